@@ -1,0 +1,7 @@
+"""What must be at the top: the plug-in modules. Each does one thing and says so."""
+
+pytest_plugins = [
+    "fixtures.options",
+    "fixtures.session",
+    "fixtures.measurements",
+]
