@@ -29,7 +29,7 @@ VECTORS = [
 
 
 @pytest.mark.parametrize(("n", "k", "g", "B", "b", "nvls", "sharp", "expected"), VECTORS)
-def test_all_reduce_vectors(n, k, g, B, b, nvls, sharp, expected):  # noqa: PLR0913
+def test_all_reduce_vectors(n, k, g, B, b, nvls, sharp, expected):
     assert collective_ceiling("all_reduce", n, k, g, B, b, nvls, sharp) == pytest.approx(
         expected, abs=0.05
     )
@@ -81,9 +81,7 @@ MAYBE = st.sampled_from([None, True, False])
 
 
 @given(st.sampled_from(COLLECTIVES), groups(), RATES, RATES, RATES, RATES, MAYBE, MAYBE)
-def test_faster_links_never_lower_a_ceiling(  # noqa: PLR0913
-    operation, group, B, b, more_B, more_b, nvls, sharp
-):
+def test_faster_links_never_lower_a_ceiling(operation, group, B, b, more_B, more_b, nvls, sharp):
     low = collective_ceiling(operation, B=B, b=b, nvls=nvls, sharp=sharp, **group)
     high = collective_ceiling(
         operation, B=B + more_B, b=b + more_b, nvls=nvls, sharp=sharp, **group

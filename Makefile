@@ -1,0 +1,78 @@
+# Two commands: `make accept` accepts a cluster, `make test` tests the suite itself.
+#
+#   PYTHON=...      interpreter to start from (default python3); its torch is used if it has one
+#   WHEELHOUSE=DIR  install from wheels in DIR, for a machine without a network
+#   TORCH_INDEX=URL index to take torch from (for a CPU build where the default brings CUDA)
+#   ARGS="..."      more arguments for pytest
+
+PYTHON ?= python3
+WHEELHOUSE ?=
+TORCH_INDEX ?=
+ARGS ?=
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP = $(PY) -m pip install --quiet --disable-pip-version-check \
+      $(if $(WHEELHOUSE),--no-index --find-links $(WHEELHOUSE))
+TORCH := torch==2.13.0
+SLURM := slurmctld slurmd slurm-client munge iproute2
+READY := $(VENV)/.ready
+READY_DEV := $(VENV)/.ready-dev
+DEPENDENCIES = $(PY) -c 'import sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+      print("\n".join(p["dependencies"] if len(sys.argv) < 2 else p["optional-dependencies"][sys.argv[1]]))'
+
+.PHONY: accept test lint format bench soak setup sandbox-packages clean
+
+accept: $(READY) sandbox-packages ## accept this cluster; without Slurm, a sandbox on this host
+	@$(PY) -m fixtures.accept $(ARGS)
+
+test: $(READY_DEV) ## the suite's own tests
+	$(PY) -m pytest -m "cpu and not slow" $(ARGS)
+
+lint: $(READY_DEV) ## formatting, types, import contracts
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+format: $(READY_DEV)
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+bench: $(READY_DEV) sandbox-packages ## figures: overhead, collection, sandbox start, stages
+	$(PY) -m tests.bench
+
+soak: $(READY_DEV) sandbox-packages ## what takes long: every point of interruption, repeated runs
+	$(PY) -m pytest -m "cpu and slow" $(ARGS)
+
+setup: $(READY)
+
+# The interpreter's own torch is never doubled: a venv on top of it takes it as it is.
+$(PY):
+	@if $(PYTHON) -c 'import torch' 2>/dev/null; then \
+	  echo "using the torch of $(PYTHON)"; $(PYTHON) -m venv --system-site-packages $(VENV); \
+	else $(PYTHON) -m venv $(VENV); fi
+
+$(READY): $(PY) pyproject.toml constraints.txt
+	@if $(PY) -c 'import torch' 2>/dev/null; then :; else \
+	  echo "installing $(TORCH)"; $(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH); fi
+	@$(DEPENDENCIES) > $(VENV)/requirements.txt
+	@if grep -q 'include-system-site-packages = true' $(VENV)/pyvenv.cfg; \
+	then $(PIP) -r $(VENV)/requirements.txt; \
+	else $(PIP) -c constraints.txt -r $(VENV)/requirements.txt; fi
+	@touch $@
+
+$(READY_DEV): $(READY)
+	@$(DEPENDENCIES) dev > $(VENV)/requirements-dev.txt
+	@$(PIP) -c constraints.txt -r $(VENV)/requirements-dev.txt
+	@touch $@
+
+# Only where there is no Slurm, the sandbox is wanted, and we may install packages.
+sandbox-packages:
+	@if command -v sinfo >/dev/null && sinfo >/dev/null 2>&1; then :; \
+	elif command -v slurmctld slurmd munged ip >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && [ -z "$(WHEELHOUSE)" ]; then \
+	  echo "installing $(SLURM)"; export DEBIAN_FRONTEND=noninteractive; \
+	  apt-get update -qq >/dev/null && apt-get install -y -qq $(SLURM) >/dev/null; fi
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,582 @@
+"""The node side: entry, ranks' lines, and the workloads on CPU ranks."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fixtures import records
+from fixtures.workloads import connectivity, entry, inventory, network
+from fixtures.workloads.ranks import Identity, Ranks, Workload, identify
+
+pytestmark = pytest.mark.cpu
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULES = ("inventory", "environment", "connectivity", "gemm", "allreduce")
+LIMIT_S = 120
+
+PROBE = '''
+"""A workload that does what a test asks for."""
+import os, signal, sys, time
+from fixtures.records import Measurement, Result
+from fixtures.workloads.ranks import Workload
+
+WORKLOAD = Workload(metrics=("x",), needs_torch=False, seconds=1, cpu_seconds=1, deadline_s=30)
+
+def run(ranks, metrics, *, do="pass", rank=0):
+    if ranks.rank == rank:
+        if do == "raise":
+            raise ValueError("on purpose")
+        if do == "import":
+            import no_such_module
+        if do == "memory":
+            raise MemoryError
+        if do == "full":
+            raise OSError(28, "No space left on device")
+        if do == "exit":
+            sys.exit(0)
+        if do == "vanish":
+            os._exit(0)
+        if do == "hang":
+            time.sleep(60)
+        if do == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if do == "nan":
+            return Result(measurements=[Measurement(metric="x", unit="", samples=[float("nan")])])
+        if do == "nothing":
+            return None
+    torch = "torch" in sys.modules
+    return Result(measurements=[Measurement(metric="x", unit="", value=1)], facts={"torch": torch})
+'''
+
+CORRUPT = '''
+"""The all-reduce with one wrong element, as a faulty link or device would leave it."""
+from fixtures.workloads import allreduce
+
+WORKLOAD = allreduce.WORKLOAD
+honest = allreduce.reduce
+
+def broken(tensor):
+    honest(tensor)
+    tensor[tensor.numel() // 2] += 1
+
+def run(ranks, metrics, **params):
+    allreduce.reduce = broken
+    return allreduce.run(ranks, metrics, **params)
+'''
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Job:
+    """A job of the suite, started as submitit's local executor or Slurm would start its ranks."""
+
+    def __init__(self, root: Path, *, nodes: list[str] | None = None, per_node: int = 1) -> None:
+        self.root = root
+        self.nodes = nodes or ["worker0"]
+        self.per_node = per_node
+        self.directory = root / "jobs" / "job"
+        self.directory.mkdir(parents=True)
+        (root / "token").write_text("a token\n")
+        (root / "probe.py").write_text(PROBE)
+        (root / "corrupt.py").write_text(CORRUPT)
+        self.spec: dict[str, Any] = {
+            "schema": 1,
+            "run_id": "run",
+            "nonce": "nonce",
+            "job": "job",
+            "attempt": 1,
+            "run_directory": str(root),
+            "directory": str(self.directory),
+            "nodes": self.nodes,
+            "ranks_per_node": per_node,
+            "master_address": "127.0.0.1",
+            "master_port": free_port(),
+            "backend": None,
+            "device": "cpu",
+            "demonstration": True,
+            "gpu_model": "cpu",
+            "addresses": dict.fromkeys(self.nodes, "127.0.0.1"),
+            "expected": {},
+            "token": "a token",
+            "workloads": [],
+        }
+
+    def add(self, name: str, metrics: list[str], **params: Any) -> None:
+        module = f"fixtures.workloads.{name}" if name in MODULES else name
+        item = {"name": name, "module": module, "placement": self.placement, "metrics": metrics}
+        self.spec["workloads"].append({**item, "params": params})
+
+    @property
+    def placement(self) -> str:
+        return self.nodes[0] if len(self.nodes) == 1 else "all"
+
+    def run(self, *, slurm: bool = False) -> list[int]:
+        """Exit status of every rank."""
+        path = self.directory / "spec.json"
+        records.write_json(path, self.spec)
+        size = len(self.nodes) * self.per_node
+        ranks = []
+        for k in range(size):
+            env = clean_environment() | {"PYTHONPATH": f"{ROOT}:{self.root}"}
+            if slurm:
+                env |= {"SLURM_PROCID": str(k), "SLURM_LOCALID": str(k % self.per_node)}
+                env |= {"SLURM_NTASKS": str(size)}
+                env |= {"SLURMD_NODENAME": self.nodes[k // self.per_node]}
+            else:
+                env |= {"SUBMITIT_LOCAL_GLOBALID": str(k), "SUBMITIT_LOCAL_LOCALID": str(k)}
+                env |= {"SUBMITIT_LOCAL_NTASKS": str(size)}
+            code = f"from fixtures.workloads import entry; entry.run({str(path)!r})"
+            command = [sys.executable, "-W", "error", "-c", code]
+            out = (self.directory / f"out{k}.txt").open("w")
+            ranks.append(subprocess.Popen(command, env=env, stdout=out, stderr=out, cwd=self.root))
+            out.close()
+        try:
+            return [rank.wait(LIMIT_S) for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.wait()
+
+    def lines(self, rank: int = 0) -> list[dict[str, Any]]:
+        return [
+            line
+            for line in records.read_lines(self.directory / f"rank{rank}.jsonl")
+            if line["event"] != "alive"
+        ]
+
+    def events(self, rank: int = 0) -> list[tuple[str, str]]:
+        return [(line["event"], line.get("workload", "")) for line in self.lines(rank)]
+
+    def error(self, rank: int = 0) -> dict[str, Any]:
+        (line,) = [line for line in self.lines(rank) if line["event"] == "error"]
+        return line
+
+    def output(self) -> str:
+        return "".join(p.read_text() for p in sorted(self.directory.glob("out*.txt")))
+
+    def record(self, workload: str) -> records.Record:
+        lines = [x for k in range(len(self.nodes) * self.per_node) for x in self.lines(k)]
+        record = records.assemble(
+            lines,
+            run_id="run",
+            nonce="nonce",
+            workload=workload,
+            placement=self.placement,
+            attempt=1,
+            job={"id": "1"},
+        )
+        assert record is not None, self.output()
+        return record
+
+
+def clean_environment() -> dict[str, str]:
+    drop = ("SLURM", "SUBMITIT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "MASTER_")
+    return {k: v for k, v in os.environ.items() if not k.startswith(drop)}
+
+
+def only(record: records.Record, metric: str) -> records.Measurement:
+    ((_, found),) = record.points(metric, {})
+    return found
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_lines_are_complete_and_make_a_record(tmp_path: Path, ranks: int) -> None:
+    job = Job(tmp_path, per_node=ranks)
+    job.add("gemm", ["fp32"], soak_s=0.01, window_s=0.1, size=128)
+    job.add("probe", ["x"])
+    job.add("environment", ["versions", "run_directory"])
+    assert job.run() == [0] * ranks, job.output()
+    for k in range(ranks):
+        # What needs no torch runs before torch is imported, else in the order of the spec.
+        assert job.events(k) == [
+            (event, name)
+            for name in ("probe", "environment", "gemm")
+            for event in ("started", "result")
+        ] + [("end", "")]
+    assert [rank.facts["torch"] for rank in job.record("probe").ranks] == [False] * ranks
+    record = job.record("gemm")
+    assert [rank.device["uuid"] for rank in record.ranks] == [
+        f"worker0-cpu{k}" for k in range(ranks)
+    ]
+    assert record.provenance["torch"]
+    assert only(job.record("environment"), "run_directory").value == "seen"
+
+
+@pytest.mark.parametrize(
+    ("do", "kind", "text"),
+    [
+        ("raise", "raised", "ValueError: on purpose"),
+        ("import", "import_failure", "no_such_module"),
+        ("memory", "out_of_memory", "MemoryError"),
+        ("full", "storage", "No space left"),
+        ("exit", "exited", "SystemExit"),
+        ("nan", "raised", "Out of range float"),
+        ("nothing", "raised", "not a Result"),
+    ],
+)
+def test_failure_is_recorded_with_its_kind(tmp_path: Path, do: str, kind: str, text: str) -> None:
+    job = Job(tmp_path)
+    job.add("probe", ["x"], do=do)
+    (status,) = job.run()
+    assert status != 0
+    assert job.events() == [("started", "probe"), ("error", "probe")]
+    error = job.error()
+    assert error["kind"] == kind
+    assert text in error["error"]
+    assert error["stack"]
+
+
+@pytest.mark.parametrize("do", ["vanish", "kill"])
+def test_started_line_names_the_workload_that_a_rank_died_in(tmp_path: Path, do: str) -> None:
+    job = Job(tmp_path, per_node=2)
+    job.add("environment", ["versions"])
+    job.add("probe", ["x"], do=do, rank=1)
+    assert job.run() == [0, 0 if do == "vanish" else -signal.SIGKILL]
+    assert job.events(0)[-1] == ("end", "")
+    assert job.events(1)[-1] == ("started", "probe")
+    lines = [*job.lines(0), *job.lines(1)]
+    about: dict[str, Any] = {"run_id": "run", "nonce": "nonce", "placement": "worker0"}
+    about |= {"attempt": 1, "job": {}}
+    assert records.assemble(lines, workload="probe", **about) is None
+    assert records.assemble(lines, workload="environment", **about) is not None
+
+
+def test_hung_workload_is_ended_at_its_deadline_with_stacks(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.add("probe", ["x"], do="hang")
+    job.spec["workloads"][0]["deadline_s"] = 1
+    assert job.run() == [70]
+    error = job.error()
+    assert (error["kind"], error["workload"]) == ("hung", "probe")
+    assert "time.sleep(60)" in error["stack"]
+
+
+def test_missing_module_is_an_import_failure_of_that_workload(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.add("no_such_workload", ["x"])
+    job.add("probe", ["x"])
+    assert job.run() != [0]
+    assert job.events()[:2] == [("started", "probe"), ("result", "probe")]
+    assert job.error()["kind"] == "import_failure"
+    assert job.error()["workload"] == "no_such_workload"
+
+
+def test_wrong_number_of_ranks_and_foreign_node_are_errors(tmp_path: Path) -> None:
+    job = Job(tmp_path / "a")
+    job.spec["ranks_per_node"] = 2
+    assert job.run() != [0]
+    assert "1 ranks were started, expected 2" in job.error()["error"]
+    job = Job(tmp_path / "b", nodes=["worker0", "worker1"])
+    job.spec["nodes"] = ["worker0", "worker2"]
+    job.run(slurm=True)
+    assert "runs on worker1" in job.error(rank=1)["error"]
+
+
+def test_gemm_on_two_ranks_is_a_valid_measurement(tmp_path: Path) -> None:
+    job = Job(tmp_path, per_node=2)
+    job.add("gemm", ["bf16", "fp32", "fp8"], soak_s=0.05, window_s=0.5)
+    assert job.run() == [0, 0], job.output()
+    record = job.record("gemm")
+    for rank in record.ranks:
+        assert [m.metric for m in rank.measurements] == ["bf16", "fp32"]
+        assert "fp8" in rank.facts["unsupported"]
+        for m in rank.measurements:
+            assert m.unit == "TFLOPS"
+            assert len(m.ended) == len(m.samples) > 0
+            assert all(sample > 0 for sample in m.samples)
+            assert m.checks["operand_std"] == pytest.approx(1, abs=0.05)
+            assert 0 < m.checks["overlap"] <= 1
+            assert m.checks["batches"] >= 1
+            assert m.checks["relative_error"] < (2e-5 if m.metric == "fp32" else 1e-2)
+            assert m.started is not None
+            assert m.started < m.ended[0]
+
+
+def test_allreduce_on_two_ranks_is_a_valid_measurement(tmp_path: Path) -> None:
+    job = Job(tmp_path, per_node=2)
+    job.add("allreduce", ["busbw", "latency", "errors"], max_size=4 << 20)
+    assert job.run() == [0, 0], job.output()
+    record = job.record("allreduce")
+    for size in (1 << 20, 2 << 20, 4 << 20):
+        pairs = zip(
+            record.points("busbw", {"size": size}),
+            record.points("latency", {"size": size}),
+            strict=True,
+        )
+        for (_, busbw), (_, latency) in pairs:
+            # n = 2: the bus bandwidth is the algorithm bandwidth.
+            expected = [size / (us * 1e-6) / 1e9 for us in latency.samples]
+            assert busbw.samples == pytest.approx(expected, rel=1e-4)
+            assert len(busbw.samples) >= 3
+            assert busbw.conditions["domains"] == 1
+            assert busbw.conditions["gpus_per_domain"] == 2
+    assert [m.value for _, m in record.points("errors", {})] == [0, 0]
+    assert [line["size"] for line in record.ranks[0].facts["table"]] == [1 << 20, 2 << 20, 4 << 20]
+
+
+def test_one_rank_has_no_bus_bandwidth(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.add("allreduce", ["busbw", "latency", "errors"], max_size=2 << 20)
+    assert job.run() == [0], job.output()
+    record = job.record("allreduce")
+    assert record.points("busbw", {}) == []
+    assert len(record.points("latency", {})) == 2
+    assert only(record, "errors").value == 0
+
+
+def test_corrupted_element_is_counted_at_every_size(tmp_path: Path) -> None:
+    job = Job(tmp_path, per_node=2)
+    job.add("corrupt", ["errors"], max_size=2 << 20)
+    assert job.run() == [0, 0], job.output()
+    for _, errors in job.record("corrupt").points("errors", {}):
+        assert errors.value == 2
+        assert errors.notes == ["1 wrong at 1048576 bytes", "1 wrong at 2097152 bytes"]
+
+
+def test_versions_that_differ_and_a_foreign_token_are_named(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.spec["expected"] = {"python": "2.7.18", "no-such-package": "1", "torch": None}
+    job.spec["token"] = "another"
+    job.add("environment", ["versions", "run_directory"], token_wait_s=0)
+    assert job.run() == [0], job.output()
+    versions = only(job.record("environment"), "versions")
+    assert versions.value == 2
+    assert versions.notes[0].startswith("python: expected 2.7.18, got 3.")
+    assert versions.notes[1] == "no-such-package: expected 1, got not installed"
+    assert only(job.record("environment"), "run_directory").value == "not seen"
+
+
+def test_inventory_counts_what_slurm_gave_where_there_is_no_nvml(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if inventory.devices.nvml() is not None:
+        pytest.skip("this host has NVML")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    ibs = tmp_path / "ibs"
+    for name in ("mlx5_0", "mlx5_1", "mlx5_2"):
+        (ibs / name / "device").mkdir(parents=True)
+    (ibs / "mlx5_2" / "device" / "physfn").mkdir()  # a virtual function is no NIC
+    job = Job(tmp_path, per_node=2)
+    job.add("inventory", ["gpus", "gpu_model", "nics"], nic_root=str(ibs))
+    assert job.run() == [0, 0], job.output()
+    record = job.record("inventory")
+    assert only(record, "gpus").value == 2
+    assert only(record, "nics").value == 2
+    assert [m.value for _, m in record.points("gpu_model", {})] == ["cpu", "cpu"]
+    assert record.ranks[0].facts["emulated"] is True
+
+
+def test_connectivity_between_two_nodes(tmp_path: Path) -> None:
+    job = Job(tmp_path, nodes=["localhost", "127.0.0.1"])
+    job.add("connectivity", ["peers"])
+    assert job.run(slurm=True) == [0, 0], job.output()
+    record = job.record("connectivity")
+    assert [m.value for _, m in record.points("peers", {})] == [0, 0]
+    for rank in record.ranks:
+        assert rank.facts["reached"] == "1 of 1"
+        assert [row["by"] for row in rank.facts["table"]] == ["name", "address"]
+
+
+def test_connectivity_names_peer_way_and_reason(tmp_path: Path) -> None:
+    job = Job(tmp_path, nodes=["localhost", "no-such-host.invalid"])
+    job.add("connectivity", ["peers"], deadline_s=1, appear_s=4)
+    assert job.run(slurm=True) == [0, 0], job.output()
+    (_, first), (_, second) = job.record("connectivity").points("peers", {})
+    # By address the second is reached: a peer counts unless both ways work.
+    assert (first.value, second.value) == (1, 0)
+    assert len(first.notes) == 1
+    assert first.notes[0].startswith("no-such-host.invalid by name: ")
+
+
+def test_foreign_listener_does_not_count(tmp_path: Path) -> None:
+    job = Job(tmp_path, nodes=["localhost", "127.0.0.1"])
+    me = Identity(rank=0, local_rank=0, world_size=2, node="localhost")
+    ranks = Ranks(job.spec, me)
+    foreign = Ranks(
+        {**job.spec, "nonce": "of another run", "master_port": free_port() - 1},
+        Identity(rank=1, local_rank=0, world_size=2, node="127.0.0.1"),
+    )
+    with connectivity.Listener(foreign):
+        port = json.loads((job.directory / "connectivity-127.0.0.1.json").read_text())["port"]
+        with pytest.raises(ValueError, match="answers as None"):
+            connectivity._talk(ranks, "127.0.0.1", port, "127.0.0.1", "reach")
+
+
+def test_by_hand_under_torchrun_and_alone(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    env = clean_environment() | {"PYTHONPATH": str(ROOT)}
+    alone = [sys.executable, "-m", "fixtures.workloads", "environment", "--out", str(out)]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    torchrun += [f"--master-port={free_port()}", "-m", "fixtures.workloads"]
+    torchrun += ["allreduce", "--cpu", "--out", str(out), "--param", "max_size=1048576"]
+    for command in (alone, torchrun, torchrun):
+        done = subprocess.run(
+            command, env=env, cwd=ROOT, timeout=LIMIT_S, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    run = records.read_json(out / "run.json")
+    assert (run["schema"], run["origin"], run["contract"]) == (1, "by-hand", None)
+    (node,) = run["population"]["nodes"]
+    assert sorted(p.name for p in (out / "jobs").iterdir()) == [
+        "allreduce",
+        "allreduce.2",
+        "environment",
+    ]
+    for attempt, name in ((1, "allreduce"), (2, "allreduce.2")):
+        files = [out / "jobs" / name / f"rank{k}.jsonl" for k in range(2)]
+        lines = [line for path in files for line in records.read_lines(path)]
+        assert {line["attempt"] for line in lines} == {attempt}
+        record = records.assemble(
+            lines,
+            run_id=run["id"],
+            nonce=run["nonce"],
+            workload="allreduce",
+            placement=node,
+            attempt=attempt,
+            job={},
+        )
+        assert record is not None
+        assert len(record.points("busbw", {"size": 1 << 20})) == 2
+
+
+@pytest.mark.parametrize("arguments", [["nothing"], ["gemm", "--metrics", "bf17"]])
+def test_by_hand_refuses_unknown_names(tmp_path: Path, arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "fixtures.workloads", *arguments, "--out", str(tmp_path / "x")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert not (tmp_path / "x").exists()
+
+
+def test_every_workload_imports_without_torch_and_pynvml() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = sys.modules['pynvml'] = None\n"
+        "from fixtures.workloads import entry\n"
+        f"for name in {MODULES!r}: print(entry.describe('fixtures.workloads.' + name).metrics)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_workload_says_what_the_plan_needs(name: str) -> None:
+    workload = entry.describe(f"fixtures.workloads.{name}")
+    assert isinstance(workload, Workload)
+    for device in ("cuda", "cpu"):
+        assert 0 < workload.estimate(device) < workload.deadline(device)
+    assert callable(importlib.import_module(f"fixtures.workloads.{name}").run)
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        (
+            {"SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NTASKS": "4"}
+            | {"SLURMD_NODENAME": "worker1"},
+            (3, 1, 4, "worker1"),
+        ),
+        (
+            {"SUBMITIT_LOCAL_GLOBALID": "1", "SUBMITIT_LOCAL_LOCALID": "1"}
+            | {"SUBMITIT_LOCAL_NTASKS": "2", "SLURM_PROCID": "0", "SLURMD_NODENAME": "worker0"},
+            (1, 1, 2, "worker0"),
+        ),
+        (
+            {"RANK": "2", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "GROUP_RANK": "1"}
+            | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "1"},
+            (2, 0, 4, "worker1"),
+        ),
+        (
+            {"SUBMITIT_EXECUTOR": "slurm", "RANK": "9", "WORLD_SIZE": "16"}
+            | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "4"}
+            | {"SLURMD_NODENAME": "worker0"},
+            (0, 0, 4, "worker0"),
+        ),
+    ],
+)
+def test_rank_is_found_in_the_environment(
+    environment: dict[str, str], expected: tuple[int, int, int, str]
+) -> None:
+    me = identify(["worker0", "worker1"], environment)
+    assert (me.rank, me.local_rank, me.world_size, me.node) == expected
+
+
+def test_nccl_log_gives_transport_and_nvls(tmp_path: Path) -> None:
+    log = tmp_path / "nccl-rank0.log"
+    log.write_text(
+        "h:1:1 [0] NCCL INFO NET/IB : No device found.\n"
+        "h:1:1 [0] NCCL INFO Using network Socket\n"
+        "h:1:1 [0] NCCL INFO 24 coll channels, 24 collnet channels, 0 nvls channels, 32 p2p\n"
+        "h:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\n"
+        "h:1:1 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[1] via P2P/CUMEM\n"
+        "h:1:1 [0] NCCL INFO Channel 00/0 : 3[1] -> 0[0] [receive] via NET/Socket/0\n"
+    )
+    facts = network.read_nccl_log(log)
+    assert facts["transports"] == {"P2P/CUMEM": 2, "NET/Socket": 1}
+    assert facts["network"] == "Socket"
+    assert facts["nvls_channels"] == 0
+    assert network.read_nccl_log(tmp_path / "none") == {}
+
+
+def test_names_of_nvml_exist_and_what_it_cannot_answer_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pynvml = pytest.importorskip("pynvml")
+    from fixtures.workloads import devices, environment
+
+    asked: list[str] = []
+
+    class Mute:
+        """pynvml whose every call fails, as on a device that supports nothing."""
+
+        def __getattr__(self, name: str) -> Any:
+            value = getattr(pynvml, name)  # an AttributeError here is a misspelt name
+            if not name.startswith("nvmlDevice") and not name.startswith("nvmlSystem"):
+                return value
+            asked.append(name)
+
+            def refuse(*_: Any) -> None:
+                raise pynvml.NVMLError_NotSupported
+
+            return refuse
+
+    monkeypatch.setattr(devices, "nvml", Mute)
+    assert devices.nvml_facts(None) == {"nvlinks": 0}
+    assert devices.sm_clock_mhz("GPU-1") is None
+    assert environment._nvidia()["driver"] is None
+    assert environment._link(Mute(), None, None) == "unknown"
+    assert {"nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetMemoryInfo"} <= set(asked)
+
+
+def test_lost_rank_is_told_from_a_failure_of_its_own() -> None:
+    from torch.distributed import DistNetworkError, DistStoreError
+
+    assert entry.kind_of(DistStoreError("wait timeout after 40000ms")) == "peer_lost"
+    assert entry.kind_of(DistNetworkError("timed out after 40000ms")) == "peer_lost"
+    assert entry.kind_of(DistNetworkError("EADDRINUSE: address already in use")) == "raised"
+    assert entry.kind_of(RuntimeError("Connection closed by peer [127.0.0.1]")) == "peer_lost"
+    assert entry.kind_of(RuntimeError("shapes do not match")) == "raised"
+
+
+def test_watchdog_shows_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fixtures.workloads import watchdog
+
+    monkeypatch.setattr(watchdog, "HEARTBEAT_S", 0.05)
+    lines: list[dict[str, Any]] = []
+    watchdog.Watchdog(lines.append, tmp_path / "stacks").start()
+    end = time.monotonic() + 20
+    while len(lines) < 2 and time.monotonic() < end:
+        time.sleep(0.01)
+    assert lines[:2] == [{"event": "alive"}] * 2
