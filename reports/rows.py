@@ -1,0 +1,203 @@
+"""The rows of the report's table: one criterion on one subject each (login side).
+
+Cells are made with Markup.format, which escapes every argument: pytest-html itself escapes no
+cell, and its page hands them to innerHTML.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from markupsafe import Markup
+
+from fixtures.verdict import Outcome, Verdict
+
+COLUMNS = ("Outcome", "Criterion", "Where", "Measured", "Limit", "Margin", "Result")
+
+RESULT = {
+    Outcome.PASS: "Passed",
+    Outcome.FAIL: "Failed",
+    Outcome.NOT_MEASURED: "Error",
+    Outcome.NOT_APPLICABLE: "Skipped",
+    Outcome.WAIVED: "XFailed",
+}
+"""pytest-html's word for each outcome; its filters and colours know no others."""
+
+RANK = {"Failed": 0, "Error": 1, "XPassed": 1, "XFailed": 2, "Passed": 3, "Skipped": 4}
+"""What a reader wants to see first."""
+
+_LOOSE = re.compile(r"(.*?) \(loose: (.*)\)", re.DOTALL)
+_NOTHING = Markup("&ndash;")
+
+
+def words(outcome: str) -> str:
+    """An outcome as a person writes it: NOT MEASURED."""
+    return outcome.replace("_", " ")
+
+
+def split_limit(limit: str) -> tuple[str, str]:
+    """A limit's own text, and why it may be loose ("" where it is not)."""
+    match = _LOOSE.fullmatch(limit)
+    return (match[1], match[2]) if match else (limit, "")
+
+
+def header() -> list[str]:
+    """The table's head; pytest-html sorts by what stands in a sortable cell."""
+    sortable = ("Outcome", "Criterion", "Where", "Result")
+    return [
+        f'<th class="sortable" data-column-type="{name.lower()}">{name}</th>'
+        if name in sortable
+        else f"<th>{name}</th>"
+        for name in COLUMNS
+    ]
+
+
+def shown_outcome(result: str, verdict: Verdict | None) -> Outcome | None:
+    """The outcome to print: the verdict's, unless what became of the test is worse."""
+    if result in ("Passed", "Skipped", "XFailed"):
+        return verdict.outcome if verdict is not None else None
+    if verdict is not None and RESULT[verdict.outcome] == result:
+        return verdict.outcome
+    return Outcome.FAIL if result == "Failed" and verdict is not None else Outcome.NOT_MEASURED
+
+
+def cells(verdict: Verdict, result: str) -> list[str]:
+    """The cells of a verdict, in the order of COLUMNS."""
+    outcome = shown_outcome(result, verdict)
+    limit, loose = split_limit(verdict.limit)
+    return [
+        _outcome_cell(outcome),
+        _cell("criterion", _pair(verdict.criterion, verdict.title)),
+        _cell("where", _pair(verdict.subject, _device(verdict))),
+        _cell("measured", _measured(verdict)),
+        _cell("limit", _pair(limit, f"loose: {loose}" if loose else "") if limit else _NOTHING),
+        _cell("margin", _margin(verdict)),
+        _result_cell(result),
+    ]
+
+
+def cells_without_verdict(nodeid: str, said: str, result: str) -> list[str]:
+    """The cells of a test that left no verdict: its worker died, or it judges no criterion."""
+    name = test_id(nodeid) or nodeid
+    return [
+        _outcome_cell(shown_outcome(result, None)),
+        _cell("criterion", _pair(name, nodeid if name != nodeid else "")),
+        _cell("where", _NOTHING),
+        _cell("measured", Markup("<span class=why>{}</span>").format(one_line(said))),
+        _cell("limit", _NOTHING),
+        _cell("margin", _NOTHING),
+        _result_cell(result),
+    ]
+
+
+def test_id(nodeid: str) -> str:
+    """What stands in brackets at the end of a node id: criterion-subject."""
+    return nodeid.rpartition("[")[2].rstrip("]") if nodeid.endswith("]") else ""
+
+
+def details(verdict: Verdict, earlier: Sequence[Mapping[str, Any]] = ()) -> str:
+    """What opens below a row: the verdict's line, the evidence, earlier attempts."""
+    pairs: list[tuple[str, Any]] = [
+        ("Why", verdict.reason),
+        ("Next step", verdict.next_step),
+        ("Evidence", _evidence(verdict)),
+        ("Devices", _devices(verdict)),
+        ("Ceiling", f"{verdict.ceiling:.4g} {verdict.unit}" if verdict.ceiling else ""),
+        *(("Note", note) for note in verdict.notes),
+        ("Attempt", verdict.attempt if verdict.attempt > 1 else ""),
+        *(("Earlier", _attempt(line)) for line in earlier),
+        ("Required by", verdict.id),
+    ]
+    rows = Markup("").join(
+        Markup("<dt>{}</dt><dd>{}</dd>").format(name, one_line(value))
+        for name, value in pairs
+        if value
+    )
+    line = Markup("")
+    if verdict.outcome in (Outcome.FAIL, Outcome.NOT_MEASURED, Outcome.WAIVED):
+        line = Markup('<p class="line">{}</p>').format(one_line(verdict.line))
+    return str(Markup('<div class="why-row">{}<dl>{}</dl></div>').format(line, rows))
+
+
+def one_line(value: Any) -> str:
+    """Text without line breaks: pytest-html looks into cells and logs line by line."""
+    return value if isinstance(value, Markup) else " ".join(str(value).split())
+
+
+def _cell(name: str, content: str) -> str:
+    return str(
+        Markup('<td class="col-{}" data-label="{}">{}</td>').format(
+            name, name.capitalize(), content
+        )
+    )
+
+
+def _outcome_cell(outcome: Outcome | None) -> str:
+    # A test that passed without a verdict has judged nothing, and must not look as if it had.
+    name = words(outcome.value) if outcome is not None else "NO VERDICT"
+    style = outcome.value.lower() if outcome is not None else "no_verdict"
+    return _cell("outcome", Markup('<span class="badge {}">{}</span>').format(style, name))
+
+
+def _result_cell(result: str) -> str:
+    return str(Markup('<td class="col-result">{}</td>').format(result))
+
+
+def _pair(main: str, small: str) -> Markup:
+    """A line to read, and a smaller one below it."""
+    head = Markup("<b>{}</b>").format(one_line(main))
+    return head + Markup("<small>{}</small>").format(one_line(small)) if small else head
+
+
+def _device(verdict: Verdict) -> str:
+    worst = verdict.worst
+    if not worst:
+        return ""
+    node = "" if worst.get("node") == verdict.subject else f"{worst.get('node')} "
+    return f"{node}gpu{worst.get('gpu')} {worst.get('uuid') or ''}".strip()
+
+
+def _measured(verdict: Verdict) -> Markup:
+    if verdict.outcome is Outcome.NOT_APPLICABLE:
+        return Markup("<span class=why>{}</span>").format(one_line(verdict.reason))
+    shown = Markup("<b>{}</b>").format(one_line(verdict.measured))
+    why = Markup("<span class=why>{}</span>").format(one_line(verdict.reason))
+    return shown + why if verdict.reason else shown
+
+
+def _margin(verdict: Verdict) -> Markup:
+    if verdict.margin is None:
+        return _NOTHING
+    side = "good" if verdict.margin >= 0 else "bad"
+    return Markup('<span class="{}">{}</span>').format(side, f"{100 * verdict.margin:+.1f} %")
+
+
+def _devices(verdict: Verdict) -> str:
+    planned, measured = verdict.devices.get("planned", 0), verdict.devices.get("measured", 0)
+    return f"{measured} of {planned} measured" if planned else ""
+
+
+def _evidence(verdict: Verdict) -> Markup:
+    parts = []
+    if verdict.job:
+        parts.append(Markup("job {}").format(one_line(verdict.job)))
+    if verdict.record:
+        # Relative on purpose: the run directory travels as a whole.
+        parts.append(
+            Markup('<a href="records/{}">records/{}</a>').format(
+                quote(verdict.record, safe=""), one_line(verdict.record)
+            )
+        )
+    return Markup(", ").join(parts)
+
+
+def _attempt(line: Mapping[str, Any]) -> str:
+    value = line.get("value")
+    number = f"{value:.4g}" if isinstance(value, float) else value
+    said = f"attempt {line.get('attempt')}: {words(str(line.get('outcome')))}"
+    if value is not None:
+        said += f", {number} {line.get('unit')}"
+    return f"{said}; {line.get('reason')}" if line.get("reason") else said
