@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from markupsafe import escape
 
 from fixtures.verdict import Outcome
 from reports.rows import split_limit
@@ -115,7 +116,7 @@ def environment(run: Mapping[str, Any], versions: Mapping[str, str]) -> dict[str
     found = {"Suite commit": run.get("commit") or "not in git"}
     found |= {str(k): v for k, v in (run.get("versions") or {}).items() if v}
     found |= versions
-    return {name.capitalize(): str(jinja2.utils.markupsafe.escape(v)) for name, v in found.items()}
+    return {name.capitalize(): str(escape(v)) for name, v in found.items()}
 
 
 def ordered(contract: Mapping[str, Any] | None) -> str:
