@@ -16,14 +16,14 @@ COLUMNS = (
     "reason", "next_step", "record", "job", "attempt", "notes",
 )  # fmt: skip
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+_FORMULA = ("=", "+", "-", "@")
 """A cell that begins like this is a formula to a spreadsheet, whoever wrote it."""
 
 
 def write_results(directory: RunDirectory) -> Path:
     """Write results.csv from verdict.json, one row a verdict."""
     # pandas takes most of a second to import, and is needed by nothing but this.
-    import pandas as pd
+    import pandas as pd  # type: ignore[import-untyped]
 
     rows = [_row(v) for v in read_json(directory.verdict)["criteria"]]
     path = directory.root / "results.csv"
@@ -46,8 +46,12 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def harmless(value: Any) -> Any:
-    """Text that no spreadsheet takes for a formula; numbers stay numbers."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    """Text on one line that no spreadsheet takes for a formula; numbers stay numbers."""
+    if not isinstance(value, str):
+        return value
+    # Spreadsheets also look behind a leading tab or line break, and pandas quotes no lone CR.
+    line = " ".join(value.split())
+    return f"'{line}" if line.startswith(_FORMULA) else line
 
 
 def _row(v: Mapping[str, Any]) -> dict[str, Any]:

@@ -100,16 +100,17 @@ def test_id(nodeid: str) -> str:
 
 def details(verdict: Verdict, earlier: Sequence[Mapping[str, Any]] = ()) -> str:
     """What opens below a row: the verdict's line, the evidence, earlier attempts."""
+    told = verdict.outcome in (Outcome.FAIL, Outcome.NOT_MEASURED, Outcome.WAIVED)
     pairs: list[tuple[str, Any]] = [
-        ("Why", verdict.reason),
+        ("Why", "" if told else verdict.reason),
         ("Next step", verdict.next_step),
         ("Evidence", _evidence(verdict)),
         ("Devices", _devices(verdict)),
         ("Ceiling", f"{verdict.ceiling:.4g} {verdict.unit}" if verdict.ceiling else ""),
-        *(("Note", note) for note in verdict.notes),
+        *(("Note", "" if told else note) for note in verdict.notes),
         ("Attempt", verdict.attempt if verdict.attempt > 1 else ""),
         *(("Earlier", _attempt(line)) for line in earlier),
-        ("Required by", verdict.id),
+        ("Criterion id", verdict.id),
     ]
     rows = Markup("").join(
         Markup("<dt>{}</dt><dd>{}</dd>").format(name, one_line(value))
@@ -117,8 +118,10 @@ def details(verdict: Verdict, earlier: Sequence[Mapping[str, Any]] = ()) -> str:
         if value
     )
     line = Markup("")
-    if verdict.outcome in (Outcome.FAIL, Outcome.NOT_MEASURED, Outcome.WAIVED):
-        line = Markup('<p class="line">{}</p>').format(one_line(verdict.line))
+    if told:
+        # Its second line, evidence and next step, is in the list below.
+        head = verdict.line.rpartition("\n  ")[0] or verdict.line
+        line = Markup('<p class="line">{}</p>').format(one_line(head))
     return str(Markup('<div class="why-row">{}<dl>{}</dl></div>').format(line, rows))
 
 

@@ -1,0 +1,147 @@
+"""`python -m reports render RUN` and `judge RUN --thresholds T`: reports of a run that is over.
+
+Both start `pytest --cluster replay --from RUN` in a process of its own: the acceptance tests
+themselves judge the records, so there is one way to a verdict, not two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fixtures.records import SCHEMA, RecordError, RunDirectory, read_json, write_json
+from reports.export import replace_file
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+RUNS = CHECKOUT / "reports" / "runs"
+
+USAGE = 4
+"""Exit status for what the user gave, as pytest has it."""
+
+RENDERED = ("report.html", "junit.xml", "results.csv")
+CONCLUDED = ("verdict.json", "good-nodes.txt", "bad-nodes.txt")
+"""What a run writes when it ends; one that was killed has none, and gets them too."""
+
+
+class Refused(Exception):
+    """What was asked for cannot be done: one line, and an exit status."""
+
+    def __init__(self, message: str, status: int = USAGE) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a subcommand; the exit status is that of the verdict."""
+    parser = argparse.ArgumentParser(prog="python -m reports", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    render_ = commands.add_parser("render", help="write report, JUnit and CSV into RUN again")
+    judge_ = commands.add_parser("judge", help="judge RUN by other limits, in a new run directory")
+    for command in (render_, judge_):
+        command.add_argument("run", type=Path, metavar="RUN", help="a run directory")
+    judge_.add_argument(
+        "--thresholds", type=Path, required=True, metavar="T", help="the limits to judge by"
+    )
+    judge_.add_argument("--run-dir", type=Path, metavar="DIR", help="where to write")
+    options = parser.parse_args(argv)
+    try:
+        source = options.run.resolve()
+        run = _open(source)
+        if options.command == "render":
+            return render(source, run)
+        return judge(source, thresholds=options.thresholds, into=options.run_dir)
+    except Refused as error:
+        print(f"reports: {error}", file=sys.stderr)
+        return error.status
+
+
+def render(source: Path, run: dict[str, Any]) -> int:
+    """Replay a run aside and put the reports into it; its evidence is not touched."""
+    with tempfile.TemporaryDirectory(prefix="acceptance-render-") as temporary:
+        made = Path(temporary) / "run"
+        verdict = _replay(source, made)
+        _refuse_other_limits(run, read_json(made / "run.json"))
+        if not (made / "report.html").exists():
+            raise Refused("the replay left no report.html (is pytest-html disabled?)", 3)
+        for name in RENDERED:
+            replace_file(source / name, (made / name).read_bytes())
+        # A run that ended by itself has said its last word; a killed one is concluded here.
+        if not (run.get("ended") and (source / "verdict.json").exists()):
+            for name in CONCLUDED[1:]:
+                replace_file(source / name, (made / name).read_bytes())
+            write_json(source / CONCLUDED[0], {**verdict, "run_id": run["id"]})
+    return _say(verdict, source / "report.html")
+
+
+def judge(source: Path, *, thresholds: Path, into: Path | None) -> int:
+    """Replay a run by other limits into a run directory of its own."""
+    if not thresholds.is_file():
+        raise Refused(f"--thresholds {thresholds}: no such file")
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    made = into or RUNS / f"{source.name}-judged-{stamp}-{secrets.token_hex(2)}"
+    made = made.absolute()
+    verdict = _replay(source, made, "--thresholds", str(thresholds.resolve()))
+    return _say(verdict, made / "report.html")
+
+
+def _open(source: Path) -> dict[str, Any]:
+    """run.json, as far as it is needed here; the replay checks the rest."""
+    try:
+        run = read_json(RunDirectory(source).run_json)
+    except (FileNotFoundError, NotADirectoryError):
+        raise Refused(f"{source} is no run directory: it has no run.json") from None
+    except (OSError, RecordError) as error:
+        raise Refused(f"{source / 'run.json'}: {error}") from None
+    if not isinstance(run, dict) or run.get("schema") != SCHEMA or "id" not in run:
+        raise Refused(f"{source / 'run.json'} is not of a run with schema {SCHEMA}")
+    return run
+
+
+def _replay(source: Path, made: Path, *more: str) -> dict[str, Any]:
+    """Run the acceptance tests on the records of a run; verdict.json of the replay."""
+    command = [
+        sys.executable, "-m", "pytest", "--cluster", "replay", "--from", str(source),
+        "--run-dir", str(made), "-p", "no:cacheprovider", "-q", *more,
+    ]  # fmt: skip
+    # A -k or -m of the caller's environment would silently judge only a part.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run(command, cwd=CHECKOUT, env=env, capture_output=True, text=True)
+    verdict_json = RunDirectory(made).verdict
+    if done.returncode in (0, 1, 2) and verdict_json.exists():
+        verdict: dict[str, Any] = read_json(verdict_json)
+        return verdict
+    said = (done.stdout + done.stderr).strip()
+    errors = [line for line in said.splitlines() if line.startswith("ERROR: ")]
+    raise Refused("\n".join(errors).replace("ERROR: ", "") or said, done.returncode or 3)
+
+
+def _refuse_other_limits(run: dict[str, Any], replayed: dict[str, Any]) -> None:
+    """A report in the run's own directory must not be by limits that the run never had."""
+    then, now = (r.get("thresholds", {}).get("sha256") for r in (run, replayed))
+    if then is not None and then != now:
+        raise Refused(
+            f"thresholds.yaml has changed since run {run['id']} (SHA-256 {str(then)[:12]}, now "
+            f"{str(now)[:12]}): judge it with `python -m reports judge RUN --thresholds FILE`"
+        )
+
+
+def _say(verdict: dict[str, Any], report: Path) -> int:
+    counts = verdict["counts"]
+    judged = counts["planned"] - counts["not_measured"]
+    print(f"{verdict['verdict']}: {judged} of {counts['planned']} judged")
+    for reason in verdict.get("reasons", []):
+        print(f"  {reason}")
+    print(f"report   {report}")
+    return int(verdict["exit_status"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

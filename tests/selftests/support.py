@@ -1,0 +1,286 @@
+"""Builders that the self-tests share: limits, populations, records, rank lines, pytest itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fixtures import plan, thresholds
+from fixtures.inventory import Population, from_sandbox
+from fixtures.records import (
+    SCHEMA,
+    Measurement,
+    RankResult,
+    Record,
+    RunDirectory,
+    append_line,
+    record_name,
+    write_json,
+)
+from fixtures.thresholds import Thresholds
+from fixtures.verdict import Case
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+SHIPPED = CHECKOUT / "thresholds.yaml"
+DATA = Path(__file__).parent / "data"
+NONCE = "0123456789abcdef0123456789abcdef"
+GIB = 2**30
+
+H200 = {
+    "name": "NVIDIA H200",
+    "model": "NVIDIA H200",
+    "pci": "00000000:0a:00.0",
+    "compute_capability": 9.0,
+    "sm_count": 132,
+    "max_sm_clock_mhz": 1980,
+}
+"""What a rank on an H200 says of its device; its bf16 ceiling is 1070 TFLOPS."""
+
+LIMITS = """\
+schema: 1
+cluster: {nodes: 2, gpus_per_node: 2, gpu_model: H200 SXM}
+criteria:
+  gemm.bf16:
+    id: F1
+    title: Fast
+    per: node
+    unit: TFLOPS
+    gate: true
+    ceiling: gemm
+    valid: {overlap: [0.8, null]}
+    spread: gemm
+    limits:
+      - {model: H200 SXM, expect: 660, fail_below: 605, source: measured}
+      - {model: B200, calibrate: true}
+      - {model: L40S, recorded: nobody has published a figure}
+  gemm.spread:
+    id: F1
+    title: Alike
+    per: node
+    unit: "%"
+    measure: gemm.bf16
+    statistic: spread
+    limits:
+      - {expect: 5, fail_above: 10, source: published}
+  allreduce.pair:
+    id: H1
+    title: Two nodes are fast
+    per: pair
+    unit: GB/s
+    measure: allreduce.busbw
+    at: {size: 1GiB}
+    over: ranks
+    limits:
+      - {expect: 100, fail_below: 80, source: measured}
+  allreduce.nvls:
+    id: H1
+    title: A node is fast
+    per: node
+    unit: GB/s
+    measure: allreduce.busbw
+    at: {size: 1GiB}
+    limits:
+      - {when: {nvls: true}, expect: 100, fail_below: 80, source: measured}
+      - {when: {nvls: false}, expect: 50, fail_below: 40, source: measured}
+  allreduce.latency:
+    id: H1
+    title: Quick
+    per: node
+    unit: us
+    ceiling: latency
+    limits:
+      - {model: H200 SXM, expect: 42, fail_above: 84, source: measured}
+      - {model: B200, calibrate: true}
+  allreduce.errors:
+    id: H1
+    title: Right
+    per: node
+    unit: elements
+    statistic: value
+    limits:
+      - {fail_above: 0, source: exact}
+  inventory.gpus:
+    id: A2
+    title: All there
+    per: node
+    unit: GPUs
+    statistic: value
+    limits:
+      - {equals: cluster.gpus_per_node, source: the order}
+  inventory.gpu_model:
+    id: A2
+    title: The right ones
+    per: node
+    unit: model
+    statistic: value
+    limits:
+      - {equals: cluster.gpu_model, source: the order}
+waivers:
+  - {criterion: gemm.bf16, node: waived, owner: A. Name, reason: RMA 4711, expires: "2026-12-31"}
+spread:
+  gemm: {delta: 0.08, device_sigma: 0.03, run_sigma: 0.003, source: measured}
+"""
+"""A small contract that needs every rule of the judge; prices are those of the shipped file."""
+
+
+def load(folder: Path, text: str = LIMITS) -> Thresholds:
+    """Limits through the real reader of thresholds.yaml."""
+    path = folder / "thresholds.yaml"
+    path.write_text(text, encoding="utf-8")
+    return thresholds.load(path)
+
+
+def population(nodes: int = 2, gpus: int = 2, model: str = "cpu") -> Population:
+    return from_sandbox(nodes=nodes, gpus=gpus, model=model)
+
+
+# --- records
+
+
+def bf16(
+    samples: Iterable[float] = (650.0,) * 5,
+    *,
+    checks: Mapping[str, float] | None = None,
+    unit: str = "TFLOPS",
+) -> Measurement:
+    """A bf16 measurement, healthy unless told otherwise."""
+    return Measurement(
+        metric="bf16", unit=unit, samples=list(samples),
+        checks={"overlap": 0.95} if checks is None else dict(checks),
+    )  # fmt: skip
+
+
+def busbw(*samples: float, size: int = GIB, **conditions: Any) -> Measurement:
+    return Measurement(
+        metric="busbw", unit="GB/s", samples=list(samples), at={"size": size},
+        conditions=conditions,
+    )  # fmt: skip
+
+
+def latency(*samples: float) -> Measurement:
+    return Measurement(metric="latency", unit="us", samples=list(samples))
+
+
+def value(metric: str, unit: str, found: Any) -> Measurement:
+    return Measurement(metric=metric, unit=unit, value=found)
+
+
+def rank(k: int, node: str, *measurements: Measurement, gpus: int = 2, **device: Any) -> RankResult:
+    """What rank k on `node` measured on its H200."""
+    return RankResult(
+        rank=k, local_rank=k % gpus, node=node,
+        device={"index": k % gpus, "uuid": f"GPU-{node}-{k % gpus}", **H200, **device},
+        start=100.0, end=110.0, measurements=list(measurements), facts={},
+    )  # fmt: skip
+
+
+def record(
+    *ranks: RankResult,
+    workload: str = "gemm",
+    placement: str = "worker0",
+    nodes: Sequence[str] | None = None,
+    nonce: str = NONCE,
+    attempt: int = 1,
+) -> Record:
+    """A complete record of these ranks."""
+    return Record(
+        run_id="20261120-120000-0000", nonce=nonce, workload=workload, placement=placement,
+        attempt=attempt, nodes=list(nodes or dict.fromkeys(r.node for r in ranks)),
+        world_size=len(ranks), job={"name": f"node-{placement}", "id": "42"}, ranks=list(ranks),
+        provenance={"python": "3.11.7"},
+    )  # fmt: skip
+
+
+def node_record(*rates: float, node: str = "worker0", **more: Any) -> Record:
+    """A gemm record of one node whose GPUs each ran at a steady rate."""
+    ranks = [rank(k, node, bf16([rate] * 5)) for k, rate in enumerate(rates)]
+    return record(*ranks, placement=node, **more)
+
+
+def case(
+    limits: Thresholds,
+    key: str,
+    found: Record | None = None,
+    *,
+    nodes: tuple[str, ...] = ("worker0",),
+    gpus: int = 2,
+    **more: Any,
+) -> Case:
+    """What is judged: a criterion on nodes of `gpus` H200 each."""
+    criterion = limits.criteria[key]
+    facts = {
+        "model": "H200 SXM", "nodes": len(nodes), "gpus": gpus * len(nodes), "gpus_per_node": gpus,
+        "domains": len(nodes), "dtype": criterion.metric, **more.pop("facts", {}),
+    }  # fmt: skip
+    per_device = criterion.statistic != "value"
+    return Case(
+        criterion=criterion, subject="--".join(nodes), nodes=nodes,
+        devices=len(nodes) * (gpus if per_device else 1), facts=facts, record=found, **more,
+    )  # fmt: skip
+
+
+# --- what ranks write
+
+
+def line(event: str, k: int, *, workload: str = "gemm", node: str = "worker0", **more: Any) -> Any:
+    """One line of a rank's file."""
+    return {
+        "schema": SCHEMA, "nonce": NONCE, "event": event, "workload": workload,
+        "placement": node, "attempt": 1, "rank": k, "local_rank": k, "world_size": 2,
+        "node": node, "time": 100.0 + k, **more,
+    }  # fmt: skip
+
+
+def result_line(k: int, *measurements: Measurement, **more: Any) -> Any:
+    return line(
+        "result", k, start=100.0, end=110.0, facts={}, device={"index": k, **H200},
+        measurements=[asdict(m) for m in measurements], provenance={}, **more,
+    )  # fmt: skip
+
+
+def save(found: Record, directory: RunDirectory, *, name: str | None = None) -> Path:
+    path = directory.records / (name or record_name(found.workload, found.placement, found.attempt))
+    write_json(path, found.to_json(), indent=None)
+    return path
+
+
+def say(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    """Append lines to a rank's file, as a rank does."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for one in lines:
+        append_line(path, one)
+
+
+def item(key: str, limits: Thresholds, people: Population, subject: str) -> plan.Item:
+    """The planned item of a criterion on a subject."""
+    items = plan.planned_list(limits, people)
+    return next(i for i in items if i.key == (key, subject))
+
+
+# --- pytest in a process of its own
+
+
+def run_pytest(
+    *arguments: str | Path, checkout: Path = CHECKOUT, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """The suite, as a user starts it; nothing of the outer session reaches it."""
+    outer = ("PYTEST_", "SLURM_", "SBATCH_", "COV_")
+    env = {k: v for k, v in os.environ.items() if not k.startswith(outer)}
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *map(str, arguments)]
+    return subprocess.run(
+        command, cwd=checkout, env=env | environment, capture_output=True, text=True, timeout=180
+    )
+
+
+def replay(source: Path, into: Path, *more: str | Path) -> tuple[int, dict[str, Any]]:
+    """Judge a recorded run with the real acceptance tests: exit status and verdict.json."""
+    run = run_pytest("--cluster", "replay", f"--from={source}", f"--run-dir={into}", "-q", *more)
+    verdict = into / "verdict.json"
+    assert verdict.exists(), run.stdout + run.stderr
+    return run.returncode, json.loads(verdict.read_text(encoding="utf-8"))

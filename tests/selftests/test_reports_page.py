@@ -1,0 +1,304 @@
+"""The page that pytest-html writes for a run, and what a browser makes of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from fixtures.verdict import Outcome, Verdict, conclude
+
+pytestmark = pytest.mark.cpu
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+HOSTILE = "<img src=x onerror=document.title=1>"
+CHROMIUM = shutil.which("chromium")
+
+CONFTEST = """
+    import json
+    from pathlib import Path
+
+    import pytest
+    from fixtures import hookspecs
+    from fixtures.records import RunDirectory
+    from fixtures.verdict import Outcome, RunVerdict, Verdict
+
+    pytest_plugins = ["reports.plugin"]
+    RUN = RunDirectory(Path(__file__).parent / "run")
+    SAID = json.loads((Path(__file__).parent / "said.json").read_text())
+
+    def pytest_addhooks(pluginmanager):
+        pluginmanager.add_hookspecs(hookspecs)
+
+    def start(session):
+        session.config.hook.pytest_acceptance_started(session=session, directory=RUN)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(session):
+        config = session.config
+        if not hasattr(config, "workerinput") and not config.pluginmanager.hasplugin("dsession"):
+            start(session)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(node, ids):
+        start(node.config.pluginmanager.getplugin("dsession")._session)
+
+    @pytest.hookimpl(optionalhook=True, tryfirst=True)
+    def pytest_handlecrashitem(crashitem, report, sched):
+        report.when = "teardown"
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(item, call):
+        report = yield
+        if report.failed and item.user_properties:
+            report.longrepr = Verdict.from_json(json.loads(item.user_properties[0][1])).line
+        return report
+
+    @pytest.fixture
+    def verdict(request):
+        found = Verdict.from_json(request.param)
+        if found.reason == "crash":
+            import os
+            os._exit(1)
+        request.node.user_properties.append(("verdict", json.dumps(found.to_json())))
+        if found.outcome is Outcome.NOT_MEASURED:
+            raise RuntimeError("not measured")
+        if found.outcome is Outcome.NOT_APPLICABLE:
+            pytest.skip(found.reason)
+        if found.outcome is Outcome.WAIVED:
+            pytest.xfail(found.reason)
+        return found
+
+    def pytest_sessionfinish(session):
+        if hasattr(session.config, "workerinput") or SAID["killed"]:
+            return
+        RUN.verdict.write_text(json.dumps(SAID["verdict"]))
+        names = ("verdict", "exit_status", "reasons", "counts")
+        last = RunVerdict(**{name: SAID["verdict"][name] for name in names})
+        session.config.hook.pytest_acceptance_concluded(
+            session=session, directory=RUN, verdict=last
+        )
+"""
+
+TESTS = """
+    import json
+    from pathlib import Path
+
+    import pytest
+
+    SAID = json.loads((Path(__file__).parent / "said.json").read_text())
+
+    @pytest.mark.parametrize("verdict", SAID["run"], ids=SAID["ids"], indirect=True)
+    def test_it(verdict):
+        assert verdict.ok
+"""
+
+
+def planned(criterion: str, subject: str, outcome: Outcome, **more) -> Verdict:
+    return Verdict(
+        id="F1", criterion=criterion, title="Every GPU of a node reaches the agreed rate",
+        subject=subject, outcome=outcome, **more,
+    )  # fmt: skip
+
+
+def measured(criterion: str, subject: str, outcome: Outcome, value: float, **more) -> Verdict:
+    worst = {"node": subject, "gpu": 3, "uuid": f"GPU-8f1c2d-{subject}", "value": value}
+    given = {"limit": ">= 605", "ceiling": 989.0, "margin": value / 605 - 1, "worst": worst,
+             "devices": {"planned": 8, "measured": 8}, "record": f"gemm@{subject}.json",
+             "job": "4242", "unit": "TFLOPS"}  # fmt: skip
+    return planned(criterion, subject, outcome, value=value, **{**given, **more})
+
+
+PLAN = [
+    measured("gemm.bf16", "worker0", Outcome.PASS, 641.2, notes=["power limit lowered to 600 W"]),
+    measured(
+        "gemm.bf16", "worker1", Outcome.FAIL, 541.0, reason=HOSTILE,
+        next_step="check airflow of GPU-8f1c, then `pytest -m multinode --retest RUN -k worker1`",
+    ),
+    measured("gemm.fp16", "worker0", Outcome.PASS, 2.1, limit=">= 0.01 (loose: demonstration)"),
+    measured(
+        "gemm.fp16", "worker1", Outcome.WAIVED, 540.0,
+        reason="waived by Kim, until 2027-01-31: heat sink on order",
+    ),
+    planned(
+        "allreduce.cluster.1GiB", "cluster", Outcome.NOT_MEASURED, unit="GB/s",
+        reason=f"node lost: {HOSTILE}", next_step="repair worker2, then run again with --resume",
+        devices={"planned": 32, "measured": 0},
+    ),
+    planned("gemm.bf16", "worker2", Outcome.NOT_MEASURED, unit="TFLOPS", reason="never judged"),
+    planned("gemm.fp8", "worker0", Outcome.NOT_APPLICABLE, reason="no fp8 before Hopper"),
+]  # fmt: skip
+NEVER = ("gemm.bf16", "worker2")
+
+
+def session(root: Path, *options: str, plan: list[Verdict] = PLAN, killed: bool = False):
+    """A pytest session in a process of its own that judges `plan`; report.html of its run."""
+    (root / "run").mkdir()
+    last = conclude(
+        plan, planned=len(plan), whole_scope=True, ordered=True, origin="cluster",
+        demonstration=False,
+    )  # fmt: skip
+    verdict = {
+        **vars(last), "schema": 1, "run_id": "20261120-141500-3fa2",
+        "scope": {"tier": "standard", "whole": True, "origin": "cluster",
+                  "nodes": ["worker0", "worker1", HOSTILE]},
+        "criteria": [v.to_json() for v in plan],
+    }  # fmt: skip
+    ran = [v for v in plan if (v.criterion, v.subject) != NEVER]
+    said = {"verdict": verdict, "run": [v.to_json() for v in ran], "killed": killed,
+            "ids": [f"{v.criterion}-{v.subject}" for v in ran]}  # fmt: skip
+    contract = {"nodes": 3, "gpus_per_node": 8, "gpu_model": "H200 SXM", "nics_per_node": 8,
+                "nic_gbps": 400.0, "driver": HOSTILE}  # fmt: skip
+    run = {"schema": 1, "id": verdict["run_id"], "created": "2026-11-20T14:15:00+00:00",
+           "ended": "2026-11-20T14:41:00+00:00", "commit": "6a4fe2a1" * 5,
+           "thresholds": {"sha256": "fe2a9ad1" * 8},
+           "contract": contract, "versions": {"python": "3.11.7", "platform": HOSTILE},
+           "planned": len(plan)}  # fmt: skip
+    (root / "run" / "run.json").write_text(json.dumps(run))
+    (root / "said.json").write_text(json.dumps(said))
+    (root / "conftest.py").write_text(textwrap.dedent(CONFTEST))
+    (root / "test_it.py").write_text(textwrap.dedent(TESTS))
+    (root / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider\n")
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options], cwd=root, capture_output=True, text=True,
+        env={**env, "PYTHONPATH": str(CHECKOUT)},
+    )  # fmt: skip
+    assert "INTERNALERROR" not in done.stdout, done.stdout
+    return root / "run" / "report.html"
+
+
+class Blob(HTMLParser):
+    """The table's data as pytest-html stores it in the page."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.tests: dict[str, list[dict]] = {}
+        self.data: dict = {}
+        self.feed(page.read_text())
+
+    def handle_starttag(self, tag, attrs):
+        if found := dict(attrs).get("data-jsonblob"):
+            self.data = json.loads(found)
+            self.tests = self.data["tests"]
+
+    def outcomes(self) -> list[str]:
+        cells = [row["resultsTableRow"][0] for found in self.tests.values() for row in found]
+        return [re.sub("<[^>]*>", "", cell) for cell in cells]
+
+
+@pytest.mark.parametrize("options", [(), ("-n2",)], ids=["alone", "xdist"])
+def test_the_run_directory_gets_page_junit_and_spreadsheet(tmp_path, options):
+    page = session(tmp_path, *options)
+    text = page.read_text()
+    assert '<title id="head-title">GPU cluster acceptance: REJECTED</title>' in text
+    assert "<b>5 of 7</b> judged" in text
+    # What failed comes first; what was never run has a row as well.
+    assert Blob(page).outcomes() == [
+        "FAIL", "NOT MEASURED", "NOT MEASURED", "WAIVED", "PASS", "PASS", "NOT APPLICABLE",
+    ]  # fmt: skip
+    assert "GPU-8f1c2d-worker1" in (tmp_path / "run" / "results.csv").read_text()
+    junit = (tmp_path / "run" / "junit.xml").read_text()
+    assert (junit.count("<testcase"), junit.count("<failure")) == (6, 1)
+    assert "Traceback" not in text
+    assert str(Path.home()) not in text
+
+
+def test_reports_that_the_user_asked_for_are_left_alone(tmp_path):
+    page = session(tmp_path, "--html=own/my.html", "--junitxml=own/my.xml")
+    assert "REJECTED" in page.read_text()
+    assert "REJECTED" in (tmp_path / "own" / "my.html").read_text()
+    assert (tmp_path / "own" / "assets" / "style.css").exists()
+    for junit in (tmp_path / "own" / "my.xml", tmp_path / "run" / "junit.xml"):
+        assert junit.read_text().count("<testcase") == 6
+
+
+def test_a_worker_that_crashes_leaves_a_row_that_says_so(tmp_path):
+    page = session(tmp_path, "-n1", plan=[*PLAN, replace(PLAN[0], subject="w9", reason="crash")])
+    rows = Blob(page).tests
+    (name,) = [name for name in rows if name.endswith("gemm.bf16-w9]")]
+    assert "NOT MEASURED" in rows[name][0]["resultsTableRow"][0]
+    assert "crashed" in rows[name][0]["resultsTableRow"][3]
+    assert "crashed" in rows[name][0]["log"]
+
+
+def test_a_session_without_a_verdict_is_incomplete(tmp_path):
+    all_passed = [v for v in PLAN if v.outcome is Outcome.PASS]
+    text = session(tmp_path, plan=all_passed, killed=True).read_text()
+    assert "GPU cluster acceptance: INCOMPLETE" in text
+    assert "the run ended without a verdict" in text
+
+
+# --- in a browser
+
+
+def browse(page: Path, profile: Path, *options: str) -> str:
+    assert CHROMIUM is not None
+    done = subprocess.run(
+        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
+         "--no-first-run", "--disable-background-networking", "--disable-component-update",
+         "--disable-sync", f"--user-data-dir={profile}", *options, page.as_uri()],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    return done.stdout
+
+
+class Dom(HTMLParser):
+    """What a browser made of the page: elements, and the text of each row and of the banner."""
+
+    def __init__(self, dom: str) -> None:
+        super().__init__()
+        self.images: list[dict] = []
+        self.loads: list[str] = []
+        self.rows: list[str] = []
+        self.banner = ""
+        self._in_banner = self._in_row = self._in_template = False
+        self.feed(dom)
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        self._in_template |= tag == "template"
+        if tag == "img":
+            self.images.append(given)
+        if tag in ("script", "link", "iframe") and ("src" in given or "href" in given):
+            self.loads.append(tag)
+        if tag == "section" and "banner" in (given.get("class") or ""):
+            self._in_banner = True
+        if tag == "tbody" and not self._in_template:
+            self._in_row = True
+            self.rows.append("")
+
+    def handle_endtag(self, tag):
+        self._in_template &= tag != "template"
+        self._in_banner &= tag != "section"
+        self._in_row &= tag != "tbody"
+
+    def handle_data(self, data):
+        if self._in_banner:
+            self.banner += data
+        if self._in_row:
+            self.rows[-1] += data
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
+def test_in_a_browser_the_page_shows_verdict_failures_first_and_no_foreign_markup(tmp_path):
+    page = session(tmp_path)
+    dom = Dom(browse(page, tmp_path / "profile", "--dump-dom"))
+    assert "REJECTED" in dom.banner
+    assert "1 of 7 criteria failed" in dom.banner
+    assert len(dom.rows) == len(PLAN)
+    assert dom.rows[0].strip().startswith("FAIL")
+    assert "541 TFLOPS" in dom.rows[0]
+    assert HOSTILE in dom.rows[0]
+    # pytest-html's own template brings images with no or an empty source; data brings none.
+    assert all(not given.get("src") and "onerror" not in given for given in dom.images)
+    assert dom.loads == []
