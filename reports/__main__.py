@@ -88,7 +88,7 @@ def judge(source: Path, *, thresholds: Path, into: Path | None) -> int:
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     made = into or RUNS / f"{source.name}-judged-{stamp}-{secrets.token_hex(2)}"
     made = made.absolute()
-    verdict = _replay(source, made, "--thresholds", str(thresholds.resolve()))
+    verdict = _replay(source, made, f"--thresholds={thresholds.resolve()}")
     return _say(verdict, made / "report.html")
 
 
@@ -107,9 +107,11 @@ def _open(source: Path) -> dict[str, Any]:
 
 def _replay(source: Path, made: Path, *more: str) -> dict[str, Any]:
     """Run the acceptance tests on the records of a run; verdict.json of the replay."""
+    # With "=", because before conftest.py is read pytest takes "--from DIR" for a path to collect,
+    # and looks for its configuration there.
     command = [
-        sys.executable, "-m", "pytest", "--cluster", "replay", "--from", str(source),
-        "--run-dir", str(made), "-p", "no:cacheprovider", "-q", *more,
+        sys.executable, "-m", "pytest", "--cluster=replay", f"--from={source}",
+        f"--run-dir={made}", "-p", "no:cacheprovider", "-q", *more,
     ]  # fmt: skip
     # A -k or -m of the caller's environment would silently judge only a part.
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
