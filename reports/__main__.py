@@ -23,8 +23,8 @@ from reports.export import replace_file
 CHECKOUT = Path(__file__).resolve().parent.parent
 RUNS = CHECKOUT / "reports" / "runs"
 
-USAGE = 4
-"""Exit status for what the user gave, as pytest has it."""
+BROKEN, USAGE = 3, 4
+"""Exit status for what went wrong inside, and for what the user gave, as pytest has them."""
 
 RENDERED = ("report.html", "junit.xml", "results.csv")
 CONCLUDED = ("verdict.json", "good-nodes.txt", "bad-nodes.txt")
@@ -70,7 +70,7 @@ def render(source: Path, run: dict[str, Any]) -> int:
         verdict = _replay(source, made)
         _refuse_other_limits(run, read_json(made / "run.json"))
         if not (made / "report.html").exists():
-            raise Refused("the replay left no report.html (is pytest-html disabled?)", 3)
+            raise Refused("the replay left no report.html (is pytest-html disabled?)", BROKEN)
         for name in RENDERED:
             replace_file(source / name, (made / name).read_bytes())
         # A run that ended by itself has said its last word; a killed one is concluded here.
@@ -122,7 +122,9 @@ def _replay(source: Path, made: Path, *more: str) -> dict[str, Any]:
         return verdict
     said = (done.stdout + done.stderr).strip()
     errors = [line for line in said.splitlines() if line.startswith("ERROR: ")]
-    raise Refused("\n".join(errors).replace("ERROR: ", "") or said, done.returncode or 3)
+    # 0, 1 and 2 are verdicts, and there is none.
+    status = done.returncode if done.returncode in (USAGE, 5) else BROKEN
+    raise Refused("\n".join(errors).replace("ERROR: ", "") or said, status)
 
 
 def _refuse_other_limits(run: dict[str, Any], replayed: dict[str, Any]) -> None:

@@ -128,8 +128,8 @@ def ordered(contract: Mapping[str, Any] | None) -> str:
     said = [f"{nodes} nodes" if isinstance(nodes, int) else f"nodes {nodes}"] if nodes else []
     if (gpus := given.pop("gpus_per_node", None)) is not None:
         said.append(f"{gpus} x {given.pop('gpu_model', 'GPU')} a node")
-    if (nics := given.pop("nics_per_node", None)) is not None:
-        rate = given.pop("nic_gbps", None)
+    rate = given.pop("nic_gbps", None)
+    if nics := given.pop("nics_per_node", None):
         said.append(f"{nics} NICs a node" + (f" at {rate:g} Gbit/s" if rate else ""))
     said += [f"{name.replace('_', ' ')} {value}" for name, value in given.items()]
     return ", ".join(said)

@@ -163,7 +163,8 @@ class Page:
 
         report.set_data("tests", {nodeid: tests[nodeid] for nodeid in sorted(tests, key=rank)})
         report.set_data("initialSort", "original")
-        report.set_data("renderCollapsed", ["passed", "skipped"])
+        # What is not measured is explained in the banner, once for each reason.
+        report.set_data("renderCollapsed", ["passed", "skipped", "xfailed", "error"])
         for name, label in (
             ("error", "Not measured"),
             ("skipped", "Not applicable"),

@@ -126,7 +126,7 @@ waivers:
 spread:
   gemm: {delta: 0.08, device_sigma: 0.03, run_sigma: 0.003, source: measured}
 """
-"""A small contract that needs every rule of the judge; prices are those of the shipped file."""
+"""A small contract that needs every rule of the judge; its figures are those of the shipped file."""
 
 
 def load(folder: Path, text: str = LIMITS) -> Thresholds:
@@ -152,14 +152,14 @@ def bf16(
     """A bf16 measurement, healthy unless told otherwise."""
     return Measurement(
         metric="bf16", unit=unit, samples=list(samples),
-        checks={"overlap": 0.95} if checks is None else dict(checks),
+        checks={"overlap": 0.95} if checks is None else dict(checks), started=100.0,
     )  # fmt: skip
 
 
 def busbw(*samples: float, size: int = GIB, **conditions: Any) -> Measurement:
     return Measurement(
         metric="busbw", unit="GB/s", samples=list(samples), at={"size": size},
-        conditions=conditions,
+        conditions=conditions, started=100.0,
     )  # fmt: skip
 
 
@@ -168,7 +168,7 @@ def latency(*samples: float) -> Measurement:
 
 
 def value(metric: str, unit: str, found: Any) -> Measurement:
-    return Measurement(metric=metric, unit=unit, value=found)
+    return Measurement(metric=metric, unit=unit, value=found, started=100.0)
 
 
 def rank(k: int, node: str, *measurements: Measurement, gpus: int = 2, **device: Any) -> RankResult:
@@ -199,7 +199,7 @@ def record(
 
 def node_record(*rates: float, node: str = "worker0", **more: Any) -> Record:
     """A gemm record of one node whose GPUs each ran at a steady rate."""
-    ranks = [rank(k, node, bf16([rate] * 5)) for k, rate in enumerate(rates)]
+    ranks = [rank(k, node, bf16([rate] * 5), gpus=len(rates)) for k, rate in enumerate(rates)]
     return record(*ranks, placement=node, **more)
 
 
@@ -218,9 +218,11 @@ def case(
         "model": "H200 SXM", "nodes": len(nodes), "gpus": gpus * len(nodes), "gpus_per_node": gpus,
         "domains": len(nodes), "dtype": criterion.metric, **more.pop("facts", {}),
     }  # fmt: skip
+    facts = {name: fact for name, fact in facts.items() if fact is not None}
     per_device = criterion.statistic != "value"
     return Case(
         criterion=criterion, subject="--".join(nodes), nodes=nodes,
+        together=more.pop("together", nodes),
         devices=len(nodes) * (gpus if per_device else 1), facts=facts, record=found, **more,
     )  # fmt: skip
 

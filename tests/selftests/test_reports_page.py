@@ -124,7 +124,10 @@ PLAN = [
         "gemm.bf16", "worker1", Outcome.FAIL, 541.0, reason=HOSTILE,
         next_step="check airflow of GPU-8f1c, then `pytest -m multinode --retest RUN -k worker1`",
     ),
-    measured("gemm.fp16", "worker0", Outcome.PASS, 2.1, limit=">= 0.01 (loose: demonstration)"),
+    measured(
+        "gemm.fp16", "worker0", Outcome.PASS, 2.1, margin=2.5,
+        limit=">= 0.01 (loose: demonstration)",
+    ),
     measured(
         "gemm.fp16", "worker1", Outcome.WAIVED, 540.0,
         reason="waived by Kim, until 2027-01-31: heat sink on order",

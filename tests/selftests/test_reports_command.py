@@ -1,0 +1,121 @@
+"""`python -m reports`: what it writes into a run, and what it leaves alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from reports import __main__ as command
+
+pytestmark = pytest.mark.cpu
+
+
+def verdict(name: str, status: int, *, run_id: str) -> dict:
+    return {
+        "schema": 1, "run_id": run_id, "verdict": name, "exit_status": status,
+        "reasons": ["2 of 3 judged"], "criteria": [],
+        "counts": {"planned": 3, "not_measured": 1},
+    }  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path) -> Path:
+    """A run that was killed: it has evidence, and no verdict."""
+    root = tmp_path / "20261120-141500-3fa2"
+    (root / "records").mkdir(parents=True)
+    run_json = {"schema": 1, "id": root.name, "thresholds": {"sha256": "aaaa"}}
+    (root / "run.json").write_text(json.dumps(run_json))
+    (root / "ledger.jsonl").write_text('{"event": "verdict"}\n')
+    (root / "records" / "gemm@worker0.json").write_text("{}")
+    return root
+
+
+@pytest.fixture
+def replayed(monkeypatch):
+    """Stands in for the replay: writes what a replay writes; holds what is to be told."""
+    told = {"sha256": "aaaa", "verdict": verdict("INCOMPLETE", 2, run_id="replay"), "more": ()}
+
+    def replay(source: Path, made: Path, *more: str) -> dict:
+        made.mkdir(parents=True)
+        told["more"] = more
+        (made / "run.json").write_text(json.dumps({"thresholds": {"sha256": told["sha256"]}}))
+        for name in ("report.html", "junit.xml", "results.csv", "good-nodes.txt", "bad-nodes.txt"):
+            (made / name).write_text(f"{name} of the replay")
+        return told["verdict"]
+
+    monkeypatch.setattr(command, "_replay", replay)
+    return told
+
+
+def state(root: Path) -> dict[str, str]:
+    return {
+        str(p.relative_to(root)): hashlib.sha256(p.read_bytes()).hexdigest()
+        for p in root.rglob("*")
+        if p.is_file()
+    }
+
+
+def test_render_concludes_a_killed_run_and_leaves_its_evidence(run, replayed, capsys):
+    before = state(run)
+    assert command.main(["render", str(run)]) == 2
+    after = state(run)
+    assert {name: after[name] for name in before} == before
+    assert set(after) - set(before) == {
+        "report.html", "junit.xml", "results.csv", "verdict.json", "good-nodes.txt",
+        "bad-nodes.txt",
+    }  # fmt: skip
+    assert json.loads((run / "verdict.json").read_text())["run_id"] == run.name
+    out = capsys.readouterr().out
+    assert out.startswith("INCOMPLETE: 2 of 3 judged\n")
+    assert str(run / "report.html") in out
+
+
+def test_render_leaves_the_last_word_of_a_run_that_ended(run, replayed):
+    ended = {**json.loads((run / "run.json").read_text()), "ended": "2026-11-20T14:41:00+00:00"}
+    (run / "run.json").write_text(json.dumps(ended))
+    (run / "verdict.json").write_text("its own")
+    replayed["verdict"] = verdict("ACCEPTED", 0, run_id="replay")
+    assert command.main(["render", str(run)]) == 0
+    assert (run / "verdict.json").read_text() == "its own"
+    assert (run / "report.html").read_text() == "report.html of the replay"
+
+
+def test_render_refuses_limits_that_the_run_never_had(run, replayed, capsys):
+    before = state(run)
+    replayed["sha256"] = "bbbb"
+    assert command.main(["render", str(run)]) == command.USAGE
+    assert state(run) == before
+    assert "thresholds.yaml has changed since run" in capsys.readouterr().err
+
+
+def test_judge_writes_elsewhere(run, replayed, tmp_path, capsys):
+    limits = tmp_path / "strict.yaml"
+    limits.write_text("")
+    before = state(run)
+    made = tmp_path / "made"
+    replayed["verdict"] = verdict("REJECTED", 1, run_id="replay")
+    arguments = ["judge", str(run), "--thresholds", str(limits), "--run-dir", str(made)]
+    assert command.main(arguments) == 1
+    assert state(run) == before
+    assert replayed["more"] == (f"--thresholds={limits}",)
+    assert str(made / "report.html") in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", [None, "[]", "{", '{"schema": 2, "id": "x"}', '{"schema": 1}'])
+def test_a_wrong_run_is_one_line(tmp_path, capsys, content):
+    if content is not None:
+        (tmp_path / "run.json").write_text(content)
+    assert command.main(["render", str(tmp_path)]) == command.USAGE
+    said = capsys.readouterr().err
+    assert said.startswith("reports: ")
+    assert said.count("\n") == 1
+
+
+def test_a_replay_that_says_nothing_is_no_verdict(run, monkeypatch, capsys):
+    silent = command.subprocess.CompletedProcess([], 1, "collected 0 items\n", "")
+    monkeypatch.setattr(command.subprocess, "run", lambda *_, **__: silent)
+    assert command.main(["render", str(run)]) == command.BROKEN
+    assert "collected 0 items" in capsys.readouterr().err
