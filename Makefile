@@ -46,19 +46,23 @@ soak: $(READY_DEV) sandbox-packages ## what takes long: every point of interrupt
 
 setup: $(READY)
 
-# The interpreter's own torch is never doubled: a venv on top of it takes it as it is.
+# The interpreter's own torch is never doubled: its packages are put behind those of the venv.
 $(PY):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$(PYTHON) is older than 3.11: give a newer one with PYTHON="; exit 1; }
+	@$(PYTHON) -m venv $(VENV) 2>/dev/null || $(PYTHON) -m venv --without-pip --clear $(VENV)
 	@if $(PYTHON) -c 'import torch' 2>/dev/null; then \
-	  echo "using the torch of $(PYTHON)"; $(PYTHON) -m venv --system-site-packages $(VENV); \
-	else $(PYTHON) -m venv $(VENV); fi
+	  echo "using the torch of $$($(PYTHON) -c 'import sys; print(sys.executable)')"; \
+	  $(PYTHON) -c 'import site; print("\n".join(site.getsitepackages()))' \
+	    > $$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/borrowed.pth; \
+	  touch $(VENV)/.borrowed; fi
 
+# What is borrowed keeps its versions; everything else is as in constraints.txt.
 $(READY): $(PY) pyproject.toml constraints.txt
 	@if $(PY) -c 'import torch' 2>/dev/null; then :; else \
 	  echo "installing $(TORCH)"; $(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH); fi
 	@$(DEPENDENCIES) > $(VENV)/requirements.txt
-	@if grep -q 'include-system-site-packages = true' $(VENV)/pyvenv.cfg; \
-	then $(PIP) -r $(VENV)/requirements.txt; \
-	else $(PIP) -c constraints.txt -r $(VENV)/requirements.txt; fi
+	@$(PIP) $$([ -e $(VENV)/.borrowed ] || echo -c constraints.txt) -r $(VENV)/requirements.txt
 	@touch $@
 
 $(READY_DEV): $(READY)

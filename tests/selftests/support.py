@@ -126,7 +126,7 @@ waivers:
 spread:
   gemm: {delta: 0.08, device_sigma: 0.03, run_sigma: 0.003, source: measured}
 """
-"""A small contract that needs every rule of the judge; its figures are those of the shipped file."""
+"""A small contract that needs every rule of the judge."""
 
 
 def load(folder: Path, text: str = LIMITS) -> Thresholds:

@@ -1,0 +1,225 @@
+"""diagnose(): from what ranks wrote, the scheduler's state and the logs to a kind and a culprit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fixtures.failures import REMEDY, Failure, Kind, diagnose, kind_of_text
+from tests.selftests.support import line, result_line
+
+pytestmark = pytest.mark.cpu
+
+PEER_LOST = {"kind": "peer_lost", "error": "DistNetworkError: connection closed by peer"}
+NODES = ("worker0", "worker1")
+
+
+def started(k: int, workload: str = "gemm", **more: Any) -> Any:
+    return line("started", k, workload=workload, node=NODES[k], **more)
+
+
+def error(k: int, workload: str = "gemm", **more: Any) -> Any:
+    more = {"kind": "raised", "error": "ValueError: no", "stack": "", **more}
+    return line("error", k, workload=workload, node=NODES[k], **more)
+
+
+def done(k: int, workload: str = "gemm", **more: Any) -> list[Any]:
+    return [
+        started(k, workload, **more), result_line(k, workload=workload, node=NODES[k], **more)
+    ]  # fmt: skip
+
+
+def diagnosed(*lines: Any, state: str = "FAILED", **more: Any) -> Failure:
+    return diagnose(lines, state=state, job="42", world_size=2, **more)
+
+
+def culprit(failure: Failure) -> tuple[Any, ...]:
+    return failure.kind, failure.workload, failure.node, failure.rank
+
+
+def test_a_rank_that_raised_is_named_with_its_workload_and_message():
+    failure = diagnosed(
+        started(0), started(1), error(1, error="ValueError: no\n\nCUDA error: misaligned")
+    )
+    assert culprit(failure) == (Kind.RANK_DIED, "gemm", "worker1", 1)
+    assert "gemm on worker1 rank 1 raised: CUDA error: misaligned" in failure.reason
+    assert "job 42 (FAILED)" in failure.reason
+    assert failure.next_step == REMEDY[Kind.RANK_DIED]
+
+
+def test_an_exit_with_0_without_a_result_is_a_death_in_the_open_workload():
+    """os._exit(0): no error line, and Slurm says COMPLETED."""
+    failure = diagnosed(started(0), *done(1), state="COMPLETED", exit_code="0:0")
+    assert culprit(failure) == (Kind.RANK_DIED, "gemm", "worker0", 0)
+    assert "was in gemm when it ended" in failure.reason
+
+
+def test_a_system_exit_is_a_death():
+    failure = diagnosed(started(0), error(0, kind="exited", error="SystemExit: 0"))
+    assert culprit(failure) == (Kind.RANK_DIED, "gemm", "worker0", 0)
+    assert "exited: SystemExit: 0" in failure.reason
+
+
+def test_a_killed_rank_is_the_one_that_fell_silent_first():
+    lines = [started(0), started(1, time=200.0)]
+    failure = diagnosed(*lines, state="FAILED", exit_code="0:9")
+    assert culprit(failure) == (Kind.RANK_DIED, "gemm", "worker0", 0)
+    assert "exit 0:9" in failure.reason
+    assert "(1 other ranks too)" in failure.reason
+
+
+def test_a_hung_rank_is_named_by_its_watchdog():
+    failure = diagnosed(started(0), started(1), error(1, kind="hung", error="silent for 300 s"))
+    assert culprit(failure) == (Kind.RANK_HUNG, "gemm", "worker1", 1)
+
+
+def test_a_rank_that_raised_is_the_cause_and_the_one_that_hung_on_it_is_not():
+    failure = diagnosed(
+        started(0), started(1), error(0, kind="hung", error="silent", time=150.0),
+        error(1, time=160.0),
+    )  # fmt: skip
+    assert culprit(failure) == (Kind.RANK_DIED, "gemm", "worker1", 1)
+
+
+def test_of_two_that_raised_the_first_is_the_cause():
+    failure = diagnosed(error(0, time=12.0), error(1, time=11.0))
+    assert failure.rank == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [
+        ("OUT_OF_MEMORY", Kind.HOST_OUT_OF_MEMORY),
+        ("NODE_FAIL", Kind.NODE_LOST),
+        ("BOOT_FAIL", Kind.NODE_LOST),
+        ("TIMEOUT", Kind.RUN_TIMEOUT),
+        ("DEADLINE", Kind.RUN_TIMEOUT),
+        ("CANCELLED", Kind.CANCELLED),
+        ("PREEMPTED", Kind.CANCELLED),
+        ("FAILED", Kind.RANK_DIED),
+        ("GONE", Kind.RANK_DIED),
+        ("COMPLETED", Kind.RANK_DIED),
+    ],
+)
+def test_the_schedulers_state_gives_the_kind_and_the_open_workload_the_place(state, kind):
+    failure = diagnosed(started(0), *done(1), state=state)
+    assert culprit(failure) == (kind, "gemm", "worker0", 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", Kind.GPU_OUT_OF_MEMORY),
+        ("torch.OutOfMemoryError: x", Kind.GPU_OUT_OF_MEMORY),
+        ("slurmstepd: error: Detected 1 oom_kill event", Kind.HOST_OUT_OF_MEMORY),
+        ("MemoryError", Kind.HOST_OUT_OF_MEMORY),
+        ("OSError: [Errno 12] Cannot allocate memory", Kind.HOST_OUT_OF_MEMORY),
+        ("Watchdog caught collective operation timeout: WorkNCCL", Kind.NCCL_TIMEOUT),
+        ("NCCL error: timeout waiting for rank 3", Kind.NCCL_TIMEOUT),
+        ("OSError: [Errno 28] No space left on device", Kind.STORAGE),
+        ("OSError: [Errno 116] Stale file handle: '/shared'", Kind.STORAGE),
+        ("ModuleNotFoundError: No module named 'torch'", Kind.IMPORT_FAILURE),
+        ("libcudart.so.13: cannot open shared object file", Kind.IMPORT_FAILURE),
+    ],
+)
+def test_a_text_gives_its_kind_in_a_rank_s_error_and_in_the_log(text, kind):
+    assert diagnosed(started(0), error(0, error=text)).kind is kind
+    assert diagnosed(started(0), started(1), log_tail=f"...\n{text}\n").kind is kind
+    assert diagnosed(log_tail=text).kind is kind, "no rank ever wrote"
+
+
+def test_an_ordinary_text_has_no_kind():
+    assert kind_of_text("all is well") is None
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("import_failure", Kind.IMPORT_FAILURE),
+        ("storage", Kind.STORAGE),
+        ("interrupted", Kind.CANCELLED),
+        ("out_of_memory", Kind.HOST_OUT_OF_MEMORY),
+    ],
+)
+def test_a_kind_that_the_rank_named_itself_holds(said, kind):
+    failure = diagnosed(started(0), error(0, kind=said, error="something"))
+    assert culprit(failure) == (kind, "gemm", "worker0", 0)
+
+
+def test_an_error_between_workloads_has_no_workload():
+    assert diagnosed(error(0, workload="")).workload is None
+
+
+def test_a_rank_s_own_error_beats_the_scheduler_s_state():
+    failure = diagnosed(started(0), error(0, error="CUDA out of memory"), state="CANCELLED")
+    assert failure.kind is Kind.GPU_OUT_OF_MEMORY
+
+
+# --- peers
+
+
+def test_peers_that_lost_their_partner_are_not_blamed():
+    failure = diagnosed(started(0), error(0, **PEER_LOST), started(1))
+    assert culprit(failure) == (Kind.RANK_DIED, "gemm", "worker1", 1)
+
+
+def test_a_partner_that_raised_is_blamed_although_the_peer_wrote_first():
+    failure = diagnosed(started(0), error(0, time=10.0, **PEER_LOST), error(1, time=11.0))
+    assert culprit(failure) == (Kind.RANK_DIED, "gemm", "worker1", 1)
+
+
+def test_a_partner_that_never_wrote_a_line_is_blamed_not_the_one_that_waited():
+    failure = diagnosed(started(0), error(0, **PEER_LOST), log_tail="No module named 'submitit'")
+    assert culprit(failure) == (Kind.IMPORT_FAILURE, "gemm", None, None)
+    assert "ranks [1] never wrote a line" in failure.reason
+
+
+def test_a_partner_that_died_between_two_workloads_is_blamed_not_the_one_that_waited():
+    failure = diagnosed(
+        *done(0, "environment"), started(0), error(0, **PEER_LOST), *done(1, "environment")
+    )
+    assert culprit(failure) == (Kind.RANK_DIED, "gemm", "worker1", 1)
+    assert "rank 1 on worker1 ended between two workloads" in failure.reason
+
+
+def test_ranks_that_lost_each_other_are_none_of_them_blamed():
+    failure = diagnosed(started(0), error(0, **PEER_LOST), started(1), error(1, **PEER_LOST))
+    assert culprit(failure) == (Kind.RANK_DIED, "gemm", None, None)
+    assert "the ranks lost each other" in failure.reason
+
+
+# --- no rank, or not all
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [
+        ("FAILED", Kind.NEVER_STARTED),
+        ("CANCELLED", Kind.NEVER_STARTED),
+        ("NODE_FAIL", Kind.NODE_LOST),
+        ("TIMEOUT", Kind.RUN_TIMEOUT),
+        ("OUT_OF_MEMORY", Kind.HOST_OUT_OF_MEMORY),
+    ],
+)
+def test_a_job_of_which_no_rank_ever_wrote(state, kind):
+    failure = diagnosed(state=state, exit_code="1:0", log_tail="\nbash: python: not found\n\n")
+    assert culprit(failure) == (kind, None, None, None)
+    assert "no rank ever wrote a line; last words: bash: python: not found" in failure.reason
+
+
+def test_a_rank_that_never_wrote_is_named_where_the_others_are_done():
+    failure = diagnosed(*done(0))
+    assert culprit(failure) == (Kind.RANK_DIED, None, None, None)
+    assert "ranks [1] never wrote a line" in failure.reason
+
+
+def test_a_job_that_ended_between_two_workloads_says_so():
+    failure = diagnosed(*done(0), *done(1), state="TIMEOUT")
+    assert culprit(failure) == (Kind.RUN_TIMEOUT, None, None, None)
+    assert "between two workloads" in failure.reason
+
+
+def test_every_kind_has_a_remedy():
+    assert set(REMEDY) == set(Kind)
+    assert all(REMEDY.values())
