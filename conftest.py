@@ -4,4 +4,5 @@ pytest_plugins = [
     "fixtures.options",
     "fixtures.session",
     "fixtures.measurements",
+    "reports.plugin",
 ]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fixtures import plan, thresholds
-from fixtures.inventory import Population, from_sandbox
+from fixtures.inventory import Population
 from fixtures.records import (
     SCHEMA,
     Measurement,
@@ -137,7 +137,11 @@ def load(folder: Path, text: str = LIMITS) -> Thresholds:
 
 
 def population(nodes: int = 2, gpus: int = 2, model: str = "cpu") -> Population:
-    return from_sandbox(nodes=nodes, gpus=gpus, model=model)
+    """The nodes of a sandbox: worker0, worker1, ..."""
+    return Population(
+        origin="sandbox", nodes=tuple(f"worker{k}" for k in range(nodes)), gpus_per_node=gpus,
+        gpu_model=model, ordered=True,
+    )  # fmt: skip
 
 
 # --- records

@@ -1,0 +1,312 @@
+"""What a run directory must hold to be judged: everything else is NOT_MEASURED, with the reason."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fixtures import earlier
+from fixtures.evidence import Evidence, judge_item, siblings_of
+from fixtures.records import Record, RecordError, RunDirectory, append_line, assemble, read_lines
+from fixtures.thresholds import Thresholds
+from fixtures.verdict import Outcome, Verdict
+from tests.selftests import support
+from tests.selftests.support import NONCE, bf16, line, node_record, rank, record, result_line
+
+pytestmark = pytest.mark.cpu
+
+PEOPLE = support.population(2, 2, "H200 SXM")
+
+
+@pytest.fixture
+def limits(tmp_path: Path) -> Thresholds:
+    return support.load(tmp_path)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    made = RunDirectory(tmp_path / "run")
+    made.jobs.mkdir(parents=True)
+    made.records.mkdir()
+    return made
+
+
+def judged(
+    limits: Thresholds, directory: RunDirectory, node: str = "worker0", **more: Any
+) -> Verdict:
+    """gemm.bf16 of a node, read from the run directory as the tests read it."""
+    evidence = Evidence(directory, NONCE, **more)
+    item = support.item("gemm.bf16", limits, PEOPLE, node)
+    found = evidence.wait(item.workload, item.placement, until=lambda: True)
+    return judge_item(item, found, thresholds=limits, population=PEOPLE)
+
+
+def test_a_whole_record_of_this_run_is_judged(limits, directory):
+    support.save(node_record(650, 650), directory)
+    assert judged(limits, directory).outcome is Outcome.PASS
+
+
+def test_no_record_is_not_measured(limits, directory):
+    verdict = judged(limits, directory)
+    assert verdict.outcome is Outcome.NOT_MEASURED
+    assert verdict.reason == "not run: the run ended before it was measured"
+
+
+Change = Callable[[dict[str, Any]], Any]
+
+
+def set_(*path: Any, to: Any) -> Change:
+    def change(data: dict[str, Any]) -> None:
+        target: Any = data
+        for step in path[:-1]:
+            target = target[step]
+        target[path[-1]] = to
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (set_("nonce", to="f" * 32), "is of another run"),
+        (set_("schema", to=2), "schema 2, expected 1"),
+        (set_("schema", to=None), "schema None, expected 1"),
+        (set_("schema", to=True), "schema True, expected 1"),
+        (set_("workload", to="allreduce"), "it is a record of allreduce@worker0.json"),
+        (set_("placement", to="worker1"), "it is a record of gemm@worker1.json"),
+        (set_("attempt", to=2), "it is a record of gemm@worker0.attempt2.json"),
+        (set_("ranks", 0, "measurements", 0, "samples", 1, to=float("nan")), "is not finite"),
+        (set_("ranks", 0, "measurements", 0, "checks", "overlap", to=float("inf")),
+         "overlap: inf"),
+        (set_("ranks", 0, "facts", to={"deep": [{"x": float("nan")}]}), "facts.deep[0].x: nan"),
+        (set_("ranks", to=[]), "are not the 2 that were started"),
+        (set_("ranks", 1, "rank", to=0), "ranks [0, 0] are not the 2"),
+        (set_("world_size", to=4), "ranks [0, 1] are not the 4"),
+        (lambda data: data.pop("ranks"), "lacks ranks"),
+        (set_("extra", to=1), "unknown fields ['extra']"),
+    ],
+)  # fmt: skip
+def test_a_record_that_cannot_be_trusted_is_not_measured(limits, directory, change, reason):
+    path = support.save(node_record(650, 650), directory)
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+    verdict = judged(limits, directory)
+    assert verdict.outcome is Outcome.NOT_MEASURED
+    assert verdict.reason.startswith("unusable record: records/gemm@worker0.json: ")
+    assert reason in verdict.reason
+    assert "--retest" in verdict.next_step
+
+
+@pytest.mark.parametrize("keep", [0, 1, 100, -2])
+def test_a_truncated_record_is_not_measured(limits, directory, keep):
+    path = support.save(node_record(650, 650), directory)
+    path.write_bytes(path.read_bytes()[:keep])
+    verdict = judged(limits, directory)
+    assert verdict.outcome is Outcome.NOT_MEASURED
+    assert "gemm@worker0.json is not JSON" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"null", b"[]", b"3", b'"x"', b"\xff\xfe", b"{}", b"\x80\x04K\x01."]
+)
+def test_a_file_that_is_no_record_is_not_measured(limits, directory, text):
+    directory.record("gemm", "worker0").write_bytes(text)
+    assert judged(limits, directory).outcome is Outcome.NOT_MEASURED
+
+
+def test_a_record_that_cannot_be_read_is_not_measured(limits, directory):
+    directory.record("gemm", "worker0").mkdir()
+    verdict = judged(limits, directory)
+    assert verdict.outcome is Outcome.NOT_MEASURED
+    assert "Is a directory" in verdict.reason
+
+
+def test_a_record_under_another_s_name_is_not_measured(limits, directory):
+    support.save(node_record(650, 650), directory, name="gemm@worker1.json")
+    assert judged(limits, directory, "worker1").outcome is Outcome.NOT_MEASURED
+
+
+# --- attempts and reasons
+
+
+def missing(reason: str, **more: Any) -> dict[str, Any]:
+    return {
+        "schema": 1, "nonce": NONCE, "workload": "gemm", "placement": "worker0",
+        "kind": "rank died", "reason": reason, "next_step": "read the log", **more,
+    }  # fmt: skip
+
+
+def test_what_is_missing_says_why(limits, directory):
+    append_line(directory.missing, missing("job 42"))
+    verdict = judged(limits, directory)
+    assert (verdict.reason, verdict.next_step) == ("rank died: job 42", "read the log")
+
+
+def test_reasons_of_another_run_or_session_do_not_count(limits, directory):
+    append_line(directory.missing, missing("old"))
+    append_line(directory.missing, missing("foreign", nonce="f" * 32))
+    assert "the run ended" in judged(limits, directory, missing_from=1).reason
+
+
+def test_the_newest_attempt_counts(limits, directory):
+    support.save(node_record(100, 100), directory)
+    support.save(node_record(650, 650, attempt=2), directory)
+    verdict = judged(limits, directory)
+    assert (verdict.outcome, verdict.attempt) == (Outcome.PASS, 2)
+
+
+def test_an_earlier_attempt_does_not_stand_for_the_one_that_is_waited_for(limits, directory):
+    support.save(node_record(650, 650), directory)
+    verdict = judged(limits, directory, expected={("gemm", "worker0"): 2})
+    assert verdict.outcome is Outcome.NOT_MEASURED
+
+
+def test_waiting_ends_when_the_record_comes(directory):
+    evidence = Evidence(directory, NONCE)
+    asked = []
+
+    def until() -> bool:
+        asked.append(None)
+        if len(asked) == 2:
+            support.save(node_record(650, 650), directory)
+        return False
+
+    found = evidence.wait("gemm", "worker0", until=until)
+    assert isinstance(found, Record)
+    assert len(asked) == 2
+
+
+def test_a_record_that_comes_with_the_end_of_the_run_is_still_seen(directory):
+    def until() -> bool:
+        support.save(node_record(650, 650), directory)
+        return True
+
+    assert isinstance(Evidence(directory, NONCE).wait("gemm", "worker0", until=until), Record)
+
+
+# --- siblings
+
+
+def siblings(limits: Thresholds, directory: RunDirectory) -> list[float]:
+    items = [support.item("gemm.bf16", limits, PEOPLE, node) for node in PEOPLE.nodes]
+    evidence = Evidence(directory, NONCE)
+    return siblings_of(items[0], items, evidence.get, limits)
+
+
+def test_siblings_are_all_devices_of_the_fleet(limits, directory):
+    support.save(node_record(650, 651), directory)
+    support.save(node_record(652, 653, node="worker1"), directory)
+    assert siblings(limits, directory) == [650, 651, 652, 653]
+
+
+@pytest.mark.parametrize("samples", [[], [0.0], [-1.0, 650.0]])
+def test_a_sibling_without_a_usable_value_spoils_nobody_else_s_verdict(
+    limits, directory, samples
+):
+    support.save(node_record(650, 651), directory)
+    broken = record(
+        rank(0, "worker1", bf16(samples)), rank(1, "worker1", bf16()), placement="worker1"
+    )
+    support.save(broken, directory)
+    assert siblings(limits, directory) == [650, 651, 650]
+    assert judged(limits, directory).outcome is Outcome.PASS
+    assert judged(limits, directory, "worker1").outcome is Outcome.NOT_MEASURED
+
+
+# --- rank lines
+
+
+def assembled(*lines: Any) -> Record | None:
+    return assemble(
+        lines, run_id="r", nonce=NONCE, workload="gemm", placement="worker0", attempt=1, job={}
+    )
+
+
+WHOLE = (result_line(0, bf16()), result_line(1, bf16()))
+
+
+def test_a_record_needs_the_result_of_every_rank():
+    assert assembled() is None
+    assert assembled(WHOLE[0]) is None
+    found = assembled(*WHOLE)
+    assert found is not None
+    assert [r.rank for r in found.ranks] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"nonce": "f" * 32}, {"schema": 2}, {"workload": "allreduce"}, {"placement": "worker1"},
+     {"event": "started"}],
+)  # fmt: skip
+def test_lines_of_something_else_do_not_count(other):
+    assert assembled(WHOLE[0], {**WHOLE[1], **other}) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"rank": "1"}, "rank '1' of 2"),
+        ({"world_size": None}, "of None"),
+        ({"node": 7}, "node is 7"),
+        ({"measurements": {}}, "measurements is {}"),
+        ({"facts": None}, "facts is None"),
+        ({"start": float("nan")}, "is not finite"),
+    ],
+)
+def test_a_malformed_line_is_refused_not_guessed(change, said):
+    with pytest.raises(RecordError, match=said):
+        assembled(WHOLE[0], {**WHOLE[1], **change})
+
+
+@pytest.mark.parametrize("name", ["node", "device", "measurements", "start"])
+def test_a_line_without_what_a_record_needs_is_refused(name):
+    torn = {k: v for k, v in WHOLE[1].items() if k != name}
+    with pytest.raises(RecordError, match=f"lacks {name}"):
+        assembled(WHOLE[0], torn)
+
+
+def test_a_torn_last_line_is_left_out(tmp_path):
+    path = tmp_path / "rank0.jsonl"
+    support.say(path, [line("started", 0)])
+    with path.open("a") as file:
+        file.write('{"event": "resu')
+    assert [one["event"] for one in read_lines(path)] == ["started"]
+
+
+# --- salvage
+
+
+def salvaged(directory: RunDirectory) -> int:
+    return earlier.salvage(directory, run_id="r", nonce=NONCE, into=directory)
+
+
+def test_complete_lines_that_nobody_assembled_become_a_record_once(limits, directory):
+    for k, one in enumerate(WHOLE):
+        support.say(directory.job("node-worker0") / f"rank{k}.jsonl", [line("started", k), one])
+    assert salvaged(directory) == 1
+    assert salvaged(directory) == 0, "the record is there"
+    assert judged(limits, directory).outcome is Outcome.PASS
+
+
+def test_an_incomplete_set_of_lines_is_salvaged_as_nothing(directory):
+    support.say(directory.job("node-worker0") / "rank0.jsonl", [WHOLE[0]])
+    assert salvaged(directory) == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"placement": "../../escaped"}, {"workload": "a/b"}, {"workload": None}, {"placement": [1]},
+     {"attempt": "two"}, {"rank": None}, {"device": 3}],
+)  # fmt: skip
+def test_hostile_lines_write_nothing_outside_and_break_nothing(directory, tmp_path, change):
+    before = sorted(tmp_path.rglob("*"))
+    hostile = [{**one, **change} for one in WHOLE]
+    support.say(directory.job("node-worker0") / "rank0.jsonl", hostile)
+    salvaged(directory)
+    written = set(tmp_path.rglob("*")) - set(before)
+    assert all(directory.root in path.parents for path in written)

@@ -1,0 +1,276 @@
+"""The planned list (keys x population) and the jobs that it needs."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from fixtures import plan, thresholds
+from fixtures.errors import ConfigError
+from fixtures.inventory import Population
+from fixtures.records import SAFE_ID
+from tests.selftests.support import CHECKOUT, SHIPPED, load, population, run_pytest
+
+pytestmark = pytest.mark.cpu
+
+LIMITS = thresholds.load(SHIPPED)
+
+
+def planned(nodes: int, gpus: int = 2, model: str = "cpu") -> list[plan.Item]:
+    return plan.planned_list(LIMITS, population(nodes, gpus, model))
+
+
+def jobs_of(nodes: int, gpus: int = 2, model: str = "cpu") -> list[plan.Job]:
+    return plan.jobs_for(planned(nodes, gpus, model), LIMITS, population(nodes, gpus, model))
+
+
+def subjects(items: list[plan.Item], key: str) -> list[str]:
+    return [i.subject for i in items if i.criterion == key and not i.not_applicable]
+
+
+# --- the planned list
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 32])
+def test_the_planned_list_is_keys_times_population(nodes):
+    people = population(nodes)
+    items = planned(nodes)
+    assert {i.criterion for i in items} == {
+        key for key, c in LIMITS.criteria.items() if c.tier == "standard"
+    }
+    assert len({i.key for i in items}) == len(items)
+    for key, criterion in LIMITS.criteria.items():
+        found = [i.subject for i in items if i.criterion == key]
+        if criterion.per == "node":
+            assert found == list(people.nodes), key
+        if criterion.per == "cluster":
+            assert found == ["cluster"], key
+
+
+@pytest.mark.parametrize(
+    ("nodes", "pairs"),
+    [
+        (2, ["worker0--worker1"]),
+        (3, ["worker0--worker1", "worker2--worker0"]),
+        (4, ["worker0--worker1", "worker2--worker3"]),
+    ],
+)
+def test_every_node_is_in_a_pair(nodes, pairs):
+    assert subjects(planned(nodes), "allreduce.pair.256MiB") == pairs
+
+
+def test_the_pairs_of_32_nodes_are_disjoint():
+    found = plan.pairs([f"n{k}" for k in range(32)])
+    assert len(found) == 16
+    assert len({node for pair in found for node in pair}) == 32
+
+
+def test_one_node_has_no_pairs_and_says_so_once():
+    items = [i for i in planned(1) if i.criterion == "allreduce.pair.256MiB"]
+    assert [(i.subject, i.not_applicable) for i in items] == [("cluster", "one node has no pairs")]
+
+
+def test_what_spans_nodes_is_not_applicable_to_one_node():
+    (item,) = [i for i in planned(1) if i.criterion == "allreduce.cluster.256MiB"]
+    assert item.not_applicable == "there is only one node"
+
+
+def test_one_gpu_a_node_has_no_spread_and_no_allreduce_in_the_node():
+    for key in ("gemm.spread", "allreduce.node.256MiB"):
+        reasons = {i.not_applicable for i in planned(2, gpus=1) if i.criterion == key}
+        assert reasons == {"there is only one GPU a node"}
+
+
+def test_what_a_gpu_lacks_is_not_applicable_and_what_it_has_is_planned():
+    def reason(model: str, key: str) -> str | None:
+        return next(i.not_applicable for i in planned(2, 4, model) if i.criterion == key)
+
+    assert reason("A100 SXM 80", "gemm.fp8") is not None
+    assert reason("H200 SXM", "gemm.fp8") is None
+    assert reason("cpu", "gemm.fp16") is not None
+    assert reason("cpu", "inventory.gpu_memory") is not None
+
+
+def test_without_an_order_its_criteria_are_not_applicable():
+    found = Population(origin="local", nodes=("here",), gpus_per_node=2, gpu_model="cpu")
+    items = {i.criterion: i.not_applicable for i in plan.planned_list(LIMITS, found)}
+    assert "nothing was ordered" in str(items["inventory.gpus"])
+    assert items["gemm.bf16"] is None
+
+
+def test_a_population_without_nodes_is_refused():
+    empty = Population(origin="sandbox", nodes=(), gpus_per_node=2, gpu_model="cpu")
+    with pytest.raises(ConfigError, match="no nodes"):
+        plan.planned_list(LIMITS, empty)
+
+
+@pytest.mark.parametrize("name", ["a b", "<b>x</b>", "../x", "n;rm", ""])
+def test_a_node_whose_name_cannot_be_an_id_is_refused(name):
+    strange = Population(origin="cluster", nodes=(name,), gpus_per_node=2, gpu_model="cpu")
+    with pytest.raises(ConfigError, match="can be an id"):
+        plan.planned_list(LIMITS, strange)
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_ids_are_plain_and_lead_back_to_their_item(nodes):
+    for item in planned(nodes):
+        assert SAFE_ID.fullmatch(item.test_id), item
+        assert plan.split_test_id(item.test_id) == item.key
+
+
+def test_a_model_without_limits_is_refused_before_anything_runs(tmp_path):
+    limits = load(tmp_path)
+    with pytest.raises(ConfigError, match=r"criteria\.gemm\.bf16: no limit for model=H100 SXM"):
+        plan.planned_list(limits, population(1, 2, "H100 SXM"))
+
+
+# --- jobs
+
+
+def test_two_nodes_measure_pair_and_cluster_from_one_record():
+    items = {i.criterion: i for i in planned(2)}
+    pair, cluster = items["allreduce.pair.256MiB"], items["allreduce.cluster.256MiB"]
+    assert (pair.workload, pair.placement) == (cluster.workload, cluster.placement)
+    assert pair.placement == plan.ALL
+
+
+def test_three_nodes_measure_their_pairs_apart():
+    stages = [(j.stage, j.placement) for j in jobs_of(3)]
+    assert stages == [
+        ("node", "worker0"), ("node", "worker1"), ("node", "worker2"),
+        ("pair", "worker0--worker1"), ("pair", "worker2--worker0"),
+        ("cluster", "all"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("nodes", "jobs"), [(1, 1), (2, 3), (3, 6), (32, 49)])
+def test_one_job_a_node_a_pair_and_the_cluster(nodes, jobs):
+    found = jobs_of(nodes)
+    assert len(found) == jobs
+    assert len({j.name for j in found}) == jobs
+    assert all(SAFE_ID.fullmatch(j.name) for j in found)
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+def test_every_applicable_item_has_exactly_one_job_that_measures_its_metric(nodes):
+    jobs = jobs_of(nodes)
+    for item in planned(nodes):
+        if item.not_applicable or item.placement == plan.LOGIN:
+            continue
+        metric = LIMITS.criteria[item.criterion].metric
+        measuring = [
+            (j.name, w) for j in jobs for w, metrics in j.workloads
+            if j.placement == item.placement and w == item.workload and metric in metrics
+        ]  # fmt: skip
+        assert len(measuring) == 1, item
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+def test_a_workload_runs_once_a_placement_and_each_metric_once(nodes):
+    for job in jobs_of(nodes):
+        names = [name for name, _ in job.workloads]
+        assert len(set(names)) == len(names), job
+        assert all(len(set(metrics)) == len(metrics) for _, metrics in job.workloads)
+
+
+def test_what_needs_no_torch_runs_first():
+    for job in jobs_of(2):
+        needs = [plan.entry.describe(plan.module_of(w)).needs_torch for w, _ in job.workloads]
+        assert needs == sorted(needs), job
+
+
+def test_a_job_has_one_rank_a_gpu():
+    (job,) = [j for j in jobs_of(4, gpus=8, model="H200 SXM") if j.stage == "cluster"]
+    assert (job.ranks_per_node, job.world_size, len(job.nodes)) == (8, 32, 4)
+
+
+def test_what_is_not_applicable_needs_no_job():
+    gemm = [w for j in jobs_of(2) for w in j.workloads if w[0] == "gemm"]
+    assert {metric for _, metrics in gemm for metric in metrics} == {"bf16", "fp32"}
+
+
+def test_a_selection_needs_only_its_own_jobs():
+    chosen = plan.select(planned(3), [("gemm.bf16", "worker1")])
+    (job,) = plan.jobs_for(chosen, LIMITS, population(3))
+    assert (job.name, job.workloads) == ("node-worker1", (("gemm", ("bf16",)),))
+
+
+def test_the_summary_names_every_job_and_the_totals():
+    people = population(2)
+    items = planned(2)
+    lines = plan.summary(jobs_of(2), items, people)
+    for job in jobs_of(2):
+        assert any(job.name in line for line in lines)
+    assert lines[-1].startswith("total    3 jobs, ")
+    assert "27 verdicts, 21 not applicable" in lines[-1]
+    assert len(items) == 48
+
+
+# --- keys and tests
+
+
+def keys_of_tests() -> dict[str, list[str]]:
+    """Every key that an acceptance test is marked with, and by which tests."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((CHECKOUT / "tests").glob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            for mark in node.decorator_list:
+                if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.criterion":
+                    for key in map(ast.literal_eval, mark.args):
+                        found.setdefault(key, []).append(f"{path.name}::{node.name}")
+    return found
+
+
+def test_every_criterion_has_exactly_one_test_and_every_test_s_key_exists():
+    tests = keys_of_tests()
+    assert set(tests) == set(LIMITS.criteria)
+    assert [key for key, named in tests.items() if len(named) > 1] == []
+
+
+def test_every_acceptance_test_is_marked_and_only_asserts():
+    """A test body is the sentence of the contract: one assertion on the verdict."""
+    for path in sorted((CHECKOUT / "tests").glob("test_*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        functions = [n for n in tree.body if isinstance(n, ast.FunctionDef)]
+        assert functions, path
+        for function in functions:
+            assert any("pytest.mark.criterion" in ast.unparse(d) for d in function.decorator_list)
+            assert [ast.unparse(s) for s in function.body] == ["assert verdict.ok, verdict.line"]
+
+
+# --- the command line
+
+
+def test_plan_prints_jobs_minutes_and_gpu_hours_and_touches_nothing(tmp_path):
+    into = tmp_path / "run"
+    run = run_pytest(
+        "-m", "multinode", "--cluster", "sandbox", "--sandbox-nodes", "3", "--plan",
+        f"--run-dir={into}", "-q",
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "node     node-worker2" in run.stdout
+    assert "pair     pair-worker2--worker0" in run.stdout
+    assert "total    6 jobs, " in run.stdout
+    assert "GPU-hours" in run.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_collecting_has_one_test_a_planned_item_and_touches_nothing(tmp_path):
+    into = tmp_path / "run"
+    run = run_pytest(
+        "-m", "multinode", "--cluster", "sandbox", "--collect-only", f"--run-dir={into}", "-q"
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    collected = [line for line in run.stdout.splitlines() if "::" in line]
+    ids = [line.partition("[")[2].rstrip("]") for line in collected]
+    assert sorted(ids) == sorted(i.test_id for i in planned(2))
+    assert all(SAFE_ID.fullmatch(i) for i in ids)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_shipped_file_orders_nothing():
+    """A run on a real cluster without an order says so; a filled-in example would not."""
+    assert LIMITS.cluster is None
