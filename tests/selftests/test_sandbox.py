@@ -405,23 +405,31 @@ def test_the_command_line_from_up_to_down(tmp_path: Path) -> None:
 
 
 def test_run_starts_one_and_takes_it_down(tmp_path: Path) -> None:
-    done = cli(
-        "--state-dir",
-        str(tmp_path),
-        "run",
-        "--nodes",
-        "1",
-        "--",
-        "sh",
-        "-c",
-        "srun hostname; exit 7",
-    )
+    registry = tmp_path / "registry"
+    script = "echo $SLURM_CONF; srun hostname; exit 7"
+    done = cli("--state-dir", str(registry), "run", "--nodes", "1", "--", "sh", "-c", script)
     assert done.returncode == 7, done.stderr
-    assert done.stdout == "worker0\n"
-    assert leftovers(registry=tmp_path) == [
-        line for line in leftovers(registry=tmp_path) if str(tmp_path) not in line
-    ]
-    assert list(tmp_path.glob("*")) == []
+    conf, name = done.stdout.split()
+    assert name == "worker0"
+    assert leftovers(Path(conf).parent.name, registry=registry) == []
+    assert not registry.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_broken_off_run_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
+    registry = tmp_path / "registry"
+    argv = ["--state-dir", str(registry), "run", "--id", "broken", "--nodes", "1", "--"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "fixtures.sandbox", *argv, "sh", "-c", "echo on; sleep 600"],
+        cwd=CHECKOUT,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "on\n"
+        running.send_signal(number)
+        running.wait(DEADLINE_S)
+    assert leftovers("broken", registry=registry) == []
 
 
 @pytest.mark.parametrize(
@@ -452,7 +460,7 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_root_it_says_the_way_out(needs_none: None, tmp_path: Path) -> None:
     argv = ["-m", "fixtures.sandbox", "--state-dir", str(tmp_path), "up"]
-    # A user namespace without a mapping stands in for an ordinary user that can read the checkout.
+    # An ordinary user may not be able to read this checkout, so only the effective id is one's.
     script = "import os, runpy, sys; os.geteuid = lambda: 1000; sys.argv = sys.argv[1:]; "
     script += "runpy.run_module('fixtures.sandbox', run_name='__main__')"
     done = subprocess.run(
