@@ -205,9 +205,7 @@ def test_siblings_are_all_devices_of_the_fleet(limits, directory):
 
 
 @pytest.mark.parametrize("samples", [[], [0.0], [-1.0, 650.0]])
-def test_a_sibling_without_a_usable_value_spoils_nobody_else_s_verdict(
-    limits, directory, samples
-):
+def test_a_sibling_without_a_usable_value_spoils_nobody_else_s_verdict(limits, directory, samples):
     support.save(node_record(650, 651), directory)
     broken = record(
         rank(0, "worker1", bf16(samples)), rank(1, "worker1", bf16()), placement="worker1"
