@@ -409,8 +409,8 @@ def test_run_starts_one_and_takes_it_down(tmp_path: Path) -> None:
     script = "echo $SLURM_CONF; srun hostname; exit 7"
     done = cli("--state-dir", str(registry), "run", "--nodes", "1", "--", "sh", "-c", script)
     assert done.returncode == 7, done.stderr
-    conf, name = done.stdout.split()
-    assert name == "worker0"
+    assert done.stdout.endswith("/slurm.conf\nworker0\n"), (done.stdout, done.stderr)
+    conf = done.stdout.split()[0]
     assert leftovers(Path(conf).parent.name, registry=registry) == []
     assert not registry.exists()
 

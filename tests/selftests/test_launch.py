@@ -1,0 +1,295 @@
+"""What sbatch gets, what reaches the jobs, and that nothing of theirs is ever unpickled."""
+
+from __future__ import annotations
+
+import ast
+import os
+import pickle
+import stat
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fixtures import conductor, launch
+from fixtures.errors import RunError
+from fixtures.launch import JobRequest, LocalLauncher, SlurmLauncher, SlurmOptions
+from fixtures.watch import TERMINAL, JobState, LocalWatcher, SlurmWatcher
+from tests.selftests.support import CHECKOUT, DATA
+
+pytestmark = pytest.mark.cpu
+
+GOLDEN = DATA / "golden"
+RUN_ID = "20261120-120000-0000"
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Puts commands of Slurm that do what the test says on the PATH; each notes how it was called."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    called = tmp_path / "called"
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}/usr/bin{os.pathsep}/bin")
+
+    def put(**scripts: str) -> Path:
+        for name, script in scripts.items():
+            path = folder / name
+            path.write_text(f'#!/bin/sh\necho "{name} $*" >> {called}\n{script}\n')
+            path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return called
+
+    put(srun="exit 0")
+    return put
+
+
+def request(tmp_path: Path, *nodes: str, name: str = "node-worker0", ranks: int = 2) -> JobRequest:
+    return JobRequest(
+        name=name, directory=tmp_path / "run" / "jobs" / name, nodes=nodes or ("worker0",),
+        ranks_per_node=ranks, time_limit_min=12,
+    )  # fmt: skip
+
+
+FULL = SlurmOptions(
+    partition="gpu", account="proj", qos="high", reservation="acceptance", constraint="h200&ib",
+    time_limit_min=45, setup=("module load cuda/13", "export NCCL_DEBUG=INFO"),
+    node_python="/shared/venv/bin/python", gpus_per_node=8, cpus_per_node=192,
+    srun_args=("--container-image=/shared/torch.sqsh", "--container-mounts=/shared:/shared"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "nodes", "ranks"),
+    [
+        ("node-worker0", SlurmOptions(cpus_per_node=8), ("worker0",), 2),
+        ("cluster", FULL, ("gpu01", "gpu02", "gpu03", "gpu04"), 8),
+        ("pair-a--b", SlurmOptions(gpus_per_node=2, cpus_per_node=1), ("a", "b"), 2),
+    ],
+)
+def test_the_batch_script_is_the_golden_one(tmp_path, commands, name, options, nodes, ranks):
+    executor = SlurmLauncher(RUN_ID, options).executor(
+        request(tmp_path, *nodes, name=name, ranks=ranks)
+    )
+    text = executor._make_submission_file_text(executor._submitit_command_str, "uid")
+    for found, shown in (
+        (str(tmp_path / "run"), "RUN"), (sys.executable, "PYTHON"), (str(CHECKOUT), "CHECKOUT"),
+    ):  # fmt: skip
+        text = text.replace(found, shown)
+    assert text == (GOLDEN / f"{name}.sbatch").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.sbatch")), ids=lambda path: path.stem)
+def test_every_script_keeps_what_must_hold_of_all_jobs(path):
+    """Said once in words, so that a golden file is not renewed without thought."""
+    text = path.read_text(encoding="utf-8")
+    flags = dict(
+        (line.removeprefix("#SBATCH --").split("=", 1) + [""])[:2]
+        for line in text.splitlines()
+        if line.startswith("#SBATCH --")
+    )
+    (srun,) = [line for line in text.splitlines() if line.startswith("srun ")]
+    assert "no-requeue" in flags
+    assert "requeue" not in flags
+    assert "exclusive" in flags
+    assert "wckey" not in flags
+    assert flags["mem"] == "0"
+    assert flags["job-name"].startswith(f"accept-{RUN_ID}-")
+    assert len(flags["nodelist"].strip("'").split(",")) == int(flags["nodes"])
+    assert "--kill-on-bad-exit=1" in srun
+    assert f"--cpus-per-task={flags['cpus-per-task']}" in srun
+    assert text.index("export PYTHONPATH=CHECKOUT") < text.index("srun ")
+    assert "array" not in flags
+
+
+def test_options_that_were_not_given_are_left_to_the_site(tmp_path, commands):
+    text = (GOLDEN / "node-worker0.sbatch").read_text(encoding="utf-8")
+    for name in ("partition", "account", "qos", "reservation", "constraint", "gpus-per-node"):
+        assert f"--{name}" not in text
+
+
+def test_sbatch_is_called_once_with_a_fresh_folder_and_gives_the_job_id(tmp_path, commands):
+    called = commands(sbatch="echo Submitted batch job 4711")
+    launcher = SlurmLauncher(RUN_ID, SlurmOptions())
+    assert launcher.submit(request(tmp_path), tmp_path / "spec.json") == "4711"
+    lines = called.read_text().splitlines()
+    assert len([line for line in lines if line.startswith("sbatch")]) == 1
+    assert f"{tmp_path}/run/jobs/node-worker0/submitit" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo 'sbatch: error: Batch job submission failed: Invalid account' >&2; exit 1",
+         "Invalid account"),
+        ("echo nonsense", "nonsense"),
+    ],
+)  # fmt: skip
+def test_a_refusal_is_one_line_with_what_sbatch_said(tmp_path, commands, script, said):
+    commands(sbatch=script)
+    with pytest.raises(RunError, match=said) as caught:
+        SlurmLauncher(RUN_ID, SlurmOptions()).submit(request(tmp_path), tmp_path / "spec.json")
+    assert "sbatch refused node-worker0" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_cancelling_kills_and_then_cancels_all_jobs_at_once(commands):
+    called = commands(scancel="exit 0")
+    launcher = SlurmLauncher(RUN_ID, SlurmOptions())
+    launcher.cancel([])
+    assert not called.exists(), "nothing to cancel, nothing called"
+    launcher.cancel(["1", "2"])
+    assert called.read_text().splitlines() == [
+        "scancel --quiet --signal=KILL --full 1 2", "scancel --quiet 1 2",
+    ]  # fmt: skip
+
+
+def test_only_slurm_conf_of_an_enclosing_job_is_kept():
+    kept = {
+        "SLURM_CONF": "/etc/slurm/slurm.conf", "PATH": "/bin", "HOME": "/root",
+        "CUDA_VISIBLE_DEVICES": "0",
+    }  # fmt: skip
+    inherited = dict.fromkeys(
+        ["SLURM_JOB_ID", "SLURM_CPU_BIND", "SLURM_CONF_SERVER", "SBATCH_PARTITION", "SRUN_DEBUG",
+         "PMI_RANK", "PMIX_SERVER_URI", "SUBMITIT_EXECUTOR", "SLURM_NODELIST"], "x",
+    )  # fmt: skip
+    environment = kept | inherited
+    launch.scrub_environment(environment)
+    assert environment == kept
+
+
+# --- nothing is unpickled
+
+
+class Hostile:
+    """Loading it leaves a trace."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, (f"touch {self.trace}",)
+
+
+def test_a_hostile_result_is_never_loaded(tmp_path):
+    """A job that ends without its spec; its result is replaced before and after it ends."""
+    trace = tmp_path / "trace"
+    poison = pickle.dumps(("success", Hostile(trace)))
+    ask = request(tmp_path, "here", ranks=1)
+    ask.directory.mkdir(parents=True)
+    launcher = LocalLauncher(RUN_ID, gpus=0)
+    watcher = LocalWatcher(launcher)
+    job_id = launcher.submit(ask, tmp_path / "no-spec.json")
+    planted = ask.directory / "submitit" / f"{job_id}_0_result.pkl"
+    planted.write_bytes(poison)
+    tick = threading.Event()
+    while not watcher.states([job_id])[job_id].ended:
+        tick.wait(0.05)
+    planted.write_bytes(poison)
+    assert watcher.states([job_id])[job_id].ended
+    assert "no-spec.json" in conductor.log_tail(ask.directory), "the rank said why it ended"
+    launcher.cancel([job_id])
+    del launcher, watcher
+    assert not trace.exists()
+    pickle.loads(poison)
+    assert trace.exists(), "it would have left its trace"
+
+
+def calls_of(tree: ast.AST) -> list[str]:
+    return [ast.unparse(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)]
+
+
+def imports_of(tree: ast.AST) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            found.add(str(node.module).partition(".")[0])
+    return found
+
+
+SOURCES = sorted(
+    path for folder in ("fixtures", "reports") for path in (CHECKOUT / folder).rglob("*.py")
+)
+
+
+def test_no_module_of_the_suite_can_unpickle():
+    assert len(SOURCES) > 30
+    for path in SOURCES:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        loaders = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
+        assert not imports_of(tree) & loaders, path
+        for call in calls_of(tree):
+            assert call not in ("torch.load", "numpy.load", "np.load", "pandas.read_pickle"), path
+            asks_submitit = call.rpartition(".")[2] in ("result", "results", "exception")
+            assert not asks_submitit or call == "future.result", f"{path}: {call}"
+
+
+def test_only_launch_knows_submitit():
+    knowing = [
+        path.relative_to(CHECKOUT).as_posix() for path in SOURCES
+        if "submitit" in imports_of(ast.parse(path.read_text(encoding="utf-8")))
+    ]  # fmt: skip
+    assert knowing == ["fixtures/launch.py"]
+
+
+# --- states
+
+
+SQUEUE = "1|COMPLETED |0:0 |None\n2|RUNNING |0:0 |None\n3|PENDING |0:0 |(Priority)"
+
+
+def states(watcher: SlurmWatcher, *job_ids: str) -> dict[str, JobState]:
+    watcher.forget()
+    return dict(watcher.states(job_ids))
+
+
+def test_one_query_serves_all_jobs(commands):
+    called = commands(squeue=f"printf '{SQUEUE}'")
+    found = states(SlurmWatcher(), "1", "2", "3")
+    assert {k: s.state for k, s in found.items()} == {
+        "1": "COMPLETED", "2": "RUNNING", "3": "PENDING",
+    }  # fmt: skip
+    assert found["1"].ended
+    assert not found["2"].ended
+    assert found["3"].hopeless is None
+    assert len(called.read_text().splitlines()) == 1
+
+
+def test_asking_again_at_once_asks_nobody(commands):
+    called = commands(squeue=f"printf '{SQUEUE}'")
+    watcher = SlurmWatcher()
+    for _ in range(5):
+        watcher.states(["1", "2"])
+    assert len(called.read_text().splitlines()) == 1
+
+
+def test_a_query_that_fails_leaves_what_was_known(commands):
+    commands(squeue=f"printf '{SQUEUE}'")
+    watcher = SlurmWatcher()
+    before = states(watcher, "2")
+    commands(squeue="echo 'slurm_load_jobs error: Unable to contact controller' >&2; exit 1")
+    assert states(watcher, "2") == before
+
+
+def test_a_job_that_squeue_forgot_is_asked_of_accounting(commands):
+    commands(squeue="exit 0", sacct="echo '2|CANCELLED by 0|0:9'")
+    assert states(SlurmWatcher(), "2")["2"] == JobState("CANCELLED", "from sacct", "0:9")
+
+
+def test_a_job_that_nobody_knows_is_gone(commands):
+    called = commands(squeue="exit 0", sacct="echo 'no accounting' >&2; exit 1")
+    watcher = SlurmWatcher()
+    assert states(watcher, "2")["2"].state == "GONE"
+    assert states(watcher, "3")["3"].ended
+    asked = [line for line in called.read_text().splitlines() if line.startswith("sacct")]
+    assert len(asked) == 1, "accounting that is not there is asked once"
+
+
+@pytest.mark.parametrize(
+    "state", ["SIGNALING", "COMPLETING", "CONFIGURING", "REQUEUED", "SUSPENDED", "UNKNOWN", "NEW"]
+)
+def test_what_is_no_documented_end_is_not_an_end(state):
+    assert not JobState(state).ended
+    assert state not in TERMINAL
