@@ -275,10 +275,11 @@ def item(key: str, limits: Thresholds, people: Population, subject: str) -> plan
 def run_pytest(
     *arguments: str | Path, checkout: Path = CHECKOUT, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """The suite, as a user starts it; nothing of the outer session reaches it."""
+    """The acceptance tests, as a user starts them; nothing of the outer session reaches them."""
     outer = ("PYTEST_", "SLURM_", "SBATCH_", "COV_")
     env = {k: v for k, v in os.environ.items() if not k.startswith(outer)}
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *map(str, arguments)]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
+    command += ["--ignore=tests/selftests", *map(str, arguments)]
     return subprocess.run(
         command, cwd=checkout, env=env | environment, capture_output=True, text=True, timeout=180
     )

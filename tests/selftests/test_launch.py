@@ -27,7 +27,7 @@ RUN_ID = "20261120-120000-0000"
 
 @pytest.fixture
 def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Puts commands of Slurm that do what the test says on the PATH; each notes how it was called."""
+    """Puts fake commands of Slurm on the PATH; each notes how it was called."""
     folder = tmp_path / "bin"
     folder.mkdir()
     called = tmp_path / "called"
@@ -83,11 +83,8 @@ def test_the_batch_script_is_the_golden_one(tmp_path, commands, name, options, n
 def test_every_script_keeps_what_must_hold_of_all_jobs(path):
     """Said once in words, so that a golden file is not renewed without thought."""
     text = path.read_text(encoding="utf-8")
-    flags = dict(
-        (line.removeprefix("#SBATCH --").split("=", 1) + [""])[:2]
-        for line in text.splitlines()
-        if line.startswith("#SBATCH --")
-    )
+    given = [line.removeprefix("#SBATCH --") for line in text.splitlines() if "#SBATCH --" in line]
+    flags = {name: value for name, _, value in (one.partition("=") for one in given)}
     (srun,) = [line for line in text.splitlines() if line.startswith("srun ")]
     assert "no-requeue" in flags
     assert "requeue" not in flags
@@ -222,8 +219,8 @@ def test_no_module_of_the_suite_can_unpickle():
         assert not imports_of(tree) & loaders, path
         for call in calls_of(tree):
             assert call not in ("torch.load", "numpy.load", "np.load", "pandas.read_pickle"), path
-            asks_submitit = call.rpartition(".")[2] in ("result", "results", "exception")
-            assert not asks_submitit or call == "future.result", f"{path}: {call}"
+            if path.name == "launch.py":  # the only one that holds submitit's jobs
+                assert call.rpartition(".")[2] not in ("result", "results", "exception"), call
 
 
 def test_only_launch_knows_submitit():

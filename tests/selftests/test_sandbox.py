@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,8 +13,8 @@ import pytest
 
 from fixtures.sandbox import Sandbox, SandboxError, leftovers, sweep
 from fixtures.sandbox.host import short_model
-from fixtures.sandbox.processes import wait_until
-from fixtures.sandbox.state import REGISTRY, load
+from fixtures.sandbox.processes import Process, wait_until
+from fixtures.sandbox.state import load
 from fixtures.sandbox.tools import check_host, find
 
 pytestmark = pytest.mark.cpu
@@ -50,6 +51,13 @@ def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     with Sandbox.up(nodes=2, gpus=2) as started:
         yield started
     assert leftovers(started.id) == []
+
+
+@pytest.fixture
+def registry() -> Iterator[Path]:
+    """A short path: tmp_path would be too long for Slurm's sockets."""
+    with tempfile.TemporaryDirectory(prefix="sandbox-") as folder:
+        yield Path(folder) / "registry"
 
 
 def call(sandbox: Sandbox, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -318,17 +326,18 @@ def test_down_ends_running_and_suspended_jobs() -> None:
 
 
 OWNER = """
-import signal, sys, time
+import sys, time
+from pathlib import Path
 from fixtures.sandbox import Sandbox
-sandbox = Sandbox.up(nodes=1, gpus=1)
+sandbox = Sandbox.up(nodes=1, gpus=1, state_dir=Path(sys.argv[1]))
 print(sandbox.id, flush=True)
 time.sleep(600)
 """
 
 
-def start_owner() -> tuple["subprocess.Popen[str]", str]:
+def start_owner(registry: Path) -> tuple["subprocess.Popen[str]", str]:
     owner = subprocess.Popen(
-        [sys.executable, "-c", OWNER],
+        [sys.executable, "-c", OWNER, str(registry)],
         cwd=CHECKOUT,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -339,19 +348,21 @@ def start_owner() -> tuple["subprocess.Popen[str]", str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_the_end_of_the_owner_is_the_end_of_the_sandbox(number: signal.Signals) -> None:
-    owner, id = start_owner()
+def test_the_end_of_the_owner_is_the_end_of_the_sandbox(
+    number: signal.Signals, registry: Path
+) -> None:
+    owner, id = start_owner(registry)
     with owner:
-        assert leftovers(id) != []
+        assert leftovers(id, registry=registry) != []
         owner.send_signal(number)
-    until(lambda: leftovers(id) == [], f"nothing is left after {number.name}")
+    until(lambda: leftovers(id, registry=registry) == [], f"nothing is left after {number.name}")
 
 
-def test_killed_with_its_warden_it_is_swept_and_nothing_else_is(sandbox: Sandbox) -> None:
-    owner, id = start_owner()
-    with owner:
-        state = load(REGISTRY / id)
-        assert sweep() == []
+def test_killed_with_its_warden_it_is_swept_and_nothing_else_is(registry: Path) -> None:
+    owner, id = start_owner(registry)
+    with owner, Sandbox.up(nodes=1, gpus=0, state_dir=registry) as mine:
+        state = load(registry / id)
+        assert sweep(registry) == []
         # The warden is killed first: only the sweep is left to notice.
         for folder in Path("/proc").glob("[0-9]*"):
             try:
@@ -361,28 +372,41 @@ def test_killed_with_its_warden_it_is_swept_and_nothing_else_is(sandbox: Sandbox
             if b"sandbox-warden" in words and id.encode() in words:
                 os.kill(int(folder.name), signal.SIGKILL)
         owner.kill()
-    assert load(state.home).ownerless
-    assert leftovers(id) != []
-    assert sweep() == [id]
-    assert leftovers(id) == []
-    assert sandbox.node_states() == {"worker0": "idle", "worker1": "idle"}
+        owner.wait()
+        assert load(state.home).ownerless
+        assert leftovers(id, registry=registry) != []
+        assert sweep(registry) == [id]
+        assert leftovers(id, registry=registry) == []
+        assert mine.node_states() == {"worker0": "idle"}
 
 
-def test_a_broken_state_file_does_not_keep_anything(sandbox: Sandbox) -> None:
-    with Sandbox.up(nodes=1, gpus=1) as other:
+def test_a_broken_state_file_does_not_keep_anything(registry: Path) -> None:
+    with Sandbox.up(nodes=1, gpus=1, state_dir=registry) as other:
         (other.state.home / "state.json").write_text("{")
-        assert sweep() == []
-    assert leftovers(other.id) == []
-    assert sandbox.processes("worker0")
+        assert sweep(registry) == []
+        # It does not stand in the way of others either.
+        Sandbox.up(nodes=1, gpus=0, state_dir=registry).down()
+    assert leftovers(other.id, registry=registry) == []
 
 
-def test_the_command_line_from_up_to_down(tmp_path: Path) -> None:
-    where = ["--state-dir", str(tmp_path)]
+def test_up_sweeps_what_an_owner_left(registry: Path) -> None:
+    with Sandbox.up(nodes=1, gpus=1, state_dir=registry) as old:
+        state = load(old.state.home)
+        assert state.owner is not None
+        # As if this boot's owner had been another process with the same pid.
+        state.owner = Process(state.owner.pid, state.owner.start - 1)
+        state.save()
+        Sandbox.up(nodes=1, gpus=0, state_dir=registry).down()
+        assert leftovers(old.id, registry=registry) == []
+
+
+def test_the_command_line_from_up_to_down(registry: Path) -> None:
+    where = ["--state-dir", str(registry)]
     started = cli(*where, "up", "--nodes", "1", "--gpus", "1", "--id", "clitest")
     try:
         assert started.returncode == 0, started.stderr
-        assert f"export SLURM_CONF={tmp_path}/clitest/slurm.conf" in started.stdout
-        assert sweep(tmp_path) == []
+        assert f"export SLURM_CONF={registry}/clitest/slurm.conf" in started.stdout
+        assert sweep(registry) == []
         assert "idle" in cli(*where, "status").stdout
         assert cli(*where, "run", "--", "srun", "hostname").stdout == "worker0\n"
         assert cli(*where, "exec", "worker0", "--", "hostname").stdout == "worker0\n"
@@ -401,11 +425,10 @@ def test_the_command_line_from_up_to_down(tmp_path: Path) -> None:
         assert "has no node 'worker7'" in done.stderr
     finally:
         assert cli(*where, "down", "--id", "clitest").returncode == 0
-    assert leftovers("clitest", registry=tmp_path) == []
+    assert leftovers("clitest", registry=registry) == []
 
 
-def test_run_starts_one_and_takes_it_down(tmp_path: Path) -> None:
-    registry = tmp_path / "registry"
+def test_run_starts_one_and_takes_it_down(registry: Path) -> None:
     script = "echo $SLURM_CONF; srun hostname; exit 7"
     done = cli("--state-dir", str(registry), "run", "--nodes", "1", "--", "sh", "-c", script)
     assert done.returncode == 7, done.stderr
@@ -416,8 +439,7 @@ def test_run_starts_one_and_takes_it_down(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_broken_off_run_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
-    registry = tmp_path / "registry"
+def test_a_broken_off_run_leaves_nothing(number: signal.Signals, registry: Path) -> None:
     argv = ["--state-dir", str(registry), "run", "--id", "broken", "--nodes", "1", "--"]
     with subprocess.Popen(
         [sys.executable, "-m", "fixtures.sandbox", *argv, "sh", "-c", "echo on; sleep 600"],
@@ -436,17 +458,18 @@ def test_a_broken_off_run_leaves_nothing(number: signal.Signals, tmp_path: Path)
     ("options", "line"),
     [
         ({"nodes": 0}, "1 to 250 nodes"),
+        ({"state_dir": Path("/tmp") / ("x" * 50)}, "too long a path"),
         ({"id": "Not An Id"}, "small letters and digits"),
         ({"bundle": Path("/nonexistent")}, "bundle .* cannot be unpacked"),
         ({"bundle": Path("/etc")}, "is no bundle"),
         ({"bundle": Path("/etc"), "accounting": True}, "no database"),
     ],
 )
-def test_refusals_are_one_line(options: dict[str, object], line: str, tmp_path: Path) -> None:
+def test_refusals_are_one_line(options: dict[str, object], line: str, registry: Path) -> None:
     with pytest.raises(SandboxError, match=line) as caught:
-        Sandbox.up(state_dir=tmp_path / "registry", **options)  # type: ignore[arg-type]
+        Sandbox.up(**{"state_dir": registry} | options)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
-    assert not (tmp_path / "registry").exists()
+    assert not registry.exists()
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

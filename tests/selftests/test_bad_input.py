@@ -1,0 +1,236 @@
+"""Bad input through the command line: one clean line, exit 4, nothing submitted, nothing made.
+
+What can be wrong in thresholds.yaml is tested in test_thresholds.py; here a few of it, as a user
+meets them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fixtures.strict_yaml import MAX_BYTES
+from tests.selftests.support import CHECKOUT, NONCE, SHIPPED, run_pytest
+
+pytestmark = pytest.mark.cpu
+
+SANDBOX = ("--cluster", "sandbox")
+LOCAL = ("--cluster", "local")
+
+
+def refused(*arguments: str | Path, checkout: Path = CHECKOUT, **environment: str) -> str:
+    """Run the main job; it must end with 4 and one line, which is returned."""
+    run = run_pytest("-m", "multinode", *arguments, checkout=checkout, **environment)
+    assert run.returncode == 4, run.stdout + run.stderr
+    said = [line for line in run.stderr.splitlines() if line.strip()]
+    assert len(said) == 1, run.stderr
+    assert said[0].startswith("ERROR: ")
+    assert "Traceback" not in run.stdout + run.stderr
+    assert " passed" not in run.stdout
+    return said[0].removeprefix("ERROR: ")
+
+
+# --- thresholds.yaml
+
+
+def swapped(old: str, new: str) -> Callable[[str], str]:
+    def change(text: str) -> str:
+        assert text.count(old) >= 1
+        return text.replace(old, new, 1)
+
+    return change
+
+
+FLOOR = "fail_below: 0.01, loose: demonstration"
+"""The first floor of the model cpu: gemm.bf16."""
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        pytest.param(
+            swapped("    gate: true", "    gat: true"),
+            r"^limits\.yaml:\d+: criteria\.inventory\.gpus: unknown key 'gat', did you mean 'gate'\?",
+            id="unknown key",
+        ),
+        pytest.param(
+            swapped("    gate: true", "    gate: true\n    gate: true"),
+            r"^limits\.yaml:\d+: .*gate.*twice|duplicate", id="duplicate key",
+        ),
+        pytest.param(
+            swapped(FLOOR, "fail_below: 1e-2, loose: demonstration"),
+            r"gemm\.bf16\.limits\[\d+\]\.fail_below: '1e-2' is read as text: write", id="1e-2",
+        ),
+        pytest.param(
+            swapped(FLOOR, "fail_below: 0, loose: demonstration"),
+            r"gemm\.bf16\.limits\[\d+\].*a floor of 0 or less cannot fail", id="toothless",
+        ),
+        pytest.param(
+            swapped("{model: H200 SXM, when: {power_limit: default}, expect: 660", "{model: H200 SMX"),
+            r"GPU model 'H200 SMX' is not known, did you mean 'H200 SXM'", id="unknown GPU",
+        ),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_the_limits_is_one_line_with_its_place(tmp_path, change, said):
+    limits = tmp_path / "limits.yaml"
+    limits.write_text(change(SHIPPED.read_text(encoding="utf-8")), encoding="utf-8")
+    into = tmp_path / "run"
+    line = refused(*SANDBOX, f"--thresholds={limits}", f"--run-dir={into}")
+    assert re.search(said, line), line
+    assert not into.exists()
+
+
+def test_a_limit_that_cannot_be_chosen_prints_the_conditions(tmp_path):
+    """Two rows that the plan cannot tell apart; found before anything is submitted."""
+    text = SHIPPED.read_text(encoding="utf-8")
+    row = (
+        "      - {model: cpu, fail_below: 0.01, loose: demonstration, valid: {batches: [5, null]},"
+    )
+    assert row in text
+    twins = "".join(
+        row.replace("model: cpu,", f"model: cpu, when: {{{condition}}},")
+        + " source: demonstration}\n"
+        for condition in ("gpus: 2", "nodes: 1")
+    )
+    limits = tmp_path / "limits.yaml"
+    limits.write_text(text.replace(row, twins + row, 1), encoding="utf-8")
+    line = refused(*SANDBOX, f"--thresholds={limits}", f"--run-dir={tmp_path / 'run'}")
+    assert "criteria.gemm.bf16: two limits are equally specific for model=cpu" in line
+    assert "nodes=1" in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_limits_that_do_not_exist_are_one_line(tmp_path):
+    line = refused(*SANDBOX, "--thresholds=/nowhere/limits.yaml", f"--run-dir={tmp_path / 'run'}")
+    assert line == "/nowhere/limits.yaml: cannot be read: No such file or directory"
+
+
+def test_a_huge_file_is_refused_before_it_is_read(tmp_path):
+    limits = tmp_path / "limits.yaml"
+    limits.write_bytes(b"#" * (MAX_BYTES + 1))
+    assert f"less than {MAX_BYTES}" in refused(*SANDBOX, f"--thresholds={limits}")
+
+
+# --- tests and keys
+
+STRAY_TESTS = {
+    "without a key": (
+        "def test_stray(): assert True",
+        r"tests/test_stray\.py::test_stray has no criterion: mark it @pytest\.mark\.criterion",
+    ),
+    "with an unknown key": (
+        "import pytest\n"
+        "pytestmark = pytest.mark.multinode\n"
+        "@pytest.mark.criterion('gemm.bf61')\n"
+        "def test_stray(verdict): assert verdict.ok, verdict.line",
+        r"tests/test_stray\.py::test_stray.*no criterion 'gemm\.bf61', did you mean 'gemm\.bf16'",
+    ),
+}
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The checkout without its data and runs."""
+    copied = tmp_path / "checkout"
+    ignored = shutil.ignore_patterns("__pycache__", "selftests", "runs")
+    for name in ("fixtures", "tests", "reports"):
+        shutil.copytree(CHECKOUT / name, copied / name, ignore=ignored)
+    for name in ("conftest.py", "pyproject.toml", "thresholds.yaml"):
+        shutil.copy(CHECKOUT / name, copied / name)
+    return copied
+
+
+@pytest.mark.parametrize("name", STRAY_TESTS)
+def test_a_test_that_no_limit_stands_behind_is_refused(checkout, name):
+    text, said = STRAY_TESTS[name]
+    (checkout / "tests" / "test_stray.py").write_text(text, encoding="utf-8")
+    line = refused(*SANDBOX, checkout=checkout)
+    assert re.search(said, line), line
+    assert not (checkout / "reports" / "runs").exists()
+
+
+# --- runs and directories
+
+
+@pytest.fixture
+def a_run(tmp_path: Path) -> Path:
+    """A directory that holds a run."""
+    folder = tmp_path / "earlier"
+    folder.mkdir()
+    (folder / "run.json").write_text(
+        f'{{"schema": 1, "id": "x", "nonce": "{NONCE}", "population": {{"nodes": []}}}}'
+    )
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--cluster", "replay"], r"--cluster replay needs --from RUN"),
+        (["--cluster", "local", "--from=RUN"], r"--from RUN goes with --cluster replay"),
+        (["--cluster", "replay", "--from=NOTHING"], r"nothing is no run directory.*no run\.json"),
+        (["--cluster", "replay", "--from=RUN"], r"earlier/run\.json.*population"),
+        (["--cluster", "local", "--resume=NOTHING"], r"nothing is no run directory.*no run\.json"),
+        (["--cluster", "local", "--retest=NOTHING"], r"nothing is no run directory.*no run\.json"),
+        (["--cluster", "local", "--resume=RUN", "--retest=RUN"], r"exclude each other"),
+        (["--cluster", "local", "--run-dir=RUN"], r"holds a run already; use --resume"),
+        (["--cluster", "sandbox", "--sandbox-nodes", "0"], r"--sandbox-nodes .*at least 1"),
+        (["--cluster", "sandbox", "--sandbox-gpus", "-1"], r"--sandbox-gpus take at least 1"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_options_that_cannot_be_used_are_one_line(tmp_path, a_run, arguments, said):
+    before = sorted(tmp_path.rglob("*")), (a_run / "run.json").read_bytes()
+    places = {"RUN": str(a_run), "NOTHING": str(tmp_path / "nothing")}
+    given = [re.sub("RUN$|NOTHING$", lambda m: places[m[0]], a) for a in arguments]
+    line = refused(*given)
+    assert re.search(said, line), line
+    assert (sorted(tmp_path.rglob("*")), (a_run / "run.json").read_bytes()) == before
+
+
+def test_a_run_of_another_schema_is_refused(tmp_path):
+    (tmp_path / "run.json").write_text('{"schema": 2}')
+    assert "run.json of schema 1" in refused("--cluster", "replay", f"--from={tmp_path}")
+
+
+def test_a_run_directory_below_a_file_is_refused(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    line = refused(*LOCAL, f"--run-dir={blocked / 'run'}")
+    assert line.startswith(f"--run-dir {blocked / 'run'}")
+    assert sorted(tmp_path.iterdir()) == [blocked]
+
+
+def test_a_run_directory_that_cannot_be_made_is_refused():
+    """Root may write everywhere but into /proc."""
+    line = refused(*LOCAL, "--run-dir=/proc/run")
+    assert line.startswith("--run-dir /proc/run")
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="this host has no /dev/shm")
+def test_a_run_directory_in_memory_is_refused_where_nodes_must_see_it():
+    line = refused(*SANDBOX, "--run-dir=/dev/shm/acceptance-run")
+    assert "is on tmpfs, which the nodes cannot see" in line
+    assert not Path("/dev/shm/acceptance-run").exists()
+
+
+def test_slurm_where_there_is_none_is_one_line_with_the_way_out(tmp_path):
+    nothing = tmp_path / "bin"
+    nothing.mkdir()
+    line = refused("--cluster", "slurm", f"--run-dir={tmp_path / 'run'}", PATH=str(nothing))
+    assert "is not on the PATH" in line
+    assert "--cluster sandbox or local" in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_selection_of_nothing_is_no_success(tmp_path):
+    """pytest's own 5; no run directory is made, and nothing is green."""
+    into = tmp_path / "run"
+    run = run_pytest("-m", "multinode", *LOCAL, "-k", "no_such_test", f"--run-dir={into}")
+    assert run.returncode == 5, run.stdout + run.stderr
+    assert not into.exists()
