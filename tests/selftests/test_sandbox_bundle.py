@@ -40,7 +40,8 @@ from pathlib import Path
 from fixtures.sandbox import Sandbox, leftovers
 with Sandbox.up(nodes=2, gpus=1, bundle=Path(sys.argv[1]), state_dir=Path(sys.argv[2])) as sandbox:
     script = "hostname; echo libraries=$LD_LIBRARY_PATH; command -v srun"
-    subprocess.run(["srun", "-N2", "--gres=gpu:1", "sh", "-c", script], env=sandbox.environ, check=True)
+    argv = ["srun", "-N2", "--gres=gpu:1", "sh", "-c", script]
+    subprocess.run(argv, env=sandbox.environ, check=True)
     sandbox.kill_node("worker1")
     sandbox.revive("worker1")
     sandbox.slow_link("worker1", "10mbit")
@@ -78,9 +79,9 @@ def test_the_sandbox_runs_from_it_with_the_packages_hidden(bundle: Path, tmp_pat
     empty.mkdir()
     libraries = Path("/usr/lib/x86_64-linux-gnu")
     registry = Path("/tmp") / f"sandbox-bundle-{tmp_path.stat().st_ino}"
-    argv = ["unshare", "--mount", "sh", "-c", HIDE, "sh", empty, libraries]
+    hide = ["unshare", "--mount", "sh", "-c", HIDE, "sh", str(empty), str(libraries)]
     done = subprocess.run(
-        [*argv, sys.executable, "-c", USE, bundle, registry],
+        [*hide, sys.executable, "-c", USE, str(bundle), str(registry)],
         cwd=CHECKOUT,
         env={"PATH": SYSTEM, "SYSTEM": SYSTEM, "PYTHONPATH": str(CHECKOUT)},
         capture_output=True,
