@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -267,6 +267,16 @@ def item(key: str, limits: Thresholds, people: Population, subject: str) -> plan
     """The planned item of a criterion on a subject."""
     items = plan.planned_list(limits, people)
     return next(i for i in items if i.key == (key, subject))
+
+
+class Hostile:
+    """Loading it leaves a trace."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, (f"touch {self.trace}",)
 
 
 # --- pytest in a process of its own

@@ -17,7 +17,7 @@ from fixtures import conductor, launch
 from fixtures.errors import RunError
 from fixtures.launch import JobRequest, LocalLauncher, SlurmLauncher, SlurmOptions
 from fixtures.watch import TERMINAL, JobState, LocalWatcher, SlurmWatcher
-from tests.selftests.support import CHECKOUT, DATA
+from tests.selftests.support import CHECKOUT, DATA, Hostile
 
 pytestmark = pytest.mark.cpu
 
@@ -156,16 +156,6 @@ def test_only_slurm_conf_of_an_enclosing_job_is_kept():
 
 
 # --- nothing is unpickled
-
-
-class Hostile:
-    """Loading it leaves a trace."""
-
-    def __init__(self, trace: Path) -> None:
-        self.trace = trace
-
-    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
-        return os.system, (f"touch {self.trace}",)
 
 
 def test_a_hostile_result_is_never_loaded(tmp_path):

@@ -1,0 +1,204 @@
+"""Recorded runs, and runs derived from them, through the real acceptance tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fixtures.records import Record, RunDirectory, read_json
+from tests.selftests import derive_runs, support
+from tests.selftests.derive_runs import VARIANTS, Expected, Row
+from tests.selftests.support import DATA, Hostile
+
+pytestmark = pytest.mark.cpu
+
+BASES = sorted(path.parent.name for path in DATA.glob("*/run.json"))
+CPU = DATA / "sandbox-2x2-cpu"
+"""For what does not depend on the run."""
+Replayed = tuple[int, dict[str, Any]]
+
+
+def contents(root: Path) -> dict[str, tuple[bytes | None, int]]:
+    """Every file and folder with its bytes and time of change."""
+    return {
+        str(path.relative_to(root)): (
+            path.read_bytes() if path.is_file() else None, path.stat().st_mtime_ns,
+        )
+        for path in [root, *root.rglob("*")]
+    }  # fmt: skip
+
+
+def replayed(source: Path, into: Path, *more: str) -> Replayed:
+    """Replay a run; the source is byte-identical afterwards."""
+    before = contents(source)
+    result = support.replay(source, into, *more)
+    assert contents(source) == before
+    return result
+
+
+def rows(verdict: dict[str, Any]) -> dict[Row, dict[str, Any]]:
+    return {(row["criterion"], row["subject"]): row for row in verdict["criteria"]}
+
+
+@pytest.fixture(scope="module", params=BASES)
+def base(request: pytest.FixtureRequest) -> Path:
+    return DATA / request.param
+
+
+@pytest.fixture(scope="module")
+def whole(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Replayed:
+    """The recorded run itself, judged by the limits of today."""
+    return replayed(base, tmp_path_factory.mktemp("whole") / "run")
+
+
+def test_there_are_recorded_runs():
+    assert CPU.name in BASES
+
+
+def test_a_recorded_run_is_small_and_its_records_can_be_trusted(base):
+    files = [path for path in base.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 1_000_000
+    nonce = read_json(base / "run.json")["nonce"]
+    records = sorted((base / "records").iterdir())
+    assert records
+    for path in records:
+        assert Record.from_json(read_json(path), nonce=nonce).name == path.name
+    for path in files:
+        text = path.read_text(encoding="utf-8")
+        assert not any(own in text for own in ("/root/", "/home/", "/work/", "/tmp/")), path
+
+
+def test_a_recorded_run_passes_with_nothing_unmeasured(base, whole):
+    status, verdict = whole
+    assert (status, verdict["exit_status"], verdict["verdict"]) == (0, 0, "DEMONSTRATION")
+    counts = verdict["counts"]
+    assert (counts["fail"], counts["not_measured"]) == (0, 0)
+    assert counts["pass"] > 20
+    scope = [tuple(key) for key in read_json(base / "run.json")["scope"]]
+    assert sorted(rows(verdict)) == sorted(scope)
+
+
+def expect(verdict: dict[str, Any], whole: dict[str, Any], expected: Expected) -> None:
+    """The rows that the change concerns are as expected, and all others as they were."""
+    before, after = rows(whole), rows(verdict)
+    assert set(after) == set(before)
+    concerned = expected.rows or {
+        key for key, row in before.items() if row["record"] in expected.records
+    }
+    assert bool(concerned) == bool(expected.outcome)
+    for key in concerned:
+        row = after[key]
+        assert row["outcome"] == expected.outcome, row
+        assert expected.reason in row["reason"], row
+        assert row["next_step"], "every red row says what to do"
+        if expected.device is not None:
+            assert (row["worst"]["node"], row["worst"]["gpu"]) == expected.device
+    changed = {key for key in after if after[key]["outcome"] != before[key]["outcome"]}
+    assert changed == concerned, "nothing else is red"
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_run_with_one_change_is_red_where_the_change_is_and_nowhere_else(
+    base, whole, tmp_path, variant
+):
+    source = tmp_path / "source"
+    expected = derive_runs.derive(base, source, variant)
+    status, verdict = replayed(source, tmp_path / "run")
+    assert (verdict["verdict"], verdict["exit_status"]) == (expected.verdict, expected.exit_status)
+    assert status == expected.exit_status
+    expect(verdict, whole[1], expected)
+    if expected.device is not None:
+        bad = (tmp_path / "run" / "bad-nodes.txt").read_text().split()
+        good = (tmp_path / "run" / "good-nodes.txt").read_text().split()
+        assert bad == [expected.device[0]]
+        assert sorted(bad + good) == read_json(base / "run.json")["population"]["nodes"]
+
+
+def test_several_workers_judge_as_one_process_does(base, whole, tmp_path):
+    expected = derive_runs.derive(base, tmp_path / "source", "slow-gpu")
+    status, verdict = replayed(tmp_path / "source", tmp_path / "run", "-n", "2")
+    assert status == expected.exit_status
+    expect(verdict, whole[1], expected)
+
+
+def test_a_selection_of_a_replay_is_still_over_the_whole_run(tmp_path):
+    """What was not judged this time is not measured: a failure cannot be selected away."""
+    derive_runs.derive(CPU, tmp_path / "source", "slow-gpu")
+    status, verdict = replayed(tmp_path / "source", tmp_path / "run", "-k", "inventory")
+    assert (status, verdict["verdict"]) == (2, "INCOMPLETE")
+    assert verdict["counts"]["planned"] == len(read_json(CPU / "run.json")["scope"])
+
+
+def test_a_replay_names_its_source_and_keeps_the_evidence(tmp_path):
+    replayed(CPU, tmp_path / "run")
+    earlier, now = read_json(CPU / "run.json"), read_json(tmp_path / "run" / "run.json")
+    assert now["origin"] == "replay"
+    assert now["id"] != earlier["id"]
+    assert now["replay_of"]["run"] == earlier["id"]
+    assert len(now["replay_of"]["records_sha256"]) == 64
+    directory = RunDirectory(tmp_path / "run")
+    manifest = directory.manifest.read_text()
+    for path in sorted((CPU / "records").iterdir()):
+        assert (directory.records / path.name).read_bytes() == path.read_bytes()
+        assert f"records/{path.name}" in manifest
+    ledger = [json.loads(line) for line in directory.ledger.read_text().splitlines()]
+    assert [line["event"] for line in ledger].count("verdict") == now["planned"]
+    assert ledger[-1]["event"] == "end"
+
+
+def test_a_hostile_pickle_in_a_run_is_never_loaded(tmp_path):
+    derive_runs.derive(CPU, tmp_path / "source", "unchanged")
+    trace = tmp_path / "trace"
+    job = tmp_path / "source" / "jobs" / "node-worker0" / "submitit"
+    job.mkdir(parents=True)
+    for name in ("1_0_result.pkl", "1_submitted.pkl"):
+        (job / name).write_bytes(pickle.dumps(("success", Hostile(trace))))
+    status, _ = replayed(tmp_path / "source", tmp_path / "run")
+    assert status == 0
+    assert not trace.exists()
+
+
+def test_a_replay_does_not_write_into_its_source(tmp_path):
+    derive_runs.derive(CPU, tmp_path / "source", "unchanged")
+    before = contents(tmp_path / "source")
+    source = tmp_path / "source"
+    run = support.run_pytest("--cluster", "replay", f"--from={source}", f"--run-dir={source}")
+    assert run.returncode == 4
+    assert "a replay writes nothing into the run that it reads" in run.stderr
+    assert contents(source) == before
+
+
+def test_the_records_of_a_run_by_hand_are_judged(base, tmp_path):
+    """Rank lines and a minimal run.json, as `torchrun -m fixtures.workloads` leaves them."""
+    earlier = read_json(base / "run.json")
+    source = tmp_path / "by-hand"
+    source.mkdir()
+    people = {name: earlier["population"][name] for name in ("gpus_per_node", "gpu_model")}
+    run = {
+        "schema": 1, "id": "by-hand", "nonce": earlier["nonce"], "origin": "by-hand",
+        "contract": None, "population": {"nodes": ["worker0"], **people},
+    }  # fmt: skip
+    (source / "run.json").write_text(json.dumps(run))
+    record = read_json(base / "records" / "gemm@worker0.json")
+    shared = {k: record[k] for k in ("schema", "nonce", "workload", "placement", "world_size")}
+    for rank in record["ranks"]:
+        line = {**shared, "event": "result", "attempt": 1, **rank}
+        support.say(source / "jobs" / "gemm" / f"rank{rank['rank']}.jsonl", [line])
+    status, verdict = replayed(source, tmp_path / "run")
+    judged = {k: r["outcome"] for k, r in rows(verdict).items() if r["outcome"] != "NOT_APPLICABLE"}
+    assert set(judged.values()) == {"PASS"}
+    assert {criterion.partition(".")[0] for criterion, _ in judged} == {"gemm"}
+    assert status == 0
+    assert verdict["verdict"] == ("DEMONSTRATION" if people["gpu_model"] == "cpu" else "PARTIAL")
+
+
+def test_a_file_that_is_no_run_is_refused(tmp_path):
+    (tmp_path / "run.json").write_bytes(os.urandom(64))
+    run = support.run_pytest("--cluster", "replay", f"--from={tmp_path}")
+    assert run.returncode == 4
+    assert "run.json" in run.stderr
