@@ -226,10 +226,15 @@ def record(source: Path, into: Path) -> None:
     missing = source / "jobs" / "missing.jsonl"
     files += [missing] if missing.exists() else []
     run = json.loads((source / "run.json").read_text(encoding="utf-8"))
+    spec = json.loads(next((source / "jobs").glob("*/spec.json")).read_text(encoding="utf-8"))
+    host = run["owner"]["host"]
+    # A run of one host has it for its only node; its records are named after it.
+    shown_host = "node0" if host in run["population"]["nodes"] else "login"
     neutral = {
-        str(source.resolve()): "/runs/recorded",
+        spec["run_directory"]: "/runs/recorded",
         str(Path(run["thresholds"]["path"]).parent): "/checkout",
-        f'"{run["owner"]["host"]}"': '"login"',
+        f'"{host}"': f'"{shown_host}"',
+        f'"node-{host}"': f'"node-{shown_host}"',
     }
     for path in files:
         text = path.read_text(encoding="utf-8")
@@ -237,7 +242,8 @@ def record(source: Path, into: Path) -> None:
             text = text.replace(own, shown)
         if path.name == "run.json":
             text = _neutral_run(text)
-        target = into / path.relative_to(source)
+        name = path.name.replace(f"@{host}.", f"@{shown_host}.")
+        target = into / path.relative_to(source).with_name(name)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
 

@@ -123,6 +123,13 @@ STRAY_TESTS = {
         "def test_stray(): assert True",
         r"tests/test_stray\.py::test_stray has no criterion: mark it @pytest\.mark\.criterion",
     ),
+    "that judges nothing": (
+        "import pytest\n"
+        "@pytest.mark.multinode\n"
+        "@pytest.mark.criterion('gemm.bf16')\n"
+        "def test_stray(): assert True",
+        r"tests/test_stray\.py::test_stray judges nothing: take the fixture `verdict`",
+    ),
     "with an unknown key": (
         "import pytest\n"
         "pytestmark = pytest.mark.multinode\n"
@@ -145,11 +152,12 @@ def checkout(tmp_path: Path) -> Path:
     return copied
 
 
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "-n 2"])
 @pytest.mark.parametrize("name", STRAY_TESTS)
-def test_a_test_that_no_limit_stands_behind_is_refused(checkout, name):
+def test_a_test_that_no_limit_stands_behind_is_refused(checkout, name, workers):
     text, said = STRAY_TESTS[name]
     (checkout / "tests" / "test_stray.py").write_text(text, encoding="utf-8")
-    line = refused(*SANDBOX, checkout=checkout)
+    line = refused(*SANDBOX, *workers, checkout=checkout)
     assert re.search(said, line), line
     assert not (checkout / "reports" / "runs").exists()
 
