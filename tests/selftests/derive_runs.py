@@ -193,9 +193,10 @@ def lost_rank(run: Recorded) -> Expected:
     """The record is of one rank fewer than were started, and consistent in itself."""
     name = _one_record(run)
     data = run.read(name)
+    planned = len(data["ranks"])
     del data["ranks"][-1]
-    run.write(name, data | {"world_size": len(data["ranks"])})
-    return _unusable(name, "measured on 1 of 2 devices")
+    run.write(name, data | {"world_size": planned - 1})
+    return _unusable(name, f"measured on {planned - 1} of {planned} devices")
 
 
 def _unusable(name: str, reason: str) -> Expected:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,20 @@ from tests.selftests.support import DATA, Hostile
 
 pytestmark = pytest.mark.cpu
 
-BASES = sorted(path.parent.name for path in DATA.glob("*/run.json"))
+BASES = {
+    path.parent.name: read_json(path)["population"] for path in sorted(DATA.glob("*/run.json"))
+}
 CPU = DATA / "sandbox-2x2-cpu"
-"""For what does not depend on the run."""
+"""For what does not depend on the run, and for every variant."""
+ON_GPUS = ("slow-gpu", "slow-gpu-spread", "above-ceiling", "missing-node")
+"""What the figures and limits of other runs matter for."""
+CASES = [
+    (name, variant)
+    for name, people in BASES.items()
+    for variant in VARIANTS
+    if (variant in ON_GPUS or (name == CPU.name and variant != "unchanged"))
+    and (variant != "missing-node" or len(people["nodes"]) > 1)
+]
 Replayed = tuple[int, dict[str, Any]]
 
 
@@ -45,26 +58,30 @@ def rows(verdict: dict[str, Any]) -> dict[Row, dict[str, Any]]:
     return {(row["criterion"], row["subject"]): row for row in verdict["criteria"]}
 
 
-@pytest.fixture(scope="module", params=BASES)
-def base(request: pytest.FixtureRequest) -> Path:
-    return DATA / request.param
+Whole = Callable[[str], Replayed]
 
 
 @pytest.fixture(scope="module")
-def whole(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Replayed:
-    """The recorded run itself, judged by the limits of today."""
-    return replayed(base, tmp_path_factory.mktemp("whole") / "run")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """A recorded run itself, judged once by the limits of today."""
+
+    @functools.cache
+    def judged(base: str) -> Replayed:
+        return replayed(DATA / base, tmp_path_factory.mktemp("whole") / "run")
+
+    return judged
 
 
 def test_there_are_recorded_runs():
     assert CPU.name in BASES
 
 
+@pytest.mark.parametrize("base", BASES)
 def test_a_recorded_run_is_small_and_its_records_can_be_trusted(base):
-    files = [path for path in base.rglob("*") if path.is_file()]
+    files = [path for path in (DATA / base).rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 1_000_000
-    nonce = read_json(base / "run.json")["nonce"]
-    records = sorted((base / "records").iterdir())
+    nonce = read_json(DATA / base / "run.json")["nonce"]
+    records = sorted((DATA / base / "records").iterdir())
     assert records
     for path in records:
         assert Record.from_json(read_json(path), nonce=nonce).name == path.name
@@ -73,13 +90,16 @@ def test_a_recorded_run_is_small_and_its_records_can_be_trusted(base):
         assert not any(own in text for own in ("/root/", "/home/", "/work/", "/tmp/")), path
 
 
+@pytest.mark.parametrize("base", BASES)
 def test_a_recorded_run_passes_with_nothing_unmeasured(base, whole):
-    status, verdict = whole
-    assert (status, verdict["exit_status"], verdict["verdict"]) == (0, 0, "DEMONSTRATION")
+    status, verdict = whole(base)
+    sandbox = BASES[base]["origin"] == "sandbox"
+    wanted = "DEMONSTRATION" if sandbox else "PARTIAL"
+    assert (status, verdict["exit_status"], verdict["verdict"]) == (0, 0, wanted)
     counts = verdict["counts"]
     assert (counts["fail"], counts["not_measured"]) == (0, 0)
-    assert counts["pass"] > 20
-    scope = [tuple(key) for key in read_json(base / "run.json")["scope"]]
+    assert counts["pass"] >= 15
+    scope = [tuple(key) for key in read_json(DATA / base / "run.json")["scope"]]
     assert sorted(rows(verdict)) == sorted(scope)
 
 
@@ -102,28 +122,28 @@ def expect(verdict: dict[str, Any], whole: dict[str, Any], expected: Expected) -
     assert changed == concerned, "nothing else is red"
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("base", "variant"), CASES)
 def test_a_run_with_one_change_is_red_where_the_change_is_and_nowhere_else(
-    base, whole, tmp_path, variant
+    base, variant, whole, tmp_path
 ):
     source = tmp_path / "source"
-    expected = derive_runs.derive(base, source, variant)
+    expected = derive_runs.derive(DATA / base, source, variant)
     status, verdict = replayed(source, tmp_path / "run")
     assert (verdict["verdict"], verdict["exit_status"]) == (expected.verdict, expected.exit_status)
     assert status == expected.exit_status
-    expect(verdict, whole[1], expected)
+    expect(verdict, whole(base)[1], expected)
     if expected.device is not None:
         bad = (tmp_path / "run" / "bad-nodes.txt").read_text().split()
         good = (tmp_path / "run" / "good-nodes.txt").read_text().split()
         assert bad == [expected.device[0]]
-        assert sorted(bad + good) == read_json(base / "run.json")["population"]["nodes"]
+        assert sorted(bad + good) == BASES[base]["nodes"]
 
 
-def test_several_workers_judge_as_one_process_does(base, whole, tmp_path):
-    expected = derive_runs.derive(base, tmp_path / "source", "slow-gpu")
+def test_several_workers_judge_as_one_process_does(whole, tmp_path):
+    expected = derive_runs.derive(CPU, tmp_path / "source", "slow-gpu")
     status, verdict = replayed(tmp_path / "source", tmp_path / "run", "-n", "2")
     assert status == expected.exit_status
-    expect(verdict, whole[1], expected)
+    expect(verdict, whole(CPU.name)[1], expected)
 
 
 def test_a_selection_of_a_replay_is_still_over_the_whole_run(tmp_path):
@@ -173,18 +193,20 @@ def test_a_replay_does_not_write_into_its_source(tmp_path):
     assert contents(source) == before
 
 
+@pytest.mark.parametrize("base", BASES)
 def test_the_records_of_a_run_by_hand_are_judged(base, tmp_path):
     """Rank lines and a minimal run.json, as `torchrun -m fixtures.workloads` leaves them."""
-    earlier = read_json(base / "run.json")
+    earlier = read_json(DATA / base / "run.json")
     source = tmp_path / "by-hand"
     source.mkdir()
-    people = {name: earlier["population"][name] for name in ("gpus_per_node", "gpu_model")}
+    node = BASES[base]["nodes"][0]
+    people = {name: BASES[base][name] for name in ("gpus_per_node", "gpu_model")}
     run = {
         "schema": 1, "id": "by-hand", "nonce": earlier["nonce"], "origin": "by-hand",
-        "contract": None, "population": {"nodes": ["worker0"], **people},
+        "contract": None, "population": {"nodes": [node], **people},
     }  # fmt: skip
     (source / "run.json").write_text(json.dumps(run))
-    record = read_json(base / "records" / "gemm@worker0.json")
+    record = read_json(DATA / base / "records" / f"gemm@{node}.json")
     shared = {k: record[k] for k in ("schema", "nonce", "workload", "placement", "world_size")}
     for rank in record["ranks"]:
         line = {**shared, "event": "result", "attempt": 1, **rank}
