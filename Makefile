@@ -14,7 +14,7 @@ PY := $(VENV)/bin/python
 PIP = $(PY) -m pip install --quiet --disable-pip-version-check \
       $(if $(WHEELHOUSE),--no-index --find-links $(WHEELHOUSE))
 TORCH := torch==2.13.0
-SLURM := slurmctld slurmd slurm-client munge iproute2
+SLURM := slurmctld slurmd slurm-client munge iproute2 gcc libc6-dev
 READY := $(VENV)/.ready
 READY_DEV := $(VENV)/.ready-dev
 DEPENDENCIES = $(PY) -c 'import sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \

@@ -160,6 +160,8 @@ def _device(verdict: Verdict) -> str:
     if not worst:
         return ""
     node = "" if worst.get("node") == verdict.subject else f"{worst.get('node')} "
+    if "part" in worst:
+        return f"{node}{worst['part']}"
     return f"{node}gpu{worst.get('gpu')} {worst.get('uuid') or ''}".strip()
 
 

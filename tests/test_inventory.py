@@ -38,3 +38,8 @@ def test_the_node_runs_the_versions_of_the_login_side(verdict):
 @pytest.mark.criterion("environment.run_directory")
 def test_the_run_directory_is_seen_from_both_sides(verdict):
     assert verdict.ok, verdict.line
+
+
+@pytest.mark.criterion("environment.drift")
+def test_the_nodes_are_alike(verdict):
+    assert verdict.ok, verdict.line

@@ -1,0 +1,82 @@
+"""A row of the drill table: a fault put in below the workload, and who must be named for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fixtures.sandbox import Sandbox
+from tests.selftests import support
+
+Inject = Callable[[Sandbox], AbstractContextManager[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """One fault; what `inject` gives, if anything, are more arguments for pytest."""
+
+    criterion: str
+    name: str
+    where: str
+    culprit: str
+    """The node that must be named."""
+    inject: Inject
+    select: str
+    """What `pytest -k` takes: the tests of that area."""
+    says: str = ""
+    """What the red line must say, as far as it matters."""
+    device: str = ""
+    """The GPU (UUID) or the port that must be named, where the fault is in one."""
+    also: tuple[str, ...] = ()
+    """Criteria that the same fault breaks as well; every other row must not be red."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a run of pytest made of a fault."""
+
+    named: tuple[str, ...]
+    """The nodes named by the red rows of the fault's criterion."""
+    devices: tuple[str, ...]
+    """What else they name: GPUs by UUID, ports, facts."""
+    lines: tuple[str, ...]
+    others: tuple[str, ...]
+    """Red rows that the fault does not explain: criterion and subject."""
+    rows: list[dict[str, Any]]
+    said: str
+
+
+def drill(sandbox: Sandbox, fault: Any, into: Path) -> Outcome:
+    """Put the fault in, run the tests of its area with pytest, take the fault out again."""
+    with fault.inject(sandbox) as more:
+        arguments = [*more] if isinstance(more, (list, tuple)) else []
+        run = support.run_pytest(
+            "-m", "multinode", "-q", "-k", fault.select, "--cluster", "slurm", f"--run-dir={into}",
+            *arguments, **sandbox.env,
+        )  # fmt: skip
+    verdict = into / "verdict.json"
+    assert verdict.exists(), run.stdout + run.stderr
+    rows = json.loads(verdict.read_text(encoding="utf-8"))["criteria"]
+    red = [r for r in rows if r["outcome"] == "FAIL"]
+    mine = [r for r in red if r["criterion"] == fault.criterion]
+    explained = {fault.criterion, *getattr(fault, "also", ())}
+    return Outcome(
+        named=tuple(sorted({(r["worst"] or {}).get("node") or r["subject"] for r in mine})),
+        devices=tuple(sorted({w for r in mine if (w := _device(r["worst"] or {}))})),
+        lines=tuple(f"{r['value']} {'; '.join(r['notes'])}" for r in mine),
+        others=tuple(
+            f"{r['criterion']} {r['subject']}"
+            for r in red
+            if r["criterion"] not in explained or r["subject"] not in (fault.culprit, "cluster")
+        ),
+        rows=rows,
+        said=run.stdout + run.stderr,
+    )
+
+
+def _device(worst: dict[str, Any]) -> str:
+    return str(worst.get("part") or worst.get("uuid") or "")

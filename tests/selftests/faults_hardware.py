@@ -1,0 +1,152 @@
+"""Faults of GPUs, NVLink and InfiniBand, each on worker1 alone, and of nodes that are not alike.
+
+They go into what the emulated driver answers and into the files of sysfs: the workloads run as
+they do on real hardware.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fixtures.sandbox import Sandbox, emulation
+from fixtures.sandbox.processes import run
+from tests.selftests.faults import Fault, Inject
+
+NODE = "worker1"
+GPU = emulation.gpu_uuid(NODE, 1)
+PORT = "mlx5_3"
+
+
+def broken(kind: str, target: str | None = None, node: str = NODE) -> Inject:
+    """The sandbox's own verb, and the hardware healthy again after it."""
+
+    @contextmanager
+    def inject(sandbox: Sandbox) -> Iterator[None]:
+        sandbox.fault(node, kind, target)
+        try:
+            yield
+        finally:
+            sandbox.clear_faults(node)
+
+    return inject
+
+
+def gpu(criterion: str, name: str, kind: str, says: str = "", also: str = "") -> Fault:
+    return Fault(
+        criterion=criterion, name=name, where=f"driver of {NODE}: {kind}", culprit=NODE,
+        device=GPU, inject=broken(kind), select="gpu_health", says=says,
+        also=tuple(also.split()),
+    )  # fmt: skip
+
+
+def port(
+    criterion: str, name: str, kind: str, says: str = "", target: str = "", device: str = PORT
+) -> Fault:
+    return Fault(
+        criterion=criterion, name=name, where=f"sysfs of {NODE}: {kind} {target}".strip(),
+        culprit=NODE, device=device, inject=broken(kind, target or None), select="infiniband",
+        says=says,
+    )  # fmt: skip
+
+
+@contextmanager
+def other_release(sandbox: Sandbox) -> Iterator[None]:
+    """worker0 runs another release of the system than the others."""
+    file = sandbox.state.node_home("worker0") / "os-release"
+    file.write_text('PRETTY_NAME="Another Linux 1"\n')
+    bind = ("mount", "--bind", str(file), "/etc/os-release")
+    run(sandbox.inside("worker0", *bind), env=sandbox.environ)
+    try:
+        yield
+    finally:
+        run(sandbox.inside("worker0", "umount", "/etc/os-release"), env=sandbox.environ)
+
+
+def drift(name: str, where: str, inject: Inject, says: str, device: str) -> Fault:
+    return Fault(
+        criterion="environment.drift", name=name, where=where, culprit="worker0", device=device,
+        inject=inject, select="drift", says=says,
+    )  # fmt: skip
+
+
+GPU_FAULTS = [
+    gpu("health.answers", "GPU fallen off the bus", "lost", "GpuIsLost"),
+    gpu("health.foreign_processes", "foreign process on a GPU", "foreign-process", "4711"),
+    gpu("health.leaked_memory", "memory leaked on a GPU", "leaked-memory", "4096 MiB"),
+    gpu("health.ecc_mode", "ECC off", "ecc-off"),
+    gpu("health.ecc_mode", "ECC off after the next reset", "ecc-pending", "after the next reset"),
+    gpu("health.ecc_uncorrected", "uncorrectable errors", "ecc-uncorrected"),
+    gpu("health.ecc_corrected", "too many corrected errors", "ecc-corrected"),
+    gpu("health.ecc_sram", "errors of on-chip memory", "ecc-sram"),
+    gpu("health.ecc_new", "errors during the run", "ecc-rising"),
+    gpu("health.remap_pending", "row remapping pending", "remap-pending", "pending"),
+    gpu("health.remap_failed", "row remapping failed", "remap-failed", "failed"),
+    gpu("health.remap_headroom", "no spare rows left", "remap-exhausted", "2 banks"),
+    gpu("health.recovery_action", "driver asks for a reboot", "recovery-action", "reboot the node"),
+    gpu("health.xid", "Xid during the run", "xid", "Xid 79"),
+    gpu("health.thermal", "throttled by heat", "thermal-throttle"),
+    gpu("health.power_brake", "throttled by the power supply", "power-brake"),
+    gpu("health.thermal_headroom", "too hot", "hot", "86 C"),
+    gpu("health.pcie_generation", "PCIe a generation low", "pcie-gen", "able to do 5"),
+    gpu("health.pcie_width", "PCIe lanes lost", "pcie-width"),
+    gpu("health.pcie_replays", "PCIe packets repeated", "pcie-replays"),
+    gpu("health.persistence", "persistence off", "persistence-off", "disabled"),
+    gpu("health.mig", "MIG on", "mig-on", "enabled"),
+    gpu("health.mig", "MIG on after the next reset", "mig-pending", "pending"),
+    gpu("health.compute_mode", "exclusive compute mode", "compute-mode", "exclusive process"),
+    gpu("health.power_limit", "power limit lowered", "power-limit", "500 of 700 W"),
+    gpu("health.application_clocks", "application clocks set", "app-clocks", "1500 of 1980 MHz"),
+    gpu("nvlink.links", "an NVLink down", "nvlink-down", "link 3 of 18 down"),
+    gpu("nvlink.rate", "NVLinks at half rate", "nvlink-rate"),
+    gpu("nvlink.errors", "NVLink repeats", "nvlink-errors", "replays"),
+    gpu("nvlink.fabric", "fabric not ready", "fabric-not-ready", "in progress"),
+    gpu("nvlink.fabric", "fabric unhealthy", "fabric-unhealthy", "unhealthy"),
+]
+
+PAIR_FAULTS = [
+    gpu("nvlink.topology", "a PCIe hop between GPUs", "pcie-hop", f"({GPU}) SYS"),
+    gpu("nvlink.peer_access", "no peer access", "p2p-off", f"({GPU})"),
+]
+"""In both directions between two GPUs: the first of the two stands for the pair."""
+
+PORT_FAULTS = [
+    Fault(
+        criterion="inventory.nics", name="a NIC missing", where=f"sysfs of {NODE}: ib-missing",
+        culprit=NODE, inject=broken("ib-missing"), select="infiniband or nics",
+    ),
+    port("infiniband.state", "port without a subnet manager", "ib-port-down", "INIT"),
+    port("infiniband.physical_state", "cable out", "ib-no-link", "Polling"),
+    port("infiniband.rate", "200 instead of 400 Gbit/s", "ib-rate", "200"),
+    port("infiniband.fabric", "Ethernet instead of InfiniBand", "ib-ethernet", "RoCE"),
+    port("infiniband.verbs", "no device file of a NIC", "ib-no-verbs", "missing"),
+    port("infiniband.gpudirect", "no GPUDirect RDMA", "ib-no-peermem", "absent", device=""),
+    port("infiniband.firmware", "other firmware", "ib-firmware", "28.39.1002"),
+    port("infiniband.symbol_error", "bad cable", "ib-counter-rising", "mlx5_3 symbol_error"),
+    *(
+        port(
+            f"infiniband.{prefix}{counter}", f"{counter} rising", "ib-counter-rising",
+            f"mlx5_3 {counter}", f"{PORT}:{counter}",
+        )
+        for prefix, counter in (
+            ("counters.", "link_downed"),
+            ("counters.", "excessive_buffer_overrun_errors"),
+            ("counters.", "local_link_integrity_errors"),
+            ("counters.", "rnr_nak_retry_err"),
+            ("", "link_error_recovery"),
+            ("", "port_rcv_errors"),
+            ("", "port_xmit_discards"),
+            ("", "local_ack_timeout_err"),
+        )
+    ),
+]  # fmt: skip
+
+DRIFT_FAULTS = [
+    drift("another driver", "driver of worker0", broken("driver", node="worker0"),
+          "worker0 driver: 570.0-emulated (2 of 3 have 580.0-emulated)", "driver"),
+    drift("another VBIOS", "VBIOS of worker0", broken("vbios", node="worker0"), "VBIOS", "VBIOS"),
+    drift("another release", "/etc of worker0", other_release, "Another Linux 1", "os"),
+]  # fmt: skip
+"""On three nodes, so that there is a majority; the first one is the culprit."""
+
+FAULTS = [*GPU_FAULTS, *PAIR_FAULTS, *PORT_FAULTS]

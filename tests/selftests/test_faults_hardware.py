@@ -1,0 +1,126 @@
+"""GPUs, NVLink, InfiniBand and nodes broken one by one: named by UUID or port, nothing else red."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from fixtures.sandbox import Sandbox, emulation
+from tests.selftests import faults, faults_hardware
+from tests.selftests.faults import Fault
+
+pytestmark = pytest.mark.cpu
+
+
+def refuse(request: pytest.FixtureRequest) -> None:
+    """Skip with the reason where there can be no emulated hardware; fail where there must be."""
+    refusal = Sandbox.refusal() or emulation.refusal()
+    if refusal:
+        if request.config.getoption("--require-sandbox", default=False):
+            pytest.fail(f"--require-sandbox: {refusal}")
+        pytest.skip(refusal)
+
+
+@pytest.fixture(scope="module")
+def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    refuse(request)
+    with Sandbox.up(nodes=2, gpus=2) as up:
+        yield up
+
+
+@pytest.fixture(scope="module")
+def three(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    refuse(request)
+    with Sandbox.up(nodes=3, gpus=1) as up:
+        yield up
+
+
+def named(found: faults.Outcome, fault: Fault) -> None:
+    assert found.named == (fault.culprit,), found.said
+    assert fault.says in found.lines[0], found.lines
+    assert found.others == ()
+    red = {r["criterion"] for r in found.rows if r["outcome"] == "FAIL"}
+    assert red == {fault.criterion}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [*faults_hardware.GPU_FAULTS, *faults_hardware.PORT_FAULTS],
+    ids=lambda f: f.name.replace(" ", "-"),
+)
+def test_fault_of_a_device_names_it(sandbox: Sandbox, fault: Fault, tmp_path: Path):
+    found = faults.drill(sandbox, fault, tmp_path / "run")
+    named(found, fault)
+    if fault.device:
+        assert found.devices == (fault.device,)
+
+
+@pytest.mark.parametrize(
+    "fault", faults_hardware.PAIR_FAULTS, ids=lambda f: f.name.replace(" ", "-")
+)
+def test_fault_between_two_gpus_names_both(sandbox: Sandbox, fault: Fault, tmp_path: Path):
+    found = faults.drill(sandbox, fault, tmp_path / "run")
+    named(found, fault)
+    pair = {emulation.gpu_uuid(faults_hardware.NODE, k) for k in (0, 1)}
+    assert set(found.devices) <= pair
+    assert all(uuid in found.lines[0] for uuid in pair)
+
+
+@pytest.mark.parametrize(
+    "fault", faults_hardware.DRIFT_FAULTS, ids=lambda f: f.name.replace(" ", "-")
+)
+def test_fault_of_a_node_unlike_the_others_names_node_and_fact(
+    three: Sandbox, fault: Fault, tmp_path: Path
+):
+    found = faults.drill(three, fault, tmp_path / "run")
+    named(found, fault)
+    assert found.devices == (fault.device,)
+
+
+def test_fault_that_resets_a_counter_is_not_measured_and_no_pass(sandbox: Sandbox, tmp_path: Path):
+    fault = faults_hardware.port(
+        "infiniband.symbol_error", "counter reset", "ib-counter-reset", "", "mlx5_3:symbol_error"
+    )
+    found = faults.drill(sandbox, fault, tmp_path / "run")
+    outcomes = {(r["criterion"], r["subject"]): r["outcome"] for r in found.rows}
+    assert outcomes["infiniband.symbol_error", "worker1"] == "NOT_MEASURED", found.said
+    assert [k for k, v in outcomes.items() if v != "PASS"] == [
+        ("infiniband.symbol_error", "worker1")
+    ]
+
+
+TAKEN_AWAY = {
+    "health.ecc_mode": "nvmlDeviceGetEccMode",
+    "health.remap_pending": "nvmlDeviceGetRemappedRows",
+    "health.xid": "nvmlDeviceRegisterEvents",
+    "health.thermal": "nvmlDeviceGetFieldValues",
+    "nvlink.links": "nvmlDeviceGetNvLinkState",
+    "nvlink.fabric": "nvmlDeviceGetGpuFabricInfoV",
+}
+
+
+@pytest.mark.parametrize(("criterion", "function"), TAKEN_AWAY.items(), ids=TAKEN_AWAY)
+def test_fault_that_takes_a_measurement_away_is_no_pass(
+    sandbox: Sandbox, criterion: str, function: str, tmp_path: Path
+):
+    fault = Fault(
+        criterion=criterion, name="", where="", culprit="", select="gpu_health",
+        inject=faults_hardware.broken("unsupported", f"gpu1:{function}"),
+    )  # fmt: skip
+    found = faults.drill(sandbox, fault, tmp_path / "run")
+    outcomes = {(r["criterion"], r["subject"]): r["outcome"] for r in found.rows}
+    assert outcomes[criterion, "worker1"] == "NOT_MEASURED", found.said
+    assert outcomes[criterion, "worker0"] == "PASS"
+    assert "FAIL" not in outcomes.values()
+
+
+def test_healthy_hardware_passes_whole(sandbox: Sandbox, tmp_path: Path):
+    healthy = Fault(
+        criterion="", name="", where="", culprit="", select="gpu_health or infiniband or drift",
+        inject=lambda _: nullcontext(),
+    )  # fmt: skip
+    found = faults.drill(sandbox, healthy, tmp_path / "run")
+    assert {r["outcome"] for r in found.rows} == {"PASS"}, found.said

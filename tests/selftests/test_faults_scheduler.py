@@ -1,0 +1,96 @@
+"""Slurm, names, ways and device fences broken one by one: the node is named, nothing else red."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fixtures.sandbox import Sandbox, emulation, host
+from tests.selftests import faults, faults_scheduler
+from tests.selftests.faults import Fault
+
+pytestmark = pytest.mark.cpu
+
+
+def refuse(request: pytest.FixtureRequest, refusal: str | None) -> None:
+    """Skip with the reason where there can be no sandbox; fail where there must be one."""
+    if refusal is None:
+        return
+    if request.config.getoption("--require-sandbox", default=False):
+        pytest.fail(f"--require-sandbox: {refusal}")
+    pytest.skip(refusal)
+
+
+@pytest.fixture(scope="module")
+def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    refuse(request, Sandbox.refusal())
+    with Sandbox.up(nodes=2, gpus=2) as up:
+        yield up
+
+
+def named(found: faults.Outcome, fault: Fault) -> None:
+    assert found.named == (fault.culprit,), found.said
+    assert fault.says in found.lines[0], found.lines
+    assert found.others == ()
+
+
+@pytest.mark.parametrize("fault", faults_scheduler.FAULTS, ids=lambda f: f.name.replace(" ", "-"))
+def test_fault_of_the_scheduler_names_the_node(
+    request: pytest.FixtureRequest, sandbox: Sandbox, fault: Fault, tmp_path: Path
+):
+    if fault.inject is faults_scheduler.one_board:
+        refuse(request, emulation.refusal())
+    found = faults.drill(sandbox, fault, tmp_path / "run")
+    named(found, fault)
+    assert found.rows
+    assert sandbox.node_states() == dict.fromkeys(sandbox.nodes, "idle")
+
+
+@pytest.mark.parametrize(
+    "fault", faults_scheduler.BINDING_FAULTS, ids=lambda f: f.name.replace(" ", "-")
+)
+def test_fault_of_the_binding_names_the_node(
+    request: pytest.FixtureRequest, fault: Fault, tmp_path: Path
+):
+    refuse(request, Sandbox.refusal())
+    if not host.bindable(1, 2):
+        pytest.skip("this host has one core, or its first ones are not ours")
+    with Sandbox.up(nodes=1, gpus=2) as one:
+        healthy = faults.drill(one, quiet(fault), tmp_path / "healthy")
+        assert [r["outcome"] for r in healthy.rows] == ["PASS"], healthy.said
+        named(faults.drill(one, fault, tmp_path / "run"), fault)
+
+
+@pytest.mark.parametrize(
+    "fault", faults_scheduler.GRES_FAULTS, ids=lambda f: f.name.replace(" ", "-")
+)
+def test_fault_of_the_order_names_the_node(
+    request: pytest.FixtureRequest, fault: Fault, tmp_path: Path
+):
+    refuse(request, Sandbox.refusal())
+    with Sandbox.up(nodes=2, gpus=2, withheld={fault.culprit: 1}) as short:
+        named(faults.drill(short, fault, tmp_path / "run"), fault)
+
+
+def quiet(fault: Fault) -> Fault:
+    """The same tests with nothing broken."""
+    return Fault(
+        criterion=fault.criterion, name="none", where="", culprit="", select=fault.select,
+        inject=faults_scheduler.nothing,
+    )  # fmt: skip
+
+
+def test_healthy_slurm_passes_whole(sandbox: Sandbox, tmp_path: Path):
+    area = Fault(
+        criterion="", name="none", where="", culprit="", inject=faults_scheduler.nothing,
+        select="scheduler or isolation or connectivity",
+    )  # fmt: skip
+    found = faults.drill(sandbox, area, tmp_path / "run")
+    outcomes = {r["outcome"] for r in found.rows if not r["criterion"].endswith(NOT_HERE)}
+    assert outcomes == {"PASS"}, found.said
+
+
+NOT_HERE = ("cpu_binding", "numa", "memory_limit")
+"""Binding needs cores for all virtual nodes, locality a GPU, the limit a memory controller."""
