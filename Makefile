@@ -20,6 +20,9 @@ READY_DEV := $(VENV)/.ready-dev
 DEPENDENCIES = $(PY) -c 'import sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
       print("\n".join(p["dependencies"] if len(sys.argv) < 2 else p["optional-dependencies"][sys.argv[1]]))'
 
+# Without cached bytecode each start of pytest costs two more seconds.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: accept test lint format bench soak setup sandbox-packages clean
 
 accept: $(READY) sandbox-packages ## accept this cluster; without Slurm, a sandbox on this host

@@ -1,4 +1,4 @@
-"""Every GPU is sound, set up as it was sold, free when we start, and stays so under load [E1 D2]."""
+"""Every GPU is sound, set up as it was sold, free when we start, and linked to the others [E1 D2]."""
 
 import pytest
 

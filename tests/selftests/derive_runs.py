@@ -109,6 +109,32 @@ def slow_gpu_spread(run: Recorded) -> Expected:
     return Expected("REJECTED", 1, "FAIL", "", rows, device=device)
 
 
+def slow_workload(run: Recorded) -> Expected:
+    """All GPUs fifty times slower at fp32: nobody is an outlier, the floor is what is red."""
+    _slow(run, [f"gemm@{node}.json" for node in run.nodes], "fp32")
+    rows = frozenset(("gemm.fp32", node) for node in run.nodes)
+    return Expected("REJECTED", 1, "FAIL", "", rows)
+
+
+def slow_network(run: Recorded) -> Expected:
+    """The all-reduce over all nodes fifty times slower."""
+    _slow(run, ["allreduce@all.json"], "busbw")
+    rows = {("allreduce.cluster.256MiB", "cluster")}
+    if len(run.nodes) == 2:
+        rows.add(("allreduce.pair.256MiB", "--".join(run.nodes)))
+    return Expected("REJECTED", 1, "FAIL", "", frozenset(rows))
+
+
+def _slow(run: Recorded, names: list[str], metric: str) -> None:
+    for name in names:
+        data = run.read(name)
+        for rank in data["ranks"]:
+            for m in rank["measurements"]:
+                if m["metric"] == metric:
+                    m["samples"] = [s / 50 for s in m["samples"]]
+        run.write(name, data)
+
+
 def above_ceiling(run: Recorded) -> Expected:
     """One GPU a million times faster than itself."""
     device = run.scale("fp32", 1e6)
@@ -206,8 +232,8 @@ def _unusable(name: str, reason: str) -> Expected:
 VARIANTS: dict[str, Callable[[Recorded], Expected]] = {
     change.__name__.replace("_", "-"): change
     for change in (
-        unchanged, slow_gpu, slow_gpu_spread, above_ceiling, missing_node, other_nonce,
-        unknown_schema, nan_text, truncated, lost_record, lost_rank,
+        unchanged, slow_gpu, slow_gpu_spread, slow_workload, slow_network, above_ceiling,
+        missing_node, other_nonce, unknown_schema, nan_text, truncated, lost_record, lost_rank,
     )
 }  # fmt: skip
 

@@ -298,9 +298,17 @@ def test_an_incomplete_set_of_lines_is_salvaged_as_nothing(directory):
 
 @pytest.mark.parametrize(
     "change",
-    [{"placement": "../../escaped"}, {"workload": "../../escaped"}, {"workload": "a/b"}, {"workload": None}, {"placement": [1]},
-     {"attempt": "two"}, {"rank": None}, {"device": 3}],
-)  # fmt: skip
+    [
+        {"placement": "../../escaped"},
+        {"workload": "../../escaped"},
+        {"workload": "a/b"},
+        {"workload": None},
+        {"placement": [1]},
+        {"attempt": "two"},
+        {"rank": None},
+        {"device": 3},
+    ],
+)
 def test_hostile_lines_write_nothing_outside_and_break_nothing(directory, tmp_path, change):
     hostile = [{**one, **change} for one in WHOLE]
     support.say(directory.job("node-worker0") / "rank0.jsonl", hostile)

@@ -24,7 +24,7 @@ BASES = {
 }
 CPU = DATA / "sandbox-2x2-cpu"
 """For what does not depend on the run, and for every variant."""
-ON_GPUS = ("slow-gpu", "slow-gpu-spread", "above-ceiling", "missing-node")
+ON_GPUS = ("slow-gpu", "slow-gpu-spread", "slow-workload", "above-ceiling", "missing-node")
 """What the figures and limits of other runs matter for."""
 CASES = [
     (name, variant)

@@ -1,0 +1,266 @@
+"""`make bench`: what a run costs beside its own jobs, as a table and as JSON. Nothing is asserted.
+
+python -m tests.bench [--json FILE] [--accounting] [--nodes N] [--gpus G]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from fixtures import launch, run
+from fixtures.records import RecordError, RunDirectory, read_json, read_lines, write_json
+from fixtures.sandbox import Sandbox, SandboxError
+
+RUN_TIMEOUT_S = 1800
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line of the table."""
+
+    name: str
+    seconds: float | None
+    goal: float | None = None
+    """At most; None where there is none."""
+    note: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        return None if self.goal is None or self.seconds is None else self.seconds <= self.goal
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="default: reports/runs/")
+    parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--gpus", type=int, default=2)
+    parser.add_argument("--accounting", action="store_true", help="with slurmdbd")
+    options = parser.parse_args(arguments)
+    facts = machine()
+    try:
+        figures = [
+            collection(),
+            *sandbox(options.nodes, options.gpus, accounting=options.accounting),
+            *healthy_run(options.nodes, options.gpus, accounting=options.accounting),
+        ]
+    except SandboxError as error:
+        print(error, file=sys.stderr)
+        return 1
+    show(figures, facts)
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    path = options.json or launch.CHECKOUT / "reports" / "runs" / f"bench-{stamp}.json"
+    write_json(
+        path,
+        {
+            "schema": 1,
+            "made": datetime.now(UTC).isoformat(timespec="seconds"),
+            "commit": run.commit(),
+            "machine": facts,
+            "figures": [{**asdict(f), "met": f.met} for f in figures],
+        },
+    )
+    print(f"JSON {path}")
+    return 0
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on; the load says whether somebody else was at work."""
+    memory = Path("/proc/meminfo").read_text().split()[1]
+    model = next(
+        (line.partition(": ")[2] for line in Path("/proc/cpuinfo").read_text().splitlines()
+         if line.startswith("model name")), platform.machine(),
+    )  # fmt: skip
+    return {
+        "cpus": len(os.sched_getaffinity(0)),
+        "cpu": model,
+        "memory_gib": round(int(memory) / 2**20, 1),
+        "load_1min": round(os.getloadavg()[0], 2),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "slurm": _said("slurmctld", "-V"),
+    }
+
+
+def collection() -> Figure:
+    """The second of two: bytecode is written by the first."""
+    seconds, lines = 0.0, ""
+    for _ in range(2):
+        began = time.monotonic()
+        done = _pytest("--collect-only", "-q", "-m", "multinode", "--cluster", "sandbox")
+        seconds = time.monotonic() - began
+        lines = done.stdout.strip().splitlines()[-1] if done.stdout else done.stderr
+    return Figure("pytest --collect-only -m multinode", seconds, 2, lines)
+
+
+def sandbox(nodes: int, gpus: int, *, accounting: bool) -> list[Figure]:
+    began = time.monotonic()
+    up = Sandbox.up(nodes=nodes, gpus=gpus, accounting=accounting)
+    ready = time.monotonic()
+    up.down()
+    size = f"{nodes} x {gpus}" + (", accounting" if accounting else "")
+    return [
+        Figure("sandbox up", ready - began, 10, size),
+        Figure("sandbox down", time.monotonic() - ready),
+    ]
+
+
+def healthy_run(nodes: int, gpus: int, *, accounting: bool) -> list[Figure]:
+    """`pytest -m multinode --cluster sandbox`, and where its time went."""
+    folder = Path(tempfile.mkdtemp(prefix="bench-"))
+    directory = RunDirectory(folder / "run")
+    slurm = SlurmTimes(directory)
+    slurm.start()
+    began = time.time()
+    done = _pytest(
+        "-q", "-m", "multinode", "--cluster", "sandbox", f"--sandbox-nodes={nodes}",
+        f"--sandbox-gpus={gpus}", f"--run-dir={directory.root}",
+        *(["--sandbox-accounting"] if accounting else []),
+    )  # fmt: skip
+    ended = time.time()
+    slurm.stop()
+    try:
+        verdict = read_json(directory.verdict)
+        data = read_json(directory.run_json)
+    except (OSError, RecordError):
+        print(done.stdout[-2000:] + done.stderr[-2000:], file=sys.stderr)
+        return [Figure("whole run", ended - began, 60, f"no verdict, exit {done.returncode}")]
+    finally:
+        kept = _spans(directory)
+        lines = _first_lines(directory)
+        shutil.rmtree(folder, ignore_errors=True)
+    wall = ended - began
+    own = float(data["durations"]["union_s"])
+    of_slurm = union(list(slurm.times.values()))
+    overhead = wall - of_slurm if slurm.times else wall - own
+    figures = [
+        Figure("whole run, sandbox included", wall, 60, verdict["verdict"]),
+        Figure("union of the jobs by Slurm", of_slurm, None, f"{len(slurm.times)} jobs"),
+        Figure("union of the jobs by their own lines", own, None, "first line to last, run.json"),
+        Figure("overhead: wall less Slurm's union", overhead, 15),
+        Figure("overhead: wall less the lines' union", wall - own, None, "interpreters count"),
+    ]
+    first = min((start for start, _ in kept.values()), default=began)
+    last = max((end for _, end in kept.values()), default=ended)
+    figures.append(Figure("  pytest to first submission", first - began))
+    figures.append(Figure("  last line to the end of pytest", ended - last))
+    for stage in dict.fromkeys(job["stage"] for job in data["plan"]):
+        names = [job["name"] for job in data["plan"] if job["stage"] == stage]
+        spans = [kept[name] for name in names if name in kept]
+        if spans:
+            seconds = max(end for _, end in spans) - min(start for start, _ in spans)
+            estimate = max(j["estimated_s"] for j in data["plan"] if j["stage"] == stage)
+            note = f"{len(names)} jobs, submission to last line; estimated {estimate:.0f} s"
+            figures.append(Figure(f"stage {stage}", seconds, None, note))
+    figures += [Figure(f"{name}: submission to first line", s) for name, s in lines.items()]
+    return figures
+
+
+class SlurmTimes(threading.Thread):
+    """Reads StartTime and EndTime of the run's jobs while its sandbox is still there."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        super().__init__(daemon=True)
+        self.times: dict[str, list[float]] = {}
+        self._directory = directory
+        self._enough = threading.Event()
+
+    def stop(self) -> None:
+        self._enough.set()
+        self.join()
+
+    def run(self) -> None:
+        while not self._enough.wait(0.3):
+            with suppress(OSError, RecordError, KeyError, SandboxError, subprocess.SubprocessError):
+                found = read_json(self._directory.run_json)["sandbox"]["id"]
+                self._look(Sandbox.attach(found).environ)
+
+    def _look(self, env: Mapping[str, str]) -> None:
+        shown = subprocess.run(
+            ["scontrol", "show", "job", "--oneliner"],
+            env=dict(env), capture_output=True, text=True, timeout=10,
+        ).stdout  # fmt: skip
+        for line in shown.splitlines():
+            fields = dict(word.partition("=")[::2] for word in line.split())
+            with suppress(ValueError, KeyError):
+                start, end = (
+                    datetime.fromisoformat(fields[name]).timestamp()
+                    for name in ("StartTime", "EndTime")
+                )
+                # While it runs, EndTime is what its time limit allows.
+                self.times[fields["JobId"]] = [start, min(end, time.time())]
+
+
+def union(spans: list[list[float]]) -> float:
+    """Length of the union of [start, end] intervals."""
+    total, reach = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, reach))
+        reach = max(reach, end)
+    return total
+
+
+def _spans(directory: RunDirectory) -> dict[str, tuple[float, float]]:
+    """Job -> its submission and its ranks' last line."""
+    spans = {}
+    for path in directory.jobs.glob("*/job.json"):
+        times = [float(n["time"]) for f in path.parent.glob("rank*.jsonl") for n in read_lines(f)]
+        if times:
+            spans[path.parent.name] = (float(read_json(path)["submitted"]), max(times))
+    return spans
+
+
+def _first_lines(directory: RunDirectory) -> dict[str, float]:
+    found = {}
+    for path in sorted(directory.jobs.glob("*/job.json")):
+        times = [float(n["time"]) for f in path.parent.glob("rank*.jsonl") for n in read_lines(f)]
+        if times:
+            found[path.parent.name] = min(times) - float(read_json(path)["submitted"])
+    return found
+
+
+def show(figures: list[Figure], facts: Mapping[str, Any]) -> None:
+    table = Table(title=", ".join(f"{name} {value}" for name, value in facts.items()))
+    for name in ("figure", "s", "goal", "", "note"):
+        table.add_column(name, justify="right" if name in ("s", "goal") else "left")
+    for f in figures:
+        mark = {True: "met", False: "missed", None: ""}[f.met]
+        seconds = "-" if f.seconds is None else f"{f.seconds:.2f}"
+        goal = "" if f.goal is None else f"<= {f.goal:g}"
+        table.add_row(f.name, seconds, goal, mark, f.note)
+    Console(width=None if sys.stdout.isatty() else 150).print(table)
+
+
+def _pytest(*arguments: str) -> subprocess.CompletedProcess[str]:
+    outer = ("PYTEST_", "SLURM_", "SBATCH_")
+    env = {k: v for k, v in os.environ.items() if not k.startswith(outer)}
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
+        cwd=launch.CHECKOUT, env=env, capture_output=True, text=True, timeout=RUN_TIMEOUT_S,
+    )  # fmt: skip
+
+
+def _said(*command: str) -> str | None:
+    with suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip()
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

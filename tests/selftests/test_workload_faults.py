@@ -1,0 +1,225 @@
+"""Workloads that misbehave, workers that crash, devices that are slow.
+
+What misbehaves is not measured, with the right kind, and the rest of its batch is measured by a
+second submission; what is slow is red by the outlier rule and by its floor.
+
+A misbehaving workload is a copy of the checkout in which `environment` is another file; a rank
+that hangs or is killed is stopped from outside, by its pid.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fixtures.failures import Kind
+from fixtures.records import read_lines
+from fixtures.sandbox import Sandbox
+from tests.selftests.cluster import (
+    Finished,
+    Suite,
+    Waiting,
+    copy_checkout,
+    ledger,
+    on,
+    queued,
+    suite,
+)
+
+pytestmark = pytest.mark.cpu
+
+BATCH = ("tests/test_inventory.py", "-k", "inventory.gpus or environment")
+"""Two workloads in one job a node: `inventory` and `environment`."""
+
+HEAD = """\
+import os, sys, time
+from fixtures.records import Measurement, Result
+from fixtures.workloads.ranks import Ranks, Workload
+WORKLOAD = Workload(metrics=("versions", "run_directory"), needs_torch=False, seconds=1,
+                    cpu_seconds=1, deadline_s=5, cpu_deadline_s=5)
+def run(ranks, metrics, **more):
+    if ranks.node == "worker1" and ranks.rank == 1:
+"""
+TAIL = """
+    if not ranks.leads_node:
+        return Result()
+    return Result(measurements=[
+        Measurement(metric="versions", unit="packages", value=0),
+        Measurement(metric="run_directory", unit="state", value="seen")])
+"""
+
+MISBEHAVIOUR = {
+    "exits 0 without a result": ("os._exit(0)", Kind.RANK_DIED),
+    "raises SystemExit": ("sys.exit(0)", Kind.RANK_DIED),
+    "raises": ("raise ValueError('no such thing')", Kind.RANK_DIED),
+    "cannot import": ("import no_such_module", Kind.IMPORT_FAILURE),
+    "out of memory": ("raise MemoryError()", Kind.HOST_OUT_OF_MEMORY),
+    "disk is full": ("raise OSError(28, 'No space left on device')", Kind.STORAGE),
+    "is killed": ("os.kill(os.getpid(), 9)", Kind.RANK_DIED),
+    "hangs": ("time.sleep(600)", Kind.RANK_HUNG),
+    "prints bytes and dies": (
+        "os.write(1, bytes(range(256)) * 40000); os.write(2, b'\\xff\\xfe' * 1000000); os._exit(0)",
+        Kind.RANK_DIED,
+    ),
+}
+"""What rank 1 on worker1 does in `environment`, and the kind of its failure."""
+
+
+@pytest.fixture
+def broken_checkout(tmp_path: Path) -> Callable[[str], Path]:
+    """A copy of the checkout in which one rank misbehaves in `environment`."""
+
+    def make(does: str) -> Path:
+        root = tmp_path / "checkout"
+        root.mkdir()
+        copy_checkout(root)
+        module = root / "fixtures" / "workloads" / "environment.py"
+        module.write_text(f"{HEAD}        {does}{TAIL}", encoding="utf-8")
+        return root
+
+    return make
+
+
+def expect_one_loss(done: Finished, kind: Kind) -> None:
+    """`environment` on worker1 is lost, with kind, node and rank; all else was measured."""
+    done.ended_as("INCOMPLETE", 2)
+    lost = done.not_measured()
+    assert set(lost) == {(f"environment.{m}", "worker1") for m in ("versions", "run_directory")}
+    for reason in lost.values():
+        assert reason.startswith(f"{kind}: ")
+        assert "environment" in reason
+        assert "worker1" in reason
+        assert "rank 1" in reason
+    missing = list(read_lines(done.directory.missing))
+    assert [(m["workload"], m["kind"], m["node"], m["rank"]) for m in missing] == [
+        ("environment", kind, "worker1", 1)
+    ]
+    assert {o for k, o in done.outcomes.items() if k not in lost} <= {"PASS", "NOT_APPLICABLE"}
+
+
+ALSO = ("raises", "cannot import", "out of memory", "disk is full")
+"""These end as the others do; the line that the rank leaves is what differs."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n in ALSO else ()) for n in MISBEHAVIOUR]
+)
+def test_a_workload_that_misbehaves_is_not_measured(
+    name: str, shared_sandbox: Sandbox, broken_checkout: Callable[[str], Path], tmp_path: Path
+) -> None:
+    does, kind = MISBEHAVIOUR[name]
+    done = suite(broken_checkout(does), tmp_path / "run", *BATCH, env=on(shared_sandbox))
+    expect_one_loss(done, kind)
+    assert queued(shared_sandbox) == {}
+
+
+def test_megabytes_of_noise_are_no_fault(
+    shared_sandbox: Sandbox, broken_checkout: Callable[[str], Path], tmp_path: Path
+) -> None:
+    does = "os.write(1, bytes(range(256)) * 40000); os.write(2, b'\\xff\\n' * 1000000)"
+    done = suite(broken_checkout(does), tmp_path / "run", *BATCH, env=on(shared_sandbox))
+    done.ended_as("DEMONSTRATION", 0)
+    html = (done.root / "report.html").read_bytes()
+    assert len(html) < 2_000_000
+
+
+@pytest.mark.slow
+def test_a_rank_that_stands_still_is_hung(
+    sandbox: Sandbox, waiting: Waiting, tmp_path: Path
+) -> None:
+    """Stopped from outside, its own watchdog stands still too: its silence gives it away."""
+    run = tmp_path / "run"
+    with Suite(waiting.checkout, run, *waiting.selection, env=on(sandbox)) as at_work:
+        at_work.until(
+            lambda: len(at_work.lines("node-*", event="started", workload="environment")) == 4,
+            "environment on every rank",
+        )
+        sandbox.freeze("worker1", rank=1)
+        waiting.let_go()
+        done = at_work.wait()
+    expect_one_loss(done, Kind.RANK_HUNG)
+    assert queued(sandbox) == {}
+
+
+# --- a worker of xdist
+
+
+def test_a_worker_that_crashes_takes_one_verdict_with_it(
+    sandbox: Sandbox, waiting: Waiting, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    with Suite(waiting.checkout, run, *waiting.selection, "-n", "2", env=on(sandbox)) as at_work:
+        at_work.until(
+            lambda: len(at_work.lines("node-*", event="started", workload="environment")) == 4,
+            "environment on every rank",
+        )
+        # The verdicts on `inventory` have fallen; the worker waits, or is about to.
+        at_work.until(lambda: len(ledger(at_work.directory)) == 2, "verdicts")
+        victim = workers_of(at_work.process.pid)[0]
+        os.kill(victim, signal.SIGKILL)
+        waiting.let_go()
+        done = at_work.wait()
+    done.ended_as("INCOMPLETE", 2)
+    lost = done.not_measured()
+    assert len(lost) == 1
+    [(key, reason)] = lost.items()
+    assert "the xdist worker that judged it died" in reason
+    page = (done.root / "report.html").read_text(encoding="utf-8")
+    assert "the xdist worker that judged it died" in page
+    assert "-".join(key) in page
+
+
+def workers_of(pid: int) -> list[int]:
+    """Child processes of pytest that are workers of -n: execnet feeds them through their input."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    children = [int(child) for task in tasks for child in task.read_text().split()]
+    return [c for c in children if b"sys.stdin.readline" in Path(f"/proc/{c}/cmdline").read_bytes()]
+
+
+# --- slow devices
+
+
+def test_one_device_slowed_five_times_is_an_outlier(
+    sandbox: Sandbox, checkout: Path, tmp_path: Path
+) -> None:
+    with sandbox.slow("worker1", rank=1, factor=5):
+        done = suite(checkout, tmp_path / "run", "tests/test_compute.py", "-k", "bf16",
+                     env=on(sandbox))  # fmt: skip
+    done.ended_as("REJECTED", 1)
+    assert done.outcomes == {
+        ("gemm.bf16", "worker0"): "PASS", ("gemm.bf16", "worker1"): "FAIL",
+    }  # fmt: skip
+    row = done.rows["gemm.bf16", "worker1"]
+    assert row["reason"].startswith("outlier: ")
+    assert (row["worst"]["node"], row["worst"]["gpu"]) == ("worker1", 1)
+    assert (done.root / "bad-nodes.txt").read_text() == "worker1\n"
+
+
+RATES = ("TFLOPS", "GB/s")
+
+
+def test_whatever_is_slowed_fifty_times_is_below_its_floor(
+    healthy: Finished, checkout: Path, tmp_path: Path
+) -> None:
+    """Derived from the healthy run, judged again: live it would pass its deadline first."""
+    source = tmp_path / "slowed"
+    shutil.copytree(healthy.root, source)
+    for path in source.glob("records/*.json"):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        for rank in record["ranks"]:
+            for m in rank["measurements"]:
+                factor = 1 / 50 if m["unit"] in RATES else 50 if m["unit"] == "us" else 1
+                m["samples"] = [sample * factor for sample in m["samples"]]
+        path.write_text(json.dumps(record), encoding="utf-8")
+    done = suite(checkout, tmp_path / "run", "-m", "multinode", "--cluster", "replay",
+                 f"--from={source}")  # fmt: skip
+    done.ended_as("REJECTED", 1)
+    timed = {k for k, row in healthy.rows.items()
+             if row["outcome"] == "PASS" and row["unit"] in (*RATES, "us")}  # fmt: skip
+    assert {key for key, o in done.outcomes.items() if o == "FAIL"} == timed
