@@ -50,12 +50,13 @@ class Outcome:
     said: str
 
 
-def drill(sandbox: Sandbox, fault: Any, into: Path) -> Outcome:
-    """Put the fault in, run the tests of its area with pytest, take the fault out again."""
+def drill(sandbox: Sandbox, fault: Any, into: Path, *, whole: bool = False) -> Outcome:
+    """Put the fault in, run the tests of its area (or all of them), take the fault out again."""
+    selected = [] if whole else ["-k", fault.select]
     with fault.inject(sandbox) as more:
         arguments = [*more] if isinstance(more, (list, tuple)) else []
         run = support.run_pytest(
-            "-m", "multinode", "-q", "-k", fault.select, "--cluster", "slurm", f"--run-dir={into}",
+            "-m", "multinode", "-q", *selected, "--cluster", "slurm", f"--run-dir={into}",
             *arguments, **sandbox.env,
         )  # fmt: skip
     verdict = into / "verdict.json"

@@ -15,6 +15,7 @@ from tests.selftests.faults import Fault, Inject
 
 NODE = "worker1"
 GPU = emulation.gpu_uuid(NODE, 1)
+FIRST = emulation.gpu_uuid(NODE, 0)
 PORT = "mlx5_3"
 
 
@@ -32,11 +33,10 @@ def broken(kind: str, target: str | None = None, node: str = NODE) -> Inject:
     return inject
 
 
-def gpu(criterion: str, name: str, kind: str, says: str = "", also: str = "") -> Fault:
+def gpu(criterion: str, name: str, kind: str, says: str = "", device: str = GPU) -> Fault:
     return Fault(
         criterion=criterion, name=name, where=f"driver of {NODE}: {kind}", culprit=NODE,
-        device=GPU, inject=broken(kind), select="gpu_health", says=says,
-        also=tuple(also.split()),
+        device=device, inject=broken(kind), select="gpu_health", says=says,
     )  # fmt: skip
 
 
@@ -102,13 +102,10 @@ GPU_FAULTS = [
     gpu("nvlink.errors", "NVLink repeats", "nvlink-errors", "replays"),
     gpu("nvlink.fabric", "fabric not ready", "fabric-not-ready", "in progress"),
     gpu("nvlink.fabric", "fabric unhealthy", "fabric-unhealthy", "unhealthy"),
+    # Between two GPUs: the first of the two is named, and what it says names the other.
+    gpu("nvlink.topology", "a PCIe hop between GPUs", "pcie-hop", f"({GPU}) SYS", FIRST),
+    gpu("nvlink.peer_access", "no peer access", "p2p-off", f"({GPU})", FIRST),
 ]
-
-PAIR_FAULTS = [
-    gpu("nvlink.topology", "a PCIe hop between GPUs", "pcie-hop", f"({GPU}) SYS"),
-    gpu("nvlink.peer_access", "no peer access", "p2p-off", f"({GPU})"),
-]
-"""In both directions between two GPUs: the first of the two stands for the pair."""
 
 PORT_FAULTS = [
     Fault(
@@ -148,5 +145,3 @@ DRIFT_FAULTS = [
     drift("another release", "/etc of worker0", other_release, "Another Linux 1", "os"),
 ]  # fmt: skip
 """On three nodes, so that there is a majority; the first one is the culprit."""
-
-FAULTS = [*GPU_FAULTS, *PAIR_FAULTS, *PORT_FAULTS]

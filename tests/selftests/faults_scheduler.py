@@ -63,6 +63,15 @@ def partition_down(sandbox: Sandbox) -> Iterator[None]:
 
 
 @contextmanager
+def whole_nodes(sandbox: Sandbox) -> Iterator[None]:
+    scontrol(sandbox, "update", "PartitionName=main", "OverSubscribe=EXCLUSIVE")
+    try:
+        yield
+    finally:
+        scontrol(sandbox, "update", "PartitionName=main", "OverSubscribe=NO")
+
+
+@contextmanager
 def backup_silent(sandbox: Sandbox) -> Iterator[None]:
     """A second controller that does not run; nothing else reads the file again meanwhile."""
     with edited(sandbox.state.home / "slurm.conf", after_line("SlurmctldHost=", BACKUP)):
@@ -153,12 +162,13 @@ def two_names(sandbox: Sandbox) -> Iterator[None]:
     """Both files of gres.conf lead to one physical GPU, and nothing fences devices."""
     first, second = sandbox.devices[CULPRIT]
     mine, theirs = numbers(sandbox, second), numbers(sandbox, first)
-    node(sandbox, second, theirs)
-    try:
-        with sandbox.reconfigured(CULPRIT, "cgroup.conf", FENCES_OFF):
+    # slurmd keeps the device numbers that it finds when it reads: only the right ones.
+    with sandbox.reconfigured(CULPRIT, "cgroup.conf", FENCES_OFF):
+        node(sandbox, second, theirs)
+        try:
             yield
-    finally:
-        node(sandbox, second, mine)
+        finally:
+            node(sandbox, second, mine)
 
 
 @contextmanager

@@ -36,6 +36,7 @@ class FakeJob:
     name: str
     spec: dict[str, Any]
     script: Callable[[FakeJob], JobState]
+    part: int = 0
     state: JobState = field(default_factory=lambda: JobState("PENDING", "Priority"))
     asked: bool = False
 
@@ -45,13 +46,16 @@ class FakeJob:
 
     @property
     def ranks(self) -> range:
-        return range(len(self.spec["nodes"]) * self.spec["ranks_per_node"])
+        count = len(self.spec["nodes"]) * self.spec["ranks_per_node"]
+        return range(self.part * count, (self.part + 1) * count)
 
     def say(self, event: str, k: int, workload: str, **more: Any) -> None:
         (placement,) = {w["placement"] for w in self.spec["workloads"]}
-        node = self.spec["nodes"][k // self.spec["ranks_per_node"]]
+        nodes = self.spec["nodes"]
+        node = nodes[k // self.spec["ranks_per_node"] % len(nodes)]
+        size = len(self.ranks) * self.spec["parts"]
         line = {**result_line(k), "event": event, "workload": workload, "placement": placement}
-        line |= {"node": node, "world_size": len(self.ranks), "nonce": self.spec["nonce"], **more}
+        line |= {"node": node, "world_size": size, "nonce": self.spec["nonce"], **more}
         support.say(Path(self.spec["directory"]) / f"rank{k}.jsonl", [line])
 
     def start(self, workload: str) -> None:
@@ -110,7 +114,8 @@ class FakeCluster:
         if isinstance(script, Exception):
             raise script
         with self._lock:
-            job = FakeJob(str(1000 + len(self.jobs)), request.name, read_json(spec), script)
+            job_id = str(1000 + len(self.jobs))
+            job = FakeJob(job_id, request.name, read_json(spec), script, request.part)
             self.jobs[job.id] = job
             self.events.append(("submit", job.name))
         return job.id
@@ -233,15 +238,70 @@ def test_all_jobs_of_a_stage_are_submitted_before_the_first_is_awaited(conduct):
     submits = [
         k for k, (event, name) in enumerate(events) if (event, name[:4]) == ("submit", "node")
     ]
-    assert submits == [0, 1, 2]
+    first = next(k for k, (event, _) in enumerate(events) if event == "run")
+    assert len(submits) == 3
+    assert max(submits) < first
+
+
+def test_small_jobs_go_first_and_two_that_wait_for_each_other_before_all(conduct):
+    submitted = conduct(nodes=2).submitted
+    kinds = [name.split("-")[0] for name in submitted]
+    assert kinds[:4] == ["isolation"] * 4
+    assert kinds[4:6] == ["memory_limit", "placement"]
+    assert kinds[6:] == ["node", "node", "cluster"]
+
+
+def test_two_jobs_that_share_a_node_make_one_record(conduct):
+    done = conduct(nodes=1)
+    record = done.record("isolation", "worker0")
+    assert [(r.rank, r.node) for r in record.ranks] == [(0, "worker0"), (1, "worker0")]
+    both = [job.id for job in done.cluster.jobs.values() if job.name == "isolation-worker0"]
+    assert record.job["id"] == ",".join(both)
+
+
+def test_of_two_jobs_that_belong_together_one_that_fails_ends_the_other(conduct):
+    def script(job: FakeJob) -> JobState:
+        return dies_at_once(job) if job.part else RUNNING
+
+    done = conduct({"isolation-worker0": script}, nodes=1)
+    assert done.missing["isolation", "worker0"]["kind"] == "rank died"
+    assert set(done.cluster.cancelled) == {"isolation-worker0"}
+
+
+def test_a_small_job_that_failed_leaves_no_node_out(conduct):
+    done = conduct(
+        {"memory_limit-worker0--worker1": dies_at_once, "isolation-worker0": dies_at_once}
+    )
+    assert "cluster" in done.submitted
+    assert done.record("allreduce", "all").nodes == ["worker0", "worker1"]
+
+
+BUSY = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
+
+
+def test_a_job_behind_others_on_its_node_waits_though_slurm_speaks_of_down_nodes(conduct):
+    waited: list[FakeJob] = []
+
+    def script(job: FakeJob) -> JobState:
+        waited.append(job)
+        threading.Timer(0.1, start, [job]).start()
+        return JobState("PENDING", BUSY)
+
+    def start(job: FakeJob) -> None:
+        job.state = RUNNING
+        job.state = healthy(job)
+
+    done = conduct({"node-worker0": script}, nodes=1)
+    assert len(waited) == 1
+    assert done.missing == {}
 
 
 def test_a_stage_opens_when_all_jobs_of_the_one_before_have_delivered(conduct):
     events = conduct(nodes=3).cluster.events
     names = [name for event, name in events if event == "submit"]
-    assert sorted(names[:3]) == ["node-worker0", "node-worker1", "node-worker2"]
-    assert sorted(names[3:5]) == ["pair-worker0--worker1", "pair-worker2--worker0"]
-    assert names[5:] == ["cluster"]
+    assert sorted(names[-6:-3]) == ["node-worker0", "node-worker1", "node-worker2"]
+    assert sorted(names[-3:-1]) == ["pair-worker0--worker1", "pair-worker2--worker0"]
+    assert names[-1] == "cluster"
     for later, earlier in (("pair", "node"), ("cluster", "pair")):
         opened = min(k for k, (e, n) in enumerate(events) if e == "submit" and n.startswith(later))
         ran = [k for k, (e, n) in enumerate(events) if e == "run" and n.startswith(earlier)]
@@ -299,7 +359,8 @@ def test_a_job_that_ended_early_is_submitted_again_without_what_it_died_in(condu
     assert again == first[first.index("gemm") + 1 :]
     assert list(done.missing) == [("gemm", "worker0")]
     missed = done.missing["gemm", "worker0"]
-    assert (missed["kind"], missed["job"], missed["attempt"]) == ("rank died", "1000", 1)
+    ended = done.cluster.named("node-worker0").id
+    assert (missed["kind"], missed["job"], missed["attempt"]) == ("rank died", ended, 1)
     assert "was in gemm when it ended" in missed["reason"]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.sandbox import Sandbox
+from fixtures.sandbox import Sandbox, leftovers, storage
 from tests.selftests import faults, faults_filesystem
 from tests.selftests.faults import Fault
 from tests.selftests.faults_filesystem import FAULTS
@@ -18,12 +18,13 @@ pytestmark = pytest.mark.cpu
 @pytest.fixture(scope="module")
 def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     """Two nodes of one GPU; skips with the reason where there can be none, fails where it must."""
-    if refusal := Sandbox.refusal():
+    if refusal := Sandbox.refusal() or storage.refusal():
         if request.config.getoption("--require-sandbox", default=False):
             pytest.fail(f"--require-sandbox: {refusal}")
         pytest.skip(refusal)
     with Sandbox.up(nodes=2, gpus=1) as up:
         yield up
+    assert leftovers(up.id) == []
 
 
 def healthy(name: str, inject: faults.Inject) -> Fault:

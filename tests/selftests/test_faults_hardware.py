@@ -59,17 +59,6 @@ def test_fault_of_a_device_names_it(sandbox: Sandbox, fault: Fault, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "fault", faults_hardware.PAIR_FAULTS, ids=lambda f: f.name.replace(" ", "-")
-)
-def test_fault_between_two_gpus_names_both(sandbox: Sandbox, fault: Fault, tmp_path: Path):
-    found = faults.drill(sandbox, fault, tmp_path / "run")
-    named(found, fault)
-    pair = {emulation.gpu_uuid(faults_hardware.NODE, k) for k in (0, 1)}
-    assert set(found.devices) <= pair
-    assert all(uuid in found.lines[0] for uuid in pair)
-
-
-@pytest.mark.parametrize(
     "fault", faults_hardware.DRIFT_FAULTS, ids=lambda f: f.name.replace(" ", "-")
 )
 def test_fault_of_a_node_unlike_the_others_names_node_and_fact(

@@ -92,5 +92,35 @@ def test_healthy_slurm_passes_whole(sandbox: Sandbox, tmp_path: Path):
     assert outcomes == {"PASS"}, found.said
 
 
+def test_fault_of_a_node_rejects_the_run_and_hides_no_other_node(sandbox: Sandbox, tmp_path: Path):
+    area = Fault(
+        criterion="scheduler.node_state", name="node drained", where="", culprit="worker1",
+        inject=faults_scheduler.drained, select="inventory or node_state or memory_limit",
+    )  # fmt: skip
+    found = faults.drill(sandbox, area, tmp_path / "run")
+    assert "REJECTED" in found.said
+    outcomes = {(r["criterion"], r["subject"]): r["outcome"] for r in found.rows}
+    lost = {key for key, outcome in outcomes.items() if outcome == "NOT_MEASURED"}
+    assert "worker0" not in {subject for _, subject in lost}
+    assert ("inventory.gpus", "worker1") in lost
+    assert outcomes["inventory.gpus", "worker0"] == "PASS"
+    # A small job of both nodes goes on with the one that is left.
+    assert outcomes["scheduler.memory_limit", "worker0"] in ("PASS", "NOT_APPLICABLE")
+
+
+def test_isolation_is_not_applicable_where_slurm_gives_out_whole_nodes(
+    sandbox: Sandbox, tmp_path: Path
+):
+    area = Fault(
+        criterion="", name="whole nodes", where="scontrol update OverSubscribe=EXCLUSIVE",
+        culprit="", inject=faults_scheduler.whole_nodes, select="isolation",
+    )  # fmt: skip
+    found = faults.drill(sandbox, area, tmp_path / "run")
+    for row in found.rows:
+        alone = row["criterion"] == "isolation.own_gpu"
+        assert row["outcome"] == ("PASS" if alone else "NOT_APPLICABLE"), found.said
+        assert alone or "OverSubscribe=EXCLUSIVE" in row["reason"]
+
+
 NOT_HERE = ("cpu_binding", "numa", "memory_limit")
 """Binding needs cores for all virtual nodes, locality a GPU, the limit a memory controller."""

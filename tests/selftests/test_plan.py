@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 
 import pytest
 
@@ -136,7 +137,7 @@ def test_two_nodes_measure_pair_and_cluster_from_one_record():
 
 
 def test_three_nodes_measure_their_pairs_apart():
-    stages = [(j.stage, j.placement) for j in jobs_of(3)]
+    stages = [(j.stage, j.placement) for j in jobs_of(3) if not j.small]
     assert stages == [
         ("node", "worker0"), ("node", "worker1"), ("node", "worker2"),
         ("pair", "worker0--worker1"), ("pair", "worker2--worker0"),
@@ -147,9 +148,29 @@ def test_three_nodes_measure_their_pairs_apart():
 @pytest.mark.parametrize(("nodes", "jobs"), [(1, 1), (2, 3), (3, 6), (32, 49)])
 def test_one_job_a_node_a_pair_and_the_cluster(nodes, jobs):
     found = jobs_of(nodes)
-    assert len(found) == jobs
-    assert len({j.name for j in found}) == jobs
+    assert len([j for j in found if not j.small]) == jobs
+    assert len({j.name for j in found}) == len(found)
     assert all(SAFE_ID.fullmatch(j.name) for j in found)
+
+
+@pytest.mark.parametrize(("nodes", "jobs"), [(1, 4), (2, 6), (3, 10)])
+def test_small_jobs_ask_for_a_part_of_their_nodes_and_come_first(nodes, jobs):
+    found = jobs_of(nodes, gpus=8)
+    small = [j for j in found if j.small]
+    assert sum(j.parts for j in small) == jobs
+    assert found[: len(small)] == small
+    assert {j.stage for j in small} == {"node"}
+    assert [j.gpus_per_node for j in small if j.parts == 2] == [4] * nodes
+    assert not any(
+        plan.entry.describe(plan.module_of(w)).needs_torch for j in small for w, _ in j.workloads
+    )
+
+
+def test_without_a_second_job_on_a_node_isolation_is_not_applicable():
+    whole = replace(population(2), whole_nodes=True)
+    items = {i.criterion: i.not_applicable for i in plan.planned_list(LIMITS, whole)}
+    assert "OverSubscribe=EXCLUSIVE" in str(items["isolation.let_in"])
+    assert items["isolation.own_gpu"] is None
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3])
@@ -202,9 +223,9 @@ def test_the_summary_names_every_job_and_the_totals():
     lines = plan.summary(jobs_of(2), items, people)
     for job in jobs_of(2):
         assert any(job.name in line for line in lines)
-    assert lines[-1].startswith("total    3 jobs, ")
-    assert "27 verdicts, 21 not applicable" in lines[-1]
-    assert len(items) == 48
+    assert lines[-1].startswith("total    9 jobs, ")
+    applicable = sum(1 for i in items if not i.not_applicable)
+    assert f"{applicable} verdicts, {len(items) - applicable} not applicable" in lines[-1]
 
 
 # --- keys and tests
@@ -253,7 +274,7 @@ def test_plan_prints_jobs_minutes_and_gpu_hours_and_touches_nothing(tmp_path):
     assert run.returncode == 0, run.stdout + run.stderr
     assert "node     node-worker2" in run.stdout
     assert "pair     pair-worker2--worker0" in run.stdout
-    assert "total    6 jobs, " in run.stdout
+    assert "total    16 jobs, " in run.stdout
     assert "GPU-hours" in run.stdout
     assert list(tmp_path.iterdir()) == []
 

@@ -583,6 +583,52 @@ def test_a_flag_is_not_a_count():
     assert Range(min=1).holds(True) is False
 
 
+# --- fractions of what was ordered
+
+
+def of_order(**row: object) -> limits.Limit:
+    return limits.Limit.model_validate({"source": "the order", **row})
+
+
+def test_limit_is_a_fraction_of_what_was_ordered():
+    row = of_order(fail_below="0.95 of cluster.shared_tb")
+    order = Contract(nodes=1, gpus_per_node=1, gpu_model="cpu", shared_tb=200)
+    resolved = row.resolve(None, order)
+    assert resolved.value == pytest.approx(190)
+    assert resolved.text == ">= 190 (0.95 of cluster.shared_tb)"
+    assert lint_row(row, [], None) is None
+
+
+@pytest.mark.parametrize(
+    ("order", "says"),
+    [
+        (None, "cluster: is empty"),
+        (Contract(nodes=1, gpus_per_node=1, gpu_model="cpu"), "does not say shared_tb"),
+    ],
+)
+def test_fraction_of_what_was_not_ordered_is_no_limit(order, says: str):
+    with pytest.raises(ConfigError, match=says):
+        of_order(fail_below="0.95 of cluster.shared_tb").resolve(None, order)
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({"fail_below": "1.2 of cluster.shared_tb"}, "impossible"),
+        ({"fail_below": "0.1 of cluster.shared_tb"}, "toothless"),
+        ({"fail_above": "1 of cluster.shared_tb"}, "plain numbers"),
+        ({"fail_below": "0.5 of cluster.shared_tb", "expect": 0.6}, "of the same"),
+    ],
+)
+def test_fraction_of_the_order_is_checked_as_others_are(row, says: str):
+    assert says in (lint_row(of_order(**row), [], None) or "")
+
+
+def test_fraction_of_an_unknown_field_is_refused():
+    with pytest.raises(ValueError, match="no field 'shared_tbb'"):
+        of_order(fail_below="0.95 of cluster.shared_tbb")
+
+
 # --- the shipped file
 
 
@@ -610,7 +656,9 @@ def test_every_criterion_has_one_possible_limit_or_a_reason_for_every_model(
     shipped, model, gpus, nodes
 ):
     gpu = hardware.GPUS.get(model)
-    contract = Contract(nodes=nodes, gpus_per_node=gpus, gpu_model=model, nics_per_node=8)
+    contract = Contract(
+        nodes=nodes, gpus_per_node=gpus, gpu_model=model, nics_per_node=8, nic_gbps=400
+    )
     holds = {"order", "nics"} | ({"gpu"} if gpu else set())
     holds |= {"fp8"} if gpu and gpu.fp8 else set()
     holds |= ({"multigpu"} if gpus > 1 else set()) | ({"multinode"} if nodes > 1 else set())
