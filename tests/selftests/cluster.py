@@ -28,9 +28,10 @@ SHIPPED = ("fixtures", "reports", "tests", "training", "conftest.py", "pyproject
 """What a checkout needs to run; nothing of git, so that a commit made meanwhile changes nothing."""
 
 RUN_TIMEOUT_S = 240
-SMALL = ("tests/test_inventory.py", "tests/test_scheduler.py")
+FILES = ("tests/test_inventory.py", "tests/test_scheduler.py")
+SMALL = (*FILES, "-k", "(inventory or environment or peers) and not drift")
 """A plan without torch, of a few seconds: a job a node, then one over all of them."""
-NODES_ONLY = (*SMALL, "-k", "environment")
+NODES_ONLY = (*FILES, "-k", "environment and not drift")
 """The smallest plan that has a job on every node."""
 
 
@@ -115,7 +116,7 @@ class Waiting:
     @property
     def selection(self) -> tuple[str, ...]:
         """Two workloads in one job a node; the second one waits."""
-        return ("tests/test_inventory.py", "-k", "inventory.gpus or environment")
+        return ("tests/test_inventory.py", "-k", "(inventory.gpus or environment) and not drift")
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tests.selftests import faults, faults_filesystem
 from tests.selftests.faults import Fault
 from tests.selftests.faults_filesystem import FAULTS
 
-pytestmark = pytest.mark.cpu
+pytestmark = [pytest.mark.cpu, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

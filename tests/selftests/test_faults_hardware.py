@@ -12,7 +12,7 @@ from fixtures.sandbox import Sandbox, emulation
 from tests.selftests import faults, faults_hardware
 from tests.selftests.faults import Fault
 
-pytestmark = pytest.mark.cpu
+pytestmark = [pytest.mark.cpu, pytest.mark.slow]
 
 
 def refuse(request: pytest.FixtureRequest) -> None:

@@ -11,7 +11,7 @@ from fixtures.sandbox import Sandbox, emulation, host
 from tests.selftests import faults, faults_scheduler
 from tests.selftests.faults import Fault
 
-pytestmark = pytest.mark.cpu
+pytestmark = [pytest.mark.cpu, pytest.mark.slow]
 
 
 def refuse(request: pytest.FixtureRequest, refusal: str | None) -> None:
