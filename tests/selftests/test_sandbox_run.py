@@ -208,7 +208,8 @@ def test_it_runs_from_any_directory(
     shared_sandbox: Sandbox, checkout: Path, tmp_path: Path
 ) -> None:
     done = suite(checkout, tmp_path / "run", str(checkout / "tests"), "-m", "multinode",
-                 "-k", "environment and not drift", cwd=Path("/"), env=on(shared_sandbox))  # fmt: skip
+                 "-k", "environment and not drift",
+                 cwd=Path("/"), env=on(shared_sandbox))  # fmt: skip
     done.ended_as("DEMONSTRATION", 0)
     assert len(done.rows) == 4
 
