@@ -35,17 +35,22 @@ NODES_ONLY = (*FILES, "-k", "environment and not drift")
 """The smallest plan that has a job on every node."""
 
 
+def refuse(request: pytest.FixtureRequest, refusal: str | None) -> None:
+    """Skip with the reason where there can be no sandbox; fail where there must be one."""
+    if refusal is None:
+        return
+    if request.config.getoption("--require-sandbox", default=False):
+        pytest.fail(f"--require-sandbox: {refusal}")
+    pytest.skip(refusal)
+
+
 # --- pytest fixtures
 
 
 @pytest.fixture(scope="session")
 def machine(request: pytest.FixtureRequest) -> None:
     """A host that can run a sandbox; without one the test is skipped, or fails if it must run."""
-    refusal = Sandbox.refusal()
-    if refusal and request.config.getoption("--require-sandbox"):
-        pytest.fail(refusal)
-    if refusal:
-        pytest.skip(refusal)
+    refuse(request, Sandbox.refusal())
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ import pytest
 
 from fixtures.sandbox import Sandbox, leftovers, storage
 from tests.selftests import faults, faults_filesystem
+from tests.selftests.cluster import refuse
 from tests.selftests.faults import Fault
 from tests.selftests.faults_filesystem import FAULTS
 
@@ -18,10 +19,7 @@ pytestmark = [pytest.mark.cpu, pytest.mark.slow]
 @pytest.fixture(scope="module")
 def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     """Two nodes of one GPU; skips with the reason where there can be none, fails where it must."""
-    if refusal := Sandbox.refusal() or storage.refusal():
-        if request.config.getoption("--require-sandbox", default=False):
-            pytest.fail(f"--require-sandbox: {refusal}")
-        pytest.skip(refusal)
+    refuse(request, Sandbox.refusal() or storage.refusal())
     with Sandbox.up(nodes=2, gpus=1) as up:
         yield up
     assert leftovers(up.id) == []

@@ -9,18 +9,10 @@ import pytest
 
 from fixtures.sandbox import Sandbox, emulation, host
 from tests.selftests import faults, faults_scheduler
+from tests.selftests.cluster import refuse
 from tests.selftests.faults import Fault
 
 pytestmark = [pytest.mark.cpu, pytest.mark.slow]
-
-
-def refuse(request: pytest.FixtureRequest, refusal: str | None) -> None:
-    """Skip with the reason where there can be no sandbox; fail where there must be one."""
-    if refusal is None:
-        return
-    if request.config.getoption("--require-sandbox", default=False):
-        pytest.fail(f"--require-sandbox: {refusal}")
-    pytest.skip(refusal)
 
 
 @pytest.fixture(scope="module")
