@@ -22,7 +22,8 @@ from fixtures.workloads.ranks import Identity, Ranks, Workload, identify
 pytestmark = pytest.mark.cpu
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = ("inventory", "environment", "connectivity", "gemm", "allreduce")
+WORKLOADS = ROOT / "fixtures" / "workloads"
+MODULES = sorted(p.stem for p in WORKLOADS.glob("*.py") if "\nWORKLOAD = " in p.read_text())
 LIMIT_S = 120
 
 PROBE = '''
@@ -59,23 +60,6 @@ def run(ranks, metrics, *, do="pass", rank=0):
     return Result(measurements=[Measurement(metric="x", unit="", value=1)], facts={"torch": torch})
 '''
 
-CORRUPT = '''
-"""The all-reduce with one wrong element, as a faulty link or device would leave it."""
-from fixtures.workloads import allreduce
-
-WORKLOAD = allreduce.WORKLOAD
-honest = allreduce.reduce
-
-def broken(tensor):
-    honest(tensor)
-    tensor[tensor.numel() // 2] += 1
-
-def run(ranks, metrics, **params):
-    allreduce.reduce = broken
-    return allreduce.run(ranks, metrics, **params)
-'''
-
-
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -93,7 +77,6 @@ class Job:
         self.directory.mkdir(parents=True)
         (root / "token").write_text("a token\n")
         (root / "probe.py").write_text(PROBE)
-        (root / "corrupt.py").write_text(CORRUPT)
         self.spec: dict[str, Any] = {
             "schema": 1,
             "run_id": "run",
@@ -307,47 +290,6 @@ def test_gemm_on_two_ranks_is_a_valid_measurement(tmp_path: Path) -> None:
             assert m.started < m.ended[0]
 
 
-def test_allreduce_on_two_ranks_is_a_valid_measurement(tmp_path: Path) -> None:
-    job = Job(tmp_path, per_node=2)
-    job.add("allreduce", ["busbw", "latency", "errors"], max_size=4 << 20)
-    assert job.run() == [0, 0], job.output()
-    record = job.record("allreduce")
-    for size in (1 << 20, 2 << 20, 4 << 20):
-        pairs = zip(
-            record.points("busbw", {"size": size}),
-            record.points("latency", {"size": size}),
-            strict=True,
-        )
-        for (_, busbw), (_, latency) in pairs:
-            # n = 2: the bus bandwidth is the algorithm bandwidth.
-            expected = [size / (us * 1e-6) / 1e9 for us in latency.samples]
-            assert busbw.samples == pytest.approx(expected, rel=1e-4)
-            assert len(busbw.samples) >= 3
-            assert busbw.conditions["domains"] == 1
-            assert busbw.conditions["gpus_per_domain"] == 2
-    assert [m.value for _, m in record.points("errors", {})] == [0, 0]
-    assert [line["size"] for line in record.ranks[0].facts["table"]] == [1 << 20, 2 << 20, 4 << 20]
-
-
-def test_one_rank_has_no_bus_bandwidth(tmp_path: Path) -> None:
-    job = Job(tmp_path)
-    job.add("allreduce", ["busbw", "latency", "errors"], max_size=2 << 20)
-    assert job.run() == [0], job.output()
-    record = job.record("allreduce")
-    assert record.points("busbw", {}) == []
-    assert len(record.points("latency", {})) == 2
-    assert only(record, "errors").value == 0
-
-
-def test_corrupted_element_is_counted_at_every_size(tmp_path: Path) -> None:
-    job = Job(tmp_path, per_node=2)
-    job.add("corrupt", ["errors"], max_size=2 << 20)
-    assert job.run() == [0, 0], job.output()
-    for _, errors in job.record("corrupt").points("errors", {}):
-        assert errors.value == 2
-        assert errors.notes == ["1 wrong at 1048576 bytes", "1 wrong at 2097152 bytes"]
-
-
 def test_versions_that_differ_and_a_foreign_token_are_named(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.spec["expected"] = {"python": "2.7.18", "no-such-package": "1", "torch": None}
@@ -525,11 +467,12 @@ def test_nccl_log_gives_transport_and_nvls(tmp_path: Path) -> None:
         "h:1:1 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[1] via P2P/CUMEM\n"
         "h:1:1 [0] NCCL INFO Channel 00/0 : 3[1] -> 0[0] [receive] via NET/Socket/0\n"
     )
-    facts = network.read_nccl_log(log)
+    facts = network.read_nccl_log([log])
     assert facts["transports"] == {"P2P/CUMEM": 2, "NET/Socket": 1}
     assert facts["network"] == "Socket"
     assert facts["nvls_channels"] == 0
-    assert network.read_nccl_log(tmp_path / "none") == {}
+    assert (facts["nics"], facts["gdr"]) == ([0], False)
+    assert network.read_nccl_log([tmp_path / "none"]) == {}
 
 
 def test_names_of_nvml_exist_and_what_it_cannot_answer_is_left_out(

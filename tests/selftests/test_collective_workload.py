@@ -1,0 +1,199 @@
+"""The collectives on CPU ranks: every operation is timed, counted and checked as nccl-tests does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fixtures.workloads import network
+from fixtures.workloads.collective import Sweep
+from fixtures.workloads.operations import OPERATIONS
+from tests.selftests.test_workloads import Job
+
+pytestmark = pytest.mark.cpu
+
+WORKLOADS = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "broadcast": "broadcast",
+    "sendrecv": "send_recv",
+}
+
+CORRUPT = '''
+"""One operation with one wrong element on one rank, as a faulty link or device would leave it."""
+from dataclasses import replace
+from fixtures.workloads import {module}, operations
+
+WORKLOAD = {module}.WORKLOAD
+honest = operations.OPERATIONS["{operation}"]
+
+def broken(peers, target, source):
+    honest.call(peers, target, source)
+    if peers.rank == 1:
+        target[target.numel() // 2] += 1
+
+def run(ranks, metrics, **sweep):
+    operations.OPERATIONS["{operation}"] = replace(honest, call=broken)
+    return {module}.run(ranks, metrics, **sweep)
+'''
+
+
+def test_allreduce_on_two_ranks_is_a_valid_measurement(tmp_path: Path) -> None:
+    job = Job(tmp_path, per_node=2)
+    job.add("allreduce", ["busbw", "latency", "errors"], max_size=4 << 20)
+    assert job.run() == [0, 0], job.output()
+    record = job.record("allreduce")
+    for (_, busbw), (_, latency) in zip(
+        record.points("busbw", {"size": 1 << 20}),
+        record.points("latency", {"size": 1 << 20}),
+        strict=True,
+    ):
+        # n = 2: the bus bandwidth is the algorithm bandwidth.
+        expected = [(1 << 20) / (us * 1e-6) / 1e9 for us in latency.samples]
+        assert busbw.samples == pytest.approx(expected, rel=1e-4)
+        assert len(busbw.samples) >= 3
+        assert busbw.conditions["domains"] == 1
+        assert busbw.conditions["gpus_per_domain"] == 2
+    assert [m.value for _, m in record.points("errors", {})] == [0, 0]
+    sizes = [8 << k for k in range(20)]
+    assert [line["size"] for line in record.ranks[0].facts["table"]] == sizes
+    measured = {m.at["size"] for _, m in record.points("latency", {})}
+    assert measured == {size for size in sizes if size <= 1 << 20}
+    assert {m.at["size"] for _, m in record.points("busbw", {})} == {1 << 20, 2 << 20, 4 << 20}
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_every_operation_gives_the_exact_result_on_three_ranks(name: str, tmp_path: Path) -> None:
+    job = Job(tmp_path, per_node=3)
+    job.add(name, ["busbw", "latency", "errors"], min_size=4096, max_size=4 << 20, step=32)
+    assert job.run() == [0, 0, 0], job.output()
+    record = job.record(name)
+    assert [(m.value, m.notes) for _, m in record.points("errors", {})] == [(0, [])] * 3
+    op = OPERATIONS[WORKLOADS[name]]
+    for line in record.ranks[2].facts["table"]:
+        # A size that three ranks cannot share is rounded down, as nccl-tests does.
+        assert line["count"] % (3 if op.split else 1) == 0
+        assert line["busbw"] == pytest.approx(line["algbw"] * op.factor(3), rel=1e-3)
+    assert len(record.points("busbw", {"size": 4 << 20})) == 3
+    assert [m.at["size"] for m in record.ranks[0].measurements if m.metric == "latency"] == [
+        4096, 131072,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_one_wrong_element_is_counted_on_the_rank_that_has_it(name: str, tmp_path: Path) -> None:
+    text = CORRUPT.format(module=name, operation=WORKLOADS[name])
+    job = Job(tmp_path, per_node=2)
+    (tmp_path / "corrupt.py").write_text(text)
+    job.add("corrupt", ["errors"], min_size=1 << 20, max_size=2 << 20, step=2)
+    assert job.run() == [0, 0], job.output()
+    (_, zero), (_, one) = job.record("corrupt").points("errors", {})
+    assert (zero.value, one.value) == (0, 2)
+    assert one.notes == ["1 wrong at 1048576 bytes", "1 wrong at 2097152 bytes"]
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_one_rank_has_no_bus_bandwidth(name: str, tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.add(name, ["busbw", "latency", "errors"], min_size=1 << 20, max_size=2 << 20, step=2)
+    assert job.run() == [0], job.output()
+    record = job.record(name)
+    assert record.points("busbw", {}) == []
+    assert [m.at["size"] for _, m in record.points("latency", {})] == [1 << 20]
+    assert [m.value for _, m in record.points("errors", {})] == [0]
+
+
+def test_a_rail_is_the_ranks_of_one_index_over_all_nodes(tmp_path: Path) -> None:
+    job = Job(tmp_path, nodes=["worker0", "worker1"], per_node=2)
+    job.add("rails", ["busbw", "errors"])
+    assert job.run(slurm=True) == [0] * 4, job.output()
+    record = job.record("rails")
+    assert [rank.facts["ranks"] for rank in record.ranks] == [2] * 4
+    for _, m in record.points("busbw", {"size": 16 << 20}):
+        assert m.conditions["domains"] == 2
+        assert m.conditions["gpus_per_domain"] == 1
+    assert len(record.points("busbw", {"size": 16 << 20})) == 4
+    assert [m.value for _, m in record.points("errors", {})] == [0] * 4
+
+
+def test_a_forced_ring_leaves_no_trace_in_what_comes_after(tmp_path: Path) -> None:
+    job = Job(tmp_path, per_node=2)
+    job.add("allreduce_ring", ["busbw", "errors"])
+    job.add("broadcast", ["errors"], max_size=4096)
+    assert job.run() == [0, 0], job.output()
+    assert len(job.record("allreduce_ring").points("busbw", {"size": 16 << 20})) == 2
+    assert "NCCL_ALGO" in job.record("allreduce_ring").ranks[0].facts["settings"]
+    assert "NCCL_ALGO" not in job.record("broadcast").ranks[0].facts["settings"]
+
+
+@pytest.mark.parametrize(
+    ("operation", "n", "factor"),
+    [
+        ("all_reduce", 8, 1.75), ("all_gather", 8, 0.875), ("reduce_scatter", 4, 0.75),
+        ("all_to_all", 2, 0.5), ("broadcast", 8, 1), ("send_recv", 2, 1), ("send_recv", 1, 0),
+    ],
+)  # fmt: skip
+def test_bus_bandwidth_factors_are_those_of_nccl_tests(
+    operation: str, n: int, factor: float
+) -> None:
+    assert OPERATIONS[operation].factor(n) == factor
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_the_right_result_follows_from_what_is_put_in(operation: str) -> None:
+    """put() and right() are written down apart: here one is computed from the other."""
+    op, n = OPERATIONS[operation], 5
+    for r in range(n):
+        for j in range(n if op.split else 1):
+            times, added = op.right(r, j, n)
+            found = {
+                "all_reduce": (n, sum(op.put(s, 0, n) for s in range(n))),
+                "all_gather": (1, op.put(j, j, n)),
+                "reduce_scatter": (n, sum(op.put(s, r, n) for s in range(n))),
+                "all_to_all": (1, op.put(j, r, n)),
+                "broadcast": (1, op.put(0, 0, n)),
+                "send_recv": (1, op.put((r - 1) % n, 0, n)),
+            }[operation]
+            assert (times, added) == found
+
+
+def test_sizes_are_powers_of_two_from_8_bytes_to_8_gib() -> None:
+    sizes = Sweep(largest=8 << 30).sizes()
+    assert (sizes[0], sizes[-1], len(sizes)) == (8, 8 << 30, 31)
+
+
+LOG = """
+w0:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>
+w0:1:2 [0] NCCL INFO Using network IB
+w0:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
+w0:1:2 [0] NCCL INFO Channel 00/0 : 1[1] -> 2[0] [send] via NET/IB/0/GDRDMA
+w0:1:2 [0] NCCL INFO Channel 01/0 : 1[1] -> 2[0] [send] via NET/IB/1{gdr}
+w0:1:2 [0] NCCL INFO 24 coll channels, 0 collnet channels, 16 nvls channels, 32 p2p channels
+"""
+
+
+@pytest.mark.parametrize(("gdr", "all_of_them"), [("/GDRDMA", True), ("", False)])
+def test_nccl_log_tells_transports_nics_and_gpudirect(
+    gdr: str, all_of_them: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "nccl-rank0.0.log").write_text(LOG.format(gdr=gdr))
+    found = network.read_nccl_log([tmp_path / "nccl-rank0.0.log", tmp_path / "absent.log"])
+    assert found == {
+        "transports": {"NET/IB": 2, "P2P/CUMEM": 1}, "network": "IB", "coll_channels": 24,
+        "collnet_channels": 0, "nvls_channels": 16, "nics": [0, 1], "gdr": all_of_them,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("transport", "family"),
+    [
+        ("P2P/CUMEM", "P2P"), ("P2P/IPC", "P2P"), ("SHM/direct", "SHM"), ("NET/IB", "NET/IB"),
+        ("NET/Socket", "NET/Socket"), ("NET/AWS", "NET/OFI"),
+    ],
+)  # fmt: skip
+def test_transports_have_families(transport: str, family: str) -> None:
+    assert network.family(transport) == family
+    assert family in network.TRANSPORTS
