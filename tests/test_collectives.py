@@ -1,8 +1,11 @@
-"""AllReduce in a node, between two nodes and over all of them; the result is checked [H1]."""
+"""Collectives in a node, between nodes, over all of them and along the rails [H1 H3 H5 H6]."""
 
 import pytest
 
 pytestmark = [pytest.mark.multinode, pytest.mark.gpu]
+
+SIZES = ("16MiB", "1GiB", "4GiB", "8GiB")
+OTHERS = ("allgather", "reducescatter", "alltoall", "broadcast", "sendrecv")
 
 
 @pytest.mark.singlenode
@@ -14,14 +17,47 @@ def test_the_gpus_of_a_node_reach_the_agreed_bus_bandwidth(verdict):
 
 
 @pytest.mark.singlenode
-@pytest.mark.criterion("allreduce.node.latency")
+@pytest.mark.criterion(*(f"{name}.node.{size}" for name in OTHERS for size in SIZES))
+def test_the_gpus_of_a_node_reach_the_agreed_rate_of_every_collective(verdict):
+    assert verdict.ok, verdict.line
+
+
+@pytest.mark.singlenode
+@pytest.mark.criterion(
+    "allreduce.node.latency",
+    "allreduce.node.graph_latency.1KiB",
+    "allreduce.node.graph_latency.64KiB",
+    "allreduce.node.graph_latency.1MiB",
+)
 def test_a_small_allreduce_in_a_node_is_fast(verdict):
     assert verdict.ok, verdict.line
 
 
 @pytest.mark.singlenode
-@pytest.mark.criterion("allreduce.node.errors")
-def test_allreduce_in_a_node_is_right(verdict):
+@pytest.mark.criterion("allreduce.node.errors", *(f"{name}.node.errors" for name in OTHERS))
+def test_collectives_in_a_node_are_right(verdict):
+    assert verdict.ok, verdict.line
+
+
+@pytest.mark.singlenode
+@pytest.mark.criterion(
+    "allreduce.node.dip",
+    "allreduce.node.latency_fall",
+    *(f"{name}.node.dip" for name in OTHERS),
+)
+def test_curves_in_a_node_have_no_dip(verdict):
+    assert verdict.ok, verdict.line
+
+
+@pytest.mark.singlenode
+@pytest.mark.criterion("allreduce.node.transport")
+def test_the_gpus_of_a_node_talk_over_nvlink(verdict):
+    assert verdict.ok, verdict.line
+
+
+@pytest.mark.singlenode
+@pytest.mark.criterion(*(f"allreduce_ring.node.{size}" for size in ("16MiB", "1GiB", "8GiB")))
+def test_a_ring_in_a_node_reaches_the_agreed_rate(verdict):
     assert verdict.ok, verdict.line
 
 
@@ -45,6 +81,47 @@ def test_all_nodes_together_reach_the_agreed_bus_bandwidth(verdict):
     assert verdict.ok, verdict.line
 
 
-@pytest.mark.criterion("allreduce.cluster.errors")
-def test_allreduce_over_all_nodes_is_right(verdict):
+@pytest.mark.criterion(*(f"{name}.cluster.{size}" for name in OTHERS for size in SIZES))
+def test_all_nodes_together_reach_the_agreed_rate_of_every_collective(verdict):
+    assert verdict.ok, verdict.line
+
+
+@pytest.mark.criterion(
+    "allreduce.cluster.errors",
+    "allreduce_ring.errors",
+    "rails.errors",
+    *(f"{name}.cluster.errors" for name in OTHERS),
+)
+def test_collectives_over_all_nodes_are_right(verdict):
+    assert verdict.ok, verdict.line
+
+
+@pytest.mark.criterion("allreduce.cluster.dip")
+def test_the_curve_over_all_nodes_has_no_dip(verdict):
+    assert verdict.ok, verdict.line
+
+
+@pytest.mark.criterion("allreduce.cluster.transport")
+def test_the_nodes_talk_over_the_network_that_was_ordered(verdict):
+    assert verdict.ok, verdict.line
+
+
+@pytest.mark.criterion("allreduce.cluster.gdr")
+def test_the_nics_read_gpu_memory_themselves(verdict):
+    assert verdict.ok, verdict.line
+
+
+@pytest.mark.criterion("allreduce.cluster.nics")
+def test_an_allreduce_goes_through_every_nic(verdict):
+    assert verdict.ok, verdict.line
+
+
+@pytest.mark.criterion(*(f"allreduce_ring.cluster.{size}" for size in ("16MiB", "1GiB", "8GiB")))
+def test_a_ring_over_all_nodes_reaches_the_agreed_rate(verdict):
+    assert verdict.ok, verdict.line
+
+
+@pytest.mark.infiniband
+@pytest.mark.criterion(*(f"rails.sendrecv.{size}" for size in ("16MiB", "256MiB", "1GiB")))
+def test_every_rail_carries_the_agreed_rate(verdict):
     assert verdict.ok, verdict.line

@@ -1,4 +1,4 @@
-"""The collectives on CPU ranks: every operation is timed, counted and checked as nccl-tests does."""
+"""The collectives on CPU ranks: each is timed, counted and checked as nccl-tests does."""
 
 from __future__ import annotations
 

@@ -60,6 +60,7 @@ def run(ranks, metrics, *, do="pass", rank=0):
     return Result(measurements=[Measurement(metric="x", unit="", value=1)], facts={"torch": torch})
 '''
 
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
