@@ -23,7 +23,7 @@ DEPENDENCIES = $(PY) -c 'import sys, tomllib; p = tomllib.load(open("pyproject.t
 # Without cached bytecode each start of pytest costs two more seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: accept test lint format bench soak drills setup sandbox-packages clean
+.PHONY: accept test lint format bench bench-gpu soak drills setup sandbox-packages clean
 
 accept: $(READY) sandbox-packages ## accept this cluster; without Slurm, a sandbox on this host
 	@$(PY) -m fixtures.accept $(ARGS)
@@ -43,6 +43,9 @@ format: $(READY_DEV)
 
 bench: $(READY_DEV) sandbox-packages ## figures: overhead, collection, sandbox start, stages
 	$(PY) -m tests.bench
+
+bench-gpu: $(READY) ## our figures beside nccl-tests' and nvbandwidth's, on GPUs
+	$(PY) -m tests.bench_gpu $(ARGS)
 
 soak: $(READY_DEV) sandbox-packages ## what takes long: every point of interruption, repeated runs
 	$(PY) -m pytest -m "cpu and slow" $(ARGS)

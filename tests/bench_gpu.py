@@ -1,0 +1,257 @@
+"""`make bench-gpu`: our figures beside those of nccl-tests and nvbandwidth, on the same GPUs.
+
+python -m tests.bench_gpu [--tools DIR] [--rounds 3] [--json FILE]
+
+A and B take turns, three times or more, and every round is printed: the two never share the GPUs.
+The tools (`all_reduce_perf`, ..., `nvbandwidth`) are taken from DIR or the PATH; one that is not
+there is left out, and the table says so. Nothing is asserted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from fixtures.records import RunDirectory, read_lines, write_json
+from tests.bench import machine
+
+MIB = 1 << 20
+TIMEOUT_S = 300
+
+TOOLS = {
+    "allreduce": ("all_reduce_perf", True),
+    "allgather": ("all_gather_perf", True),
+    "reducescatter": ("reduce_scatter_perf", True),
+    "alltoall": ("alltoall_perf", False),
+    "sendrecv": ("sendrecv_perf", False),
+}
+"""nccl-tests' binary, and whether its in-place column is what we measure."""
+
+NVBANDWIDTH = {
+    "h2d": ("host_to_device_memcpy_ce", 1.0),
+    "d2h": ("device_to_host_memcpy_ce", 1.0),
+    "p2p": ("device_to_device_memcpy_write_ce", 1.0),
+    "copy": ("device_local_copy", 2.0),
+}
+"""nvbandwidth's test, and what its figure is multiplied by: its local copy counts bytes once."""
+
+
+@dataclass
+class Figure:
+    """One quantity, ours and theirs, round by round."""
+
+    name: str
+    unit: str
+    goal: float
+    """Largest difference of the medians, relative."""
+    slack: float = 0.0
+    """The same, absolute: the larger of the two holds."""
+    ours: list[float] = field(default_factory=list)
+    theirs: list[float] = field(default_factory=list)
+
+    @property
+    def difference(self) -> float | None:
+        """Ours over theirs, less 1; None where one of them is missing."""
+        if not self.ours or not self.theirs:
+            return None
+        return statistics.median(self.ours) / statistics.median(self.theirs) - 1
+
+    @property
+    def met(self) -> bool | None:
+        if self.difference is None:
+            return None
+        distance = abs(statistics.median(self.ours) - statistics.median(self.theirs))
+        return abs(self.difference) <= self.goal or distance <= self.slack
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench_gpu", description=__doc__)
+    parser.add_argument("--tools", type=Path, metavar="DIR", help="where the binaries are")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--only", default="", metavar="TEXT", help="figures with TEXT in the name")
+    options = parser.parse_args(arguments)
+    if options.tools:
+        os.environ["PATH"] = f"{options.tools.resolve()}:{os.environ['PATH']}"
+    gpus = len(_run(["nvidia-smi", "-L"]).splitlines())
+    if not gpus:
+        print("no NVIDIA GPUs here: nothing to compare", file=sys.stderr)
+        return 2
+    figures: dict[str, Figure] = {}
+    for number in range(options.rounds):
+        for measure in (collectives, latency, copies):
+            measure(figures, gpus)
+        print(f"round {number + 1} of {options.rounds} done", file=sys.stderr)
+    chosen = [f for f in figures.values() if options.only in f.name]
+    show(chosen)
+    if options.json:
+        write_json(
+            options.json,
+            {
+                "machine": machine(),
+                "gpus": _run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv"]),
+                "figures": [
+                    {**asdict(f), "difference": f.difference, "met": f.met} for f in chosen
+                ],
+            },
+        )
+    return 0
+
+
+def collectives(figures: dict[str, Figure], gpus: int) -> None:
+    """16 MiB to 4 GiB in steps of four, each operation by both."""
+    sizes = {"min_size": 16 * MIB, "max_size": 4096 * MIB, "step": 4}
+    for name, table in _tables(gpus, TOOLS, sizes).items():
+        for row in table:
+            mib = row["size"] // MIB
+            goal = 0.01 if mib >= 256 else 0.10 if (name, mib) == ("sendrecv", 64) else 0.03
+            key = f"{name} {mib} MiB"
+            figures.setdefault(key, Figure(key, "GB/s", goal)).ours.append(row["busbw"])
+    for name, (tool, in_place) in TOOLS.items():
+        for size, _, busbw in _nccl_tests(tool, gpus, "16M", "4G", 4, in_place=in_place):
+            figures[f"{name} {size // MIB} MiB"].theirs.append(busbw)
+
+
+def latency(figures: dict[str, Figure], gpus: int) -> None:
+    """NCCL's own all-reduce in a CUDA graph against nccl-tests -G."""
+    tables = _tables(gpus, ["allreduce"], {"min_size": 8, "max_size": MIB, "step": 2})
+    for row in tables["allreduce"]:
+        key = f"allreduce latency {row['size']} B"
+        figures.setdefault(key, Figure(key, "us", 0.10, slack=1.0)).ours.append(row["graph_us"])
+    more = ["-G", "20"]
+    for size, time_us, _ in _nccl_tests(
+        "all_reduce_perf", gpus, "8", "1M", 2, in_place=True, more=more
+    ):
+        figures[f"allreduce latency {size} B"].theirs.append(time_us)
+
+
+def copies(figures: dict[str, Figure], gpus: int) -> None:
+    """Host to device and back, GPU to GPU, and within a GPU's memory, against nvbandwidth."""
+    wanted = {
+        "h2d": ("hostcopy", "h2d"), "d2h": ("hostcopy", "d2h"), "p2p": ("p2p", "write"),
+        "copy": ("memory", "copy"),
+    }  # fmt: skip
+    lines = _by_hand(gpus, ["memory", "hostcopy", "p2p"], {})
+    for name, (workload, metric) in wanted.items():
+        values = [
+            statistics.median(m["samples"])
+            for line in lines
+            if line["workload"] == workload
+            for m in line["measurements"]
+            if m["metric"] == metric
+        ]
+        key = f"{name} (mean over GPUs)"
+        figures.setdefault(key, Figure(key, "GB/s", 0.01)).ours.append(statistics.fmean(values))
+    if shutil.which("nvbandwidth") is None:
+        return
+    for name, (test, factor) in NVBANDWIDTH.items():
+        said = _run(["nvbandwidth", "-t", test])
+        values = [float(x) for x in re.findall(r"(?<= )\d+\.\d+", said.split("SUM")[0])]
+        figures[f"{name} (mean over GPUs)"].theirs.append(factor * statistics.fmean(values))
+
+
+def _tables(
+    gpus: int, names: Iterable[str], params: Mapping[str, Any]
+) -> dict[str, list[dict[str, Any]]]:
+    """Each workload's table, with the mean over ranks of the times."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    lines = _by_hand(gpus, names, params)
+    for name in names:
+        tables = [line["facts"]["table"] for line in lines if line["workload"] == name]
+        found[name] = []
+        for rows in zip(*tables, strict=True):
+            times = [k for k in ("time_us", "graph_us") if k in rows[0]]
+            mean = {k: statistics.fmean(row[k] for row in rows) for k in times}
+            rate = rows[0]["busbw"] * rows[0]["time_us"] / mean["time_us"]
+            found[name].append({**rows[0], **mean, "busbw": rate})
+    return found
+
+
+def _nccl_tests(
+    tool: str,
+    gpus: int,
+    low: str,
+    high: str,
+    step: int,
+    *,
+    in_place: bool,
+    more: Iterable[str] = (),
+) -> list[tuple[int, float, float]]:
+    """(bytes, time in us, bus bandwidth) of each row."""
+    if shutil.which(tool) is None:
+        return []
+    command = [tool, "-g", str(gpus), "-b", low, "-e", high, "-f", str(step), "-n", "20", "-w", "5"]
+    rows = []
+    for line in _run([*command, *more]).splitlines():
+        cells = line.split()
+        if len(cells) >= 13 and cells[0].isdigit():
+            first = 9 if in_place else 5
+            rows.append((int(cells[0]), float(cells[first]), float(cells[first + 2])))
+    return rows
+
+
+def _by_hand(gpus: int, names: Iterable[str], params: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The result lines of workloads that torchrun starts, one a rank and workload."""
+    with tempfile.TemporaryDirectory(prefix="acceptance-bench-") as folder:
+        command = [
+            sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={gpus}",
+            "-m", "fixtures.workloads", *names, "--out", folder,
+        ]  # fmt: skip
+        for name, value in params.items():
+            command += ["--param", f"{name}={value}"]
+        _run(command)
+        return [
+            line
+            for path in sorted(RunDirectory(Path(folder)).jobs.glob("*/rank*.jsonl"))
+            for line in read_lines(path)
+            if line["event"] == "result"
+        ]
+
+
+def _run(command: list[str]) -> str:
+    env = {**os.environ, "NCCL_GRAPH_MIXING_SUPPORT": "0"}  # for both alike
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=TIMEOUT_S, env=env, check=True
+        )
+    except FileNotFoundError:
+        return ""
+    except subprocess.CalledProcessError as error:
+        raise SystemExit(
+            f"{' '.join(command)}: exit {error.returncode}\n{error.stderr[-3000:]}"
+        ) from error
+    return done.stdout
+
+
+def show(figures: list[Figure]) -> None:
+    """One line a figure, with every round."""
+    table = Table(title="ours beside nccl-tests and nvbandwidth, same GPUs, in turns")
+    for name in ("figure", "unit", "ours", "theirs", "difference", "goal", "met"):
+        table.add_column(name, justify="left" if name == "figure" else "right")
+    for f in figures:
+        shown = "" if f.difference is None else f"{f.difference:+.2%}"
+        goal = f"{f.goal:.0%}" + (f" or {f.slack:g} {f.unit}" if f.slack else "")
+        table.add_row(
+            f.name, f.unit, " ".join(f"{x:.5g}" for x in f.ours),
+            " ".join(f"{x:.5g}" for x in f.theirs) or "not there", shown, goal,
+            {True: "yes", False: "NO", None: "-"}[f.met],
+        )  # fmt: skip
+    Console(width=None if sys.stdout.isatty() else 170).print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
