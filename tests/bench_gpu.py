@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fixtures.records import RunDirectory, read_lines, write_json
+from fixtures.workloads import crosscheck
 from tests.bench import machine
 
 MIB = 1 << 20
@@ -191,17 +192,11 @@ def _nccl_tests(
     in_place: bool,
     more: Iterable[str] = (),
 ) -> list[tuple[int, float, float]]:
-    """(bytes, time in us, bus bandwidth) of each row."""
+    """(bytes, time in us, bus bandwidth) of each row; none where the tool is not there."""
     if shutil.which(tool) is None:
         return []
     command = [tool, "-g", str(gpus), "-b", low, "-e", high, "-f", str(step), "-n", "20", "-w", "5"]
-    rows = []
-    for line in _run([*command, *more]).splitlines():
-        cells = line.split()
-        if len(cells) >= 13 and cells[0].isdigit():
-            first = 9 if in_place else 5
-            rows.append((int(cells[0]), float(cells[first]), float(cells[first + 2])))
-    return rows
+    return crosscheck.rows(_run([*command, *more]), in_place=in_place)
 
 
 def _by_hand(gpus: int, names: Iterable[str], params: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -231,9 +226,8 @@ def _run(command: list[str]) -> str:
     except FileNotFoundError:
         return ""
     except subprocess.CalledProcessError as error:
-        raise SystemExit(
-            f"{' '.join(command)}: exit {error.returncode}\n{error.stderr[-3000:]}"
-        ) from error
+        said = f"{' '.join(command)}: exit {error.returncode}\n{error.stderr[-3000:]}"
+        raise SystemExit(said) from error
     return done.stdout
 
 

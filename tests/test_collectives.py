@@ -125,3 +125,9 @@ def test_a_ring_over_all_nodes_reaches_the_agreed_rate(verdict):
 @pytest.mark.criterion(*(f"rails.sendrecv.{size}" for size in ("16MiB", "256MiB", "1GiB")))
 def test_every_rail_carries_the_agreed_rate(verdict):
     assert verdict.ok, verdict.line
+
+
+@pytest.mark.singlenode
+@pytest.mark.criterion("crosscheck.difference.256MiB", "crosscheck.difference.1GiB")
+def test_our_allreduce_agrees_with_all_reduce_perf(verdict):
+    assert verdict.ok, verdict.line

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.workloads import network
+from fixtures.workloads import crosscheck, network
 from fixtures.workloads.collective import Sweep
 from fixtures.workloads.operations import OPERATIONS
 from tests.selftests.test_workloads import Job
@@ -197,3 +197,59 @@ def test_nccl_log_tells_transports_nics_and_gpudirect(
 def test_transports_have_families(transport: str, family: str) -> None:
     assert network.family(transport) == family
     assert family in network.TRANSPORTS
+
+
+PRINTED = """
+# nThread 1 nGpus 4 minBytes 268435456 maxBytes 1073741824 step: 4(factor) warmup iters: 5 iters: 20
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time
+   268435456      67108864     float     sum      -1  1182.83  226.94  340.42       0  1185.11  226.51  339.76       0
+  1073741824     268435456     float     sum      -1  4560.02  235.47  353.20       0  4526.91  237.19  355.79       0
+# Out of bounds values : 0 OK
+"""  # noqa: E501
+
+
+def test_the_rows_of_nccl_tests_are_read_by_column() -> None:
+    assert crosscheck.rows(PRINTED, in_place=True) == [
+        (256 << 20, 1185.11, 339.76), (1 << 30, 4526.91, 355.79),
+    ]  # fmt: skip
+    assert crosscheck.rows(PRINTED, in_place=False)[1] == (1 << 30, 4560.02, 353.20)
+    command = crosscheck.call(4, [256 << 20, 1 << 30])
+    assert " ".join(command[1:7]) == "-g 4 -b 268435456 -e 1073741824"
+
+
+def _stand_in(tmp_path: Path, text: str, status: int = 0) -> None:
+    path = tmp_path / "bin" / crosscheck.BINARY
+    path.parent.mkdir()
+    path.write_text(f"#!/bin/sh\ncat <<END\n{text}\nEND\nexit {status}\n")
+    path.chmod(0o755)
+
+
+def test_crosscheck_reports_how_far_both_are_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = "1048576 262144 float sum -1 1 1 1 0 1 1 {rate} 0"
+    _stand_in(tmp_path, row.format(rate=1000))
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin", prepend=":")
+    job = Job(tmp_path, per_node=2)
+    job.add("crosscheck", ["difference"], sizes=[1 << 20])
+    assert job.run() == [0, 0], job.output()
+    record = job.record("crosscheck")
+    ((rank, m),) = record.points("difference", {})
+    ours = rank.facts["ours"]["1048576"]
+    assert m.value == pytest.approx(100 * (1 - ours / 1000), abs=0.01)
+    assert "all_reduce_perf 1000" in m.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "reason"),
+    [("nothing", 0, "printed no row"), ("", 3, "exit 3")],
+)
+def test_crosscheck_without_a_figure_is_an_error(
+    text: str, status: int, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _stand_in(tmp_path, text, status)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin", prepend=":")
+    job = Job(tmp_path)
+    job.add("crosscheck", ["difference"], sizes=[1 << 20])
+    assert job.run() != [0]
+    assert reason in job.error()["error"]
