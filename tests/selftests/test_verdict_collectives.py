@@ -182,7 +182,8 @@ def test_the_way_that_nccl_took_is_judged(
 ) -> None:
     text = SHIPPED.read_text(encoding="utf-8").replace(
         "cluster: {}",
-        "cluster: {nodes: 2, gpus_per_node: 2, gpu_model: H200 SXM, nics_per_node: 2, nic_gbps: 400}",
+        "cluster: {nodes: 2, gpus_per_node: 2, gpu_model: H200 SXM,"
+        " nics_per_node: 2, nic_gbps: 400}",
     )
     path = tmp_path / "thresholds.yaml"
     path.write_text(text, encoding="utf-8")
