@@ -22,7 +22,9 @@ from fixtures.workloads.ranks import Identity, Ranks, Workload, identify
 pytestmark = pytest.mark.cpu
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = ("inventory", "environment", "connectivity", "gemm", "allreduce")
+MODULES = (
+    "inventory", "environment", "connectivity", "gemm", "memory", "hostcopy", "p2p", "allreduce",
+)  # fmt: skip
 LIMIT_S = 120
 
 PROBE = '''
