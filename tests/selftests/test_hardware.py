@@ -129,12 +129,18 @@ def test_no_computed_ceiling_is_below_the_datasheet(model):
 def test_memory_copies_and_latency():
     facts = {"model": "H200 SXM", "memory_clock_mhz": 3201, "memory_bus_bits": 6144}
     assert hardware.ceiling("hbm", facts) == pytest.approx(4917, abs=1)
+    facts = {"model": "H200 SXM", "memory_clock_mhz": 3201, "memory_bus_bits": 6016}
+    assert hardware.ceiling("hbm", facts) == pytest.approx(4814, abs=1), "as NVML says of 141 GB"
     facts = {"model": "B200", "memory_clock_mhz": 3996, "memory_bus_bits": 7680}
     assert hardware.ceiling("hbm", facts) == 8000, "the driver's bus width is short of the sheet's"
     assert hardware.ceiling("pcie", {"model": "L40S", "pcie_gen": 4, "pcie_width": 8}) == 15.5
     assert hardware.ceiling("pcie", {"model": "GB200"}) == 450
     assert hardware.ceiling("p2p", {"model": "H100 SXM"}) == 450
     assert hardware.ceiling("p2p", {"model": "L40S"}) == 31
+    assert hardware.ceiling("p2p_both", {"model": "H100 SXM"}) == 900
+    assert hardware.ceiling("alone", {"model": "H200 SXM", "alone_gbps": 55.5}) == 55.5
+    with pytest.raises(MissingFact, match="alone_gbps"):
+        hardware.ceiling("alone", {"model": "H200 SXM"})
     assert hardware.ceiling("memory", {"model": "H100 SXM"}) == 80
     assert hardware.ceiling("latency", {"model": "H200 SXM", "gpus": 8, "domains": 1}) == 2
     assert hardware.ceiling("latency", {"model": "H200 SXM", "gpus": 16, "domains": 2}) == 5
@@ -182,9 +188,9 @@ def test_a_cpu_has_generous_ceilings_and_no_datasheet():
     assert hardware.ceiling("gemm", facts | {"dtype": "fp32"}) == pytest.approx(0.768)
     assert hardware.ceiling("all_reduce", {"model": "cpu", "gpus": 4}) == hardware.CPU_MEMORY_GBPS
     assert hardware.ceiling("all_reduce", {"model": "cpu", "gpus": 1}) is None
-    for kind in ("hbm", "memory"):
-        with pytest.raises(MissingFact):
-            hardware.ceiling(kind, {"model": "cpu"})
+    assert hardware.ceiling("hbm", {"model": "cpu"}) == hardware.CPU_MEMORY_GBPS
+    with pytest.raises(MissingFact):
+        hardware.ceiling("memory", {"model": "cpu"})
     with pytest.raises(MissingFact, match="fp8"):
         hardware.ceiling("gemm", facts | {"dtype": "fp8"})
 

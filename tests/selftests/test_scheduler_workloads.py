@@ -9,7 +9,7 @@ import pytest
 
 from fixtures import login
 from fixtures.inventory import SlurmNode, gives_whole_nodes
-from fixtures.workloads import binding, isolation, memory_limit, placement, steps
+from fixtures.workloads import binding, isolation, memory_limit, numa, placement, steps
 from fixtures.workloads.ranks import Identity, Ranks, first_node
 
 pytestmark = pytest.mark.cpu
@@ -124,7 +124,7 @@ def test_ranks_that_share_a_core_are_counted(cores, wrong):
 
 
 def test_sets_of_cores_are_read_and_spelled():
-    assert binding.parse("0-3,8\n") == {0, 1, 2, 3, 8}
+    assert numa.parse("0-3,8\n") == {0, 1, 2, 3, 8}
     assert binding.spell({8, 0, 1, 2, 3}) == "0-3,8"
     assert binding.spell(set()) == "none"
 

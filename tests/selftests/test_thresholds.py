@@ -659,7 +659,7 @@ def test_every_criterion_has_one_possible_limit_or_a_reason_for_every_model(
     contract = Contract(
         nodes=nodes, gpus_per_node=gpus, gpu_model=model, nics_per_node=8, nic_gbps=400
     )
-    holds = {"order", "nics"} | ({"gpu"} if gpu else set())
+    holds = {"order", "nics", "own_host"} | ({"gpu"} if gpu else set())
     holds |= {"fp8"} if gpu and gpu.fp8 else set()
     holds |= ({"multigpu"} if gpus > 1 else set()) | ({"multinode"} if nodes > 1 else set())
     device = {}
@@ -668,6 +668,11 @@ def test_every_criterion_has_one_possible_limit_or_a_reason_for_every_model(
             "compute_capability": gpu.compute_capability,
             "sm_count": gpu.sm_count or 150,
             "max_sm_clock_mhz": gpu.max_sm_clock_mhz or 2000,
+            "memory_clock_mhz": 2000,
+            "memory_bus_bits": 5120,
+            "pcie_gen": gpu.pcie_gen,
+            "pcie_width": 16,
+            "alone_gbps": 50,
         }
     judged = set()
     for criterion in shipped.criteria.values():
