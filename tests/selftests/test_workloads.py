@@ -22,7 +22,10 @@ from fixtures.workloads.ranks import Identity, Ranks, Workload, identify
 pytestmark = pytest.mark.cpu
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = ("inventory", "environment", "connectivity", "gemm", "allreduce")
+MODULES = (
+    "inventory", "environment", "connectivity", "gemm", "allreduce", "identical", "burnin",
+    "gemm_search",
+)  # fmt: skip
 LIMIT_S = 120
 
 PROBE = '''
