@@ -5,6 +5,8 @@ A fault of the workload is planted in a copy of it, a fault of the device below 
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fixtures import hardware, thresholds
-from fixtures.records import Measurement, Record
+from fixtures.records import Measurement, Record, read_lines
 from fixtures.sandbox import Sandbox
 from fixtures.verdict import Case, Outcome, Verdict, judge
 from fixtures.workloads import burnin, clocks, gemm, gemm_search, identical
@@ -25,8 +27,8 @@ from fixtures.workloads.ranks import Identity, Ranks
 from fixtures.workloads.timing import Batches
 from tests.selftests import support
 from tests.selftests.cluster import copy_checkout, on, suite
-from tests.selftests.support import H200, SHIPPED
-from tests.selftests.test_workloads import Job
+from tests.selftests.support import CHECKOUT, H200, SHIPPED
+from tests.selftests.test_workloads import Job, clean_environment
 
 pytestmark = pytest.mark.cpu
 
@@ -505,6 +507,17 @@ def test_a_burnin_holds_the_load_and_watches(tmp_path: Path) -> None:
         assert found["bf16"].checks["seconds"] > 1
         assert len(found["bf16"].samples) == len(found["bf16"].ended) > 10
     assert verdict_on("burnin.products", record).outcome is Outcome.PASS
+
+
+def test_by_hand_a_burnin_may_last_longer_than_its_own_deadline(tmp_path: Path) -> None:
+    """Here the other way round, which takes less time: its rank is ended at the given one."""
+    command = [sys.executable, "-m", "fixtures.workloads", "burnin", "--cpu", "--out",
+               str(tmp_path), "--param", "seconds=600", "--deadline", "3"]  # fmt: skip
+    done = subprocess.run(command, cwd=CHECKOUT, env=clean_environment(), timeout=120)
+    assert done.returncode != 0
+    lines = list(read_lines(tmp_path / "jobs" / "burnin" / "rank0.jsonl"))
+    (error,) = [line for line in lines if line["event"] == "error"]
+    assert (error["kind"], error["workload"]) == ("hung", "burnin")
 
 
 def test_a_bit_flip_in_a_burnin_names_the_device(tmp_path: Path) -> None:
