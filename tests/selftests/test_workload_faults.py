@@ -190,7 +190,7 @@ def test_one_device_slowed_five_times_is_an_outlier(
 ) -> None:
     # Four ranks share two cores: one that runs a tenth of the time has a fifth of its share.
     with sandbox.slow("worker1", rank=1, factor=10):
-        done = suite(checkout, tmp_path / "run", "tests/test_compute.py", "-k", "bf16",
+        done = suite(checkout, tmp_path / "run", "tests/test_compute.py", "-k", "gemm.bf16-",
                      env=on(sandbox))  # fmt: skip
     done.ended_as("REJECTED", 1)
     assert done.outcomes == {
