@@ -1,4 +1,4 @@
-"""Matrix products on all GPUs of a node at once, the slowest judged [F1]."""
+"""Matrix products on all GPUs of a node at once, the slowest judged [F1 F2 F3]."""
 
 import pytest
 
@@ -12,4 +12,29 @@ def test_every_gpu_reaches_the_agreed_rate(verdict):
 
 @pytest.mark.criterion("gemm.spread")
 def test_the_gpus_of_a_node_are_alike(verdict):
+    assert verdict.ok, verdict.line
+
+
+@pytest.mark.criterion("gemm.bf16_per_ghz")
+def test_every_gpu_does_the_agreed_work_in_a_clock_cycle(verdict):
+    assert verdict.ok, verdict.line
+
+
+@pytest.mark.criterion("gemm.bf16_best", "gemm.fp8_best")
+def test_the_best_published_shape_is_recorded(verdict):
+    assert verdict.ok, verdict.line
+
+
+@pytest.mark.criterion("gemm.identical", "gemm.identical.cluster")
+def test_like_gpus_get_the_same_product_bit_for_bit(verdict):
+    assert verdict.ok, verdict.line
+
+
+@pytest.mark.criterion("burnin.bf16", "burnin.steadiness")
+def test_every_gpu_holds_its_rate(verdict):
+    assert verdict.ok, verdict.line
+
+
+@pytest.mark.criterion("burnin.products", "burnin.thermal", "burnin.power_brake")
+def test_no_gpu_errs_or_is_slowed_down_under_a_long_load(verdict):
     assert verdict.ok, verdict.line

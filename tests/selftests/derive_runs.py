@@ -84,7 +84,7 @@ class Recorded:
         rank = data["ranks"][k]
         for m in rank["measurements"]:
             if m["metric"] == metric:
-                m["samples"] = [s * factor for s in m["samples"]]
+                _scale(m, factor)
         self.write(name, data)
         return rank["node"], rank["device"]["index"]
 
@@ -131,8 +131,15 @@ def _slow(run: Recorded, names: list[str], metric: str) -> None:
         for rank in data["ranks"]:
             for m in rank["measurements"]:
                 if m["metric"] == metric:
-                    m["samples"] = [s / 50 for s in m["samples"]]
+                    _scale(m, 1 / 50)
         run.write(name, data)
+
+
+def _scale(measurement: Any, factor: float) -> None:
+    """All of its rounds; a recording may be older than there are any."""
+    measurement["samples"] = [s * factor for s in measurement["samples"]]
+    rounds = measurement.get("rounds", [])
+    measurement["rounds"] = [[s * factor for s in samples] for samples in rounds]
 
 
 def above_ceiling(run: Recorded) -> Expected:

@@ -37,16 +37,22 @@ def subjects(items: list[plan.Item], key: str) -> list[str]:
 def test_the_planned_list_is_keys_times_population(nodes):
     people = population(nodes)
     items = planned(nodes)
-    assert {i.criterion for i in items} == {
-        key for key, c in LIMITS.criteria.items() if c.tier == "standard"
-    }
+    standard = {key: c for key, c in LIMITS.criteria.items() if c.tier == "standard"}
+    assert {i.criterion for i in items} == set(standard)
     assert len({i.key for i in items}) == len(items)
-    for key, criterion in LIMITS.criteria.items():
+    for key, criterion in standard.items():
         found = [i.subject for i in items if i.criterion == key]
         if criterion.per == "node":
             assert found == list(people.nodes), key
         if criterion.per == "cluster":
             assert found == ["cluster"], key
+
+
+def test_the_burnin_tier_is_the_standard_one_and_more():
+    more = {i.criterion for i in plan.planned_list(LIMITS, population(2), tier="burnin")}
+    added = more - {i.criterion for i in planned(2)}
+    assert {key.partition(".")[0] for key in added} == {"burnin"}
+    assert {LIMITS.criteria[key].tier for key in added} == {"burnin"}
 
 
 @pytest.mark.parametrize(

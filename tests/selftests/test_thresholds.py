@@ -134,6 +134,9 @@ BAD = {
     "unknown spread": ("spread: gemm", "spread: gem", [
         ":11: criteria.gemm.bf16.spread: no class 'gem' in spread:, did you mean 'gemm'?",
     ]),
+    "spread of a latency": ("    unit: us\n", "    unit: us\n    spread: gemm\n", [
+        "criteria.allreduce.latency.spread: goes with rates only: here a higher value is worse",
+    ]),
     "missing limit": ("expect: 660, fail_below: 605, ", "", [
         ":13: criteria.gemm.bf16.limits[0]: no limit; a row has exactly one of",
     ]),
