@@ -4,5 +4,6 @@ pytest_plugins = [
     "fixtures.options",
     "fixtures.session",
     "fixtures.measurements",
+    "fixtures.calibration",
     "reports.plugin",
 ]

@@ -1,6 +1,6 @@
-"""`python -m reports render RUN` and `judge RUN --thresholds T`: reports of a run that is over.
+"""`python -m reports render RUN`, `judge RUN --thresholds T`, `calibrate RUN RUN RUN`.
 
-Both start `pytest --cluster replay --from RUN` in a process of its own: the acceptance tests
+All start `pytest --cluster replay --from RUN` in a process of its own: the acceptance tests
 themselves judge the records, so there is one way to a verdict, not two.
 """
 
@@ -17,14 +17,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from fixtures.records import SCHEMA, RecordError, RunDirectory, read_json, write_json
 from reports.export import replace_file
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 RUNS = CHECKOUT / "reports" / "runs"
 
-BROKEN, USAGE = 3, 4
-"""Exit status for what went wrong inside, and for what the user gave, as pytest has them."""
+INCOMPLETE, BROKEN, USAGE = 2, 3, 4
+"""Exit status for too little, for what went wrong inside, and for what the user gave."""
+
+PROPOSAL = "proposal.yaml"
 
 RENDERED = ("report.html", "junit.xml", "results.csv")
 CONCLUDED = ("verdict.json", "good-nodes.txt", "bad-nodes.txt")
@@ -51,8 +55,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--thresholds", type=Path, required=True, metavar="T", help="the limits to judge by"
     )
     judge_.add_argument("--run-dir", type=Path, metavar="DIR", help="where to write")
+    calibrate_ = commands.add_parser("calibrate", help="propose limits from runs of one fleet")
+    calibrate_.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run directories")
+    calibrate_.add_argument(
+        "--out", type=Path, default=Path("proposal.yaml"), metavar="FILE", help="where to write"
+    )
     options = parser.parse_args(argv)
     try:
+        if options.command == "calibrate":
+            return calibrate([run.resolve() for run in options.runs], options.out)
         source = options.run.resolve()
         run = _open(source)
         if options.command == "render":
@@ -90,6 +101,25 @@ def judge(source: Path, *, thresholds: Path, into: Path | None) -> int:
     made = made.absolute()
     verdict = _replay(source, made, f"--thresholds={thresholds.resolve()}")
     return _say(verdict, made / "report.html")
+
+
+def calibrate(runs: Sequence[Path], out: Path) -> int:
+    """Propose limits from runs: replay the newest aside, with the others to compare."""
+    started = {run: str(_open(run).get("created")) for run in runs}
+    newest = max(started, key=lambda run: started[run])
+    others = [f"--calibrate-with={run}" for run in started if run != newest]
+    with tempfile.TemporaryDirectory(prefix="acceptance-calibrate-") as temporary:
+        made = Path(temporary) / "run"
+        # Without others it must not look for any beside the newest.
+        _replay(newest, made, "--calibrate", *(others or [f"--calibrate-with={newest}"]))
+        if not (made / PROPOSAL).exists():
+            raise Refused("the replay left no proposal", BROKEN)
+        replace_file(out, (made / PROPOSAL).read_bytes())
+    print(f"proposal {out}")
+    text = out.read_text(encoding="utf-8")
+    for line in text.split("#\n")[0].splitlines()[1:]:
+        print(f"  {line.removeprefix('# ')}")
+    return 0 if yaml.safe_load(text)["proposal"]["limits"] else INCOMPLETE
 
 
 def _open(source: Path) -> dict[str, Any]:

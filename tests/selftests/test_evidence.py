@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fixtures import earlier
+from fixtures import evidence as evidence_module
 from fixtures.evidence import Evidence, judge_item, siblings_of
 from fixtures.records import Record, RecordError, RunDirectory, append_line, assemble, read_lines
 from fixtures.thresholds import Thresholds
@@ -151,6 +152,23 @@ def test_reasons_of_another_run_or_session_do_not_count(limits, directory):
     append_line(directory.missing, missing("old"))
     append_line(directory.missing, missing("foreign", nonce="f" * 32))
     assert "the run ended" in judged(limits, directory, missing_from=1).reason
+
+
+def test_a_reason_that_comes_later_is_seen_and_the_file_is_read_once_a_change(
+    directory, monkeypatch
+):
+    reads: list[Path] = []
+    real = evidence_module.read_lines
+    monkeypatch.setattr(evidence_module, "read_lines", lambda p: (reads.append(p), real(p))[1])
+    evidence = Evidence(directory, NONCE)
+    assert evidence.get("gemm", "worker0") is None
+    for said in ("job 42", "job 43"):
+        append_line(directory.missing, missing(said))
+        for _ in range(5):
+            found = evidence.get("gemm", "worker0")
+            assert isinstance(found, dict)
+            assert found["reason"] == said
+    assert len(reads) == 2
 
 
 def test_the_newest_attempt_counts(limits, directory):

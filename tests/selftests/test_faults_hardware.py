@@ -10,30 +10,22 @@ import pytest
 
 from fixtures.sandbox import Sandbox, emulation
 from tests.selftests import faults, faults_hardware
+from tests.selftests.cluster import refuse
 from tests.selftests.faults import Fault
 
 pytestmark = [pytest.mark.cpu, pytest.mark.slow]
 
 
-def refuse(request: pytest.FixtureRequest) -> None:
-    """Skip with the reason where there can be no emulated hardware; fail where there must be."""
-    refusal = Sandbox.refusal() or emulation.refusal()
-    if refusal:
-        if request.config.getoption("--require-sandbox", default=False):
-            pytest.fail(f"--require-sandbox: {refusal}")
-        pytest.skip(refusal)
-
-
 @pytest.fixture(scope="module")
 def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
-    refuse(request)
+    refuse(request, Sandbox.refusal() or emulation.refusal())
     with Sandbox.up(nodes=2, gpus=2) as up:
         yield up
 
 
 @pytest.fixture(scope="module")
 def three(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
-    refuse(request)
+    refuse(request, Sandbox.refusal() or emulation.refusal())
     with Sandbox.up(nodes=3, gpus=1) as up:
         yield up
 

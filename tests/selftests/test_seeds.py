@@ -1,0 +1,266 @@
+"""Two published acceptances of an H100 cluster: their limits and figures through this judge."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fixtures import scaling, thresholds
+from fixtures.errors import ConfigError
+from fixtures.limits import Limit
+from fixtures.records import Measurement, Record
+from fixtures.thresholds import Thresholds
+from fixtures.verdict import Case, Outcome, Verdict, judge
+from tests.selftests import support
+from tests.selftests.support import CHECKOUT, SHIPPED
+
+pytestmark = pytest.mark.cpu
+
+SEEDS = CHECKOUT / "docs" / "examples" / "thresholds-seed-h100.yaml"
+H100 = {
+    "name": "NVIDIA H100 80GB HBM3", "model": "NVIDIA H100 80GB HBM3", "power_limit": "default",
+    "memory_clock_mhz": 2619, "memory_bus_bits": 5120,
+}  # fmt: skip
+NODES = ("gpu-node-0", "gpu-node-1")
+NVLINK = {"nvls": True, "sharp": False, "domains": 1, "gpus_per_domain": 8}
+TWO_NODES = {**NVLINK, "domains": 2}
+
+
+@pytest.fixture(scope="module")
+def limits() -> Thresholds:
+    return thresholds.load(SEEDS)
+
+
+def judged(
+    limits: Thresholds,
+    key: str,
+    figure: float,
+    *,
+    nodes: tuple[str, ...] = NODES,
+    **conditions: Any,
+) -> Verdict:
+    """A criterion of 8 H100 a node, all of which show the one figure that was published."""
+    criterion = limits.criteria[key]
+    checks = {"batches": 20.0, "overlap": 1.0, "operand_std": 1.0, "relative_error": 1e-5}
+    m = Measurement(
+        metric=criterion.metric, unit=criterion.unit, samples=[figure] * 20, at=dict(criterion.at),
+        conditions=conditions, checks=checks,
+    )  # fmt: skip
+    ranks = [support.rank(k, nodes[k // 8], m, gpus=8, **H100) for k in range(8 * len(nodes))]
+    record: Record = support.record(*ranks, workload=criterion.workload, placement="all")
+    facts = {
+        "model": "H100 SXM", "nodes": len(nodes), "gpus": len(ranks), "gpus_per_node": 8,
+        "nics_per_node": 8, "nic_gbps": 400.0, **criterion.at,
+    }  # fmt: skip
+    if criterion.workload == "gemm":
+        facts["dtype"] = criterion.metric
+    case = Case(
+        criterion=criterion, subject="cluster", nodes=nodes, together=nodes, devices=len(ranks),
+        facts=facts, record=record,
+    )  # fmt: skip
+    return judge(case, limits)
+
+
+TABLE = [
+    # what they measured
+    ("allreduce.cluster.1GiB", 434.99, TWO_NODES, Outcome.PASS),
+    ("allreduce.cluster.1GiB", 435.91, TWO_NODES, Outcome.PASS),
+    ("allreduce.pair.1GiB", 434.99, TWO_NODES, Outcome.PASS),
+    ("allreduce.node.1GiB", 442.21, NVLINK, Outcome.PASS),
+    ("allreduce.node.1GiB", 442.28, NVLINK, Outcome.PASS),
+    ("gemm.bf16", 730.97, {}, Outcome.PASS),
+    ("hbm.copy", 3020, {}, Outcome.PASS),
+    ("training.throughput", 137_162 / 16, {}, Outcome.PASS),
+    ("training.finetuning", 136_970 / 16, {}, Outcome.PASS),
+    # just below what they wanted
+    ("allreduce.cluster.1GiB", 349.9, TWO_NODES, Outcome.FAIL),
+    ("allreduce.cluster.8GiB", 349.9, TWO_NODES, Outcome.FAIL),
+    ("allreduce.pair.1GiB", 349.9, TWO_NODES, Outcome.FAIL),
+    ("allreduce.node.1GiB", 399.9, NVLINK, Outcome.FAIL),
+    ("allreduce.node.8GiB", 399.9, NVLINK, Outcome.FAIL),
+    ("gemm.bf16", 699, {}, Outcome.FAIL),
+    ("hbm.copy", 2499, {}, Outcome.FAIL),
+    ("training.throughput", 499, {}, Outcome.FAIL),
+    ("training.finetuning", 1999, {}, Outcome.FAIL),
+    ("training.scaling", 89.9, {}, Outcome.FAIL),
+    ("training.scaling", 97.3, {}, Outcome.PASS),
+    # above what eight NVLinks or sixteen NICs of 400 Gbit/s can carry, and what 16 GPUs can gain
+    ("allreduce.cluster.1GiB", 800, TWO_NODES, Outcome.NOT_MEASURED),
+    ("allreduce.node.1GiB", 720, NVLINK, Outcome.NOT_MEASURED),
+    ("hbm.copy", 3500, {}, Outcome.NOT_MEASURED),
+    ("training.scaling", 120, {}, Outcome.NOT_MEASURED),
+]
+
+
+@pytest.mark.parametrize(("key", "figure", "conditions", "outcome"), TABLE)
+def test_figures_get_the_verdict_that_arithmetic_demands(limits, key, figure, conditions, outcome):
+    nodes = NODES[:1] if limits.criteria[key].per == "node" else NODES
+    verdict = judged(limits, key, figure, nodes=nodes, **conditions)
+    assert verdict.outcome is outcome, verdict.line
+    if outcome is not Outcome.NOT_MEASURED:
+        assert verdict.value == pytest.approx(figure)
+        assert f"[{'guide' if key in GUIDE else '16gpu'}]" in source(limits, key)
+
+
+GUIDE = ("gemm.bf16", "hbm.copy", "allreduce.node.1GiB", "allreduce.node.8GiB")
+
+
+def source(limits: Thresholds, key: str) -> str:
+    return next(r.source or "" for r in limits.criteria[key].limits if "H100 SXM" in r.model)
+
+
+def test_their_training_does_not_scale(limits):
+    """8 GPUs did 331,842 tokens/s and 16 did 136,970; what is called 98 % is of bandwidths."""
+    share = scaling.efficiency(136_970, 16, 331_842, 8)
+    assert share == pytest.approx(20.6, abs=0.05)
+    verdict = judged(limits, "training.scaling", share)
+    assert verdict.outcome is Outcome.FAIL
+    assert verdict.limit == ">= 90"
+    assert verdict.margin == pytest.approx(-0.77, abs=0.005)
+    assert pytest.approx(0.98, abs=0.005) == 434.99 / 442.21
+
+
+def test_scaling_is_of_the_rate_a_gpu():
+    assert scaling.efficiency(200, 16, 100, 8) == 100
+    assert scaling.efficiency(100, 16, 100, 8) == 50
+
+
+@pytest.mark.parametrize("given", [(0, 16, 1, 8), (1, 8, 1, 8), (1, 16, 0, 8), (1, 4, 1, 8)])
+def test_scaling_of_nothing_is_an_error(given):
+    with pytest.raises(ValueError, match="GPUs against"):
+        scaling.efficiency(*given)
+
+
+def of_other_models(rows: tuple[Limit, ...]) -> list[Limit]:
+    """The rows of a criterion without what they say of H100 SXM."""
+    others = [tuple(m for m in row.model if m != "H100 SXM") for row in rows]
+    return [
+        row.model_copy(update={"model": models})
+        for row, models in zip(rows, others, strict=True)
+        if models or not row.model
+    ]
+
+
+def test_everything_else_is_as_shipped(limits):
+    shipped = thresholds.load(SHIPPED)
+    changed = set()
+    for key, criterion in shipped.criteria.items():
+        found = limits.criteria[key]
+        assert of_other_models(found.limits) == of_other_models(criterion.limits), key
+        assert dataclasses.replace(found, limits=criterion.limits) == criterion
+        if found.limits != criterion.limits:
+            changed.add(key.rpartition(".")[0] if key[-1] == "B" else key)
+    assert changed == {"gemm.bf16", "allreduce.node", "allreduce.pair", "allreduce.cluster"}
+    more = set(limits.criteria) - set(shipped.criteria)
+    assert {limits.criteria[key].tier for key in more} == {"optional"}
+
+
+@pytest.mark.parametrize("backend", ["local", "sandbox"])
+def test_a_run_can_be_collected_with_them(backend):
+    shipped, seeds = (
+        support.run_pytest(
+            "--collect-only", "-q", "-m", "multinode", f"--cluster={backend}", *more,
+        ).stdout.splitlines()
+        for more in ((), (f"--thresholds={SEEDS}",))
+    )  # fmt: skip
+    assert len(seeds) > 50
+    assert seeds[:-1] == shipped[:-1]
+
+
+# --- a file of limits on top of another
+
+
+def laid(tmp_path: Path, text: str, base: str = support.LIMITS) -> Thresholds:
+    (tmp_path / "base.yaml").write_text(base)
+    path = tmp_path / "own.yaml"
+    path.write_text(f"schema: 1\nbase: base.yaml\n{text}")
+    return thresholds.load(path)
+
+
+def test_a_file_with_a_base_changes_what_it_says_and_nothing_else(tmp_path):
+    plain = support.load(tmp_path)
+    found = laid(
+        tmp_path,
+        "criteria:\n  gemm.bf16:\n    limits:\n"
+        "      - {model: [H200 SXM, B200], expect: 700, fail_below: 690, source: mine}\n"
+        "waivers:\n"
+        "  - {criterion: gemm.bf16, node: n, owner: o, reason: r, expires: '2027-01-01'}\n",
+    )
+    assert set(found.criteria) == set(plain.criteria)
+    changed = [k for k in plain.criteria if found.criteria[k] != plain.criteria[k]]
+    assert changed == ["gemm.bf16"]
+    assert [row.model for row in found.criteria["gemm.bf16"].limits] == [
+        ("H200 SXM", "B200"), ("L40S",),
+    ]  # fmt: skip
+    assert found.criteria["gemm.bf16"].limit_for({"model": "H200 SXM"}).source == "mine"
+    assert [w.node for w in found.waivers] == ["n", "waived"]
+    assert found.cluster == plain.cluster
+    assert found.spread == plain.spread
+
+
+def test_rows_without_a_model_replace_all(tmp_path):
+    found = laid(
+        tmp_path,
+        "criteria:\n  gemm.spread:\n    limits:\n"
+        "      - {expect: 1, fail_above: 2, source: mine}\n",
+    )
+    assert len(found.criteria["gemm.spread"].limits) == 1
+
+
+def test_the_hash_is_of_both_files(tmp_path):
+    first = laid(tmp_path, "")
+    assert first.sha256 != laid(tmp_path, "waivers: []\n").sha256
+    assert first.sha256 != laid(tmp_path, "", support.LIMITS + "\n# changed\n").sha256
+    assert first.sha256 == laid(tmp_path, "").sha256
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("spread: {}\n", "own.yaml:3: spread: unknown key 'spread'"),
+        ("criteria:\n  gemm.bf61: {limits: []}\n", "own.yaml:4: .*did you mean 'gemm.bf16'"),
+        (
+            "criteria:\n  gemm.bf16: {tier: optional, limits: []}\n",
+            "own.yaml:4: .*only its `limits:`",
+        ),
+        ("criteria:\n  gemm.bf16: {limits: 3}\n", "own.yaml:4: .*only its `limits:`"),
+        ("criteria: 3\n", "own.yaml:3: criteria: expected a mapping"),
+        ("waivers: 3\n", "own.yaml:3: waivers: expected a list"),
+        (
+            "criteria:\n  gemm.bf16:\n    limits:\n      - {model: H200 SXM, fail_below: 1}\n",
+            "own.yaml:6: .*source",
+        ),
+        ("criteria:\n  a.b: {id: A1, title: t}\n", "own.yaml:4: criteria.a.b: missing key"),
+    ],
+)
+def test_what_a_file_with_a_base_cannot_say_is_one_clean_line(tmp_path, text, said):
+    with pytest.raises(ConfigError, match=said):
+        laid(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("schema: 1\nbase: base.yaml\n", "own.yaml:2: base: base.yaml is no whole file"),
+        ("schema: 1\ncriterias: {}\n", "base.yaml:2: unknown key 'criterias'"),
+        ("3\n", "own.yaml:2: base: base.yaml is no whole file"),
+    ],
+)
+def test_a_base_must_be_a_whole_and_valid_file(tmp_path, text, said):
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        laid(tmp_path, "", text)
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [("3", "own.yaml:2: base: expected the name of a file"), ("none.yaml", "cannot be read")],
+)
+def test_a_base_is_a_file(tmp_path, named, said):
+    path = tmp_path / "own.yaml"
+    path.write_text(f"schema: 1\nbase: {named}\n")
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        thresholds.load(path)
