@@ -38,7 +38,7 @@ def judged(key: str, found: Record, *, model: str = "H200 SXM") -> Verdict:
     """The verdict on a record of worker0 by the shipped limits, as a run of one node gives it."""
     people = support.population(1, len(found.ranks), model)
     item = support.item(key, LIMITS, people, "worker0")
-    siblings = sibling_values(LIMITS.criteria[key], found, ["worker0"])
+    siblings = sibling_values(LIMITS.criteria[key], found, ["worker0"], "worker0")
     return judge_item(item, found, thresholds=LIMITS, population=people, siblings=siblings)
 
 

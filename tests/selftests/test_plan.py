@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 from dataclasses import replace
 
 import pytest
@@ -241,13 +242,12 @@ def keys_of_tests() -> dict[str, list[str]]:
     """Every key that an acceptance test is marked with, and by which tests."""
     found: dict[str, list[str]] = {}
     for path in sorted((CHECKOUT / "tests").glob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.FunctionDef):
-                continue
-            for mark in node.decorator_list:
-                if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.criterion":
-                    for key in map(ast.literal_eval, mark.args):
-                        found.setdefault(key, []).append(f"{path.name}::{node.name}")
+        module = importlib.import_module(f"tests.{path.stem}")
+        for name, function in vars(module).items():
+            for mark in getattr(function, "pytestmark", []) if name.startswith("test_") else []:
+                if mark.name == "criterion":
+                    for key in mark.args:
+                        found.setdefault(key, []).append(f"{path.name}::{name}")
     return found
 
 
