@@ -23,7 +23,7 @@ DEPENDENCIES = $(PY) -c 'import sys, tomllib; p = tomllib.load(open("pyproject.t
 # Without cached bytecode each start of pytest costs two more seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: accept test lint format bench bench-gpu soak drills setup sandbox-packages clean
+.PHONY: accept test lint format bench bench-gpu soak soak-gpu drills setup sandbox-packages clean
 
 accept: $(READY) sandbox-packages ## accept this cluster; without Slurm, a sandbox on this host
 	@$(PY) -m fixtures.accept $(ARGS)
@@ -46,6 +46,9 @@ bench: $(READY_DEV) sandbox-packages ## figures: overhead, collection, sandbox s
 
 bench-gpu: $(READY) ## our figures beside nccl-tests' and nvbandwidth's, on GPUs
 	$(PY) -m tests.bench_gpu $(ARGS)
+
+soak-gpu: $(READY) ## healthy GPUs pass every time, a slowed one is named every time
+	$(PY) -m tests.soak_gpu $(ARGS)
 
 soak: $(READY_DEV) sandbox-packages ## what takes long: every point of interruption, repeated runs
 	$(PY) -m pytest -m "cpu and slow" $(ARGS)

@@ -30,7 +30,7 @@ from fixtures.workloads import crosscheck
 from tests.bench import machine
 
 MIB = 1 << 20
-TIMEOUT_S = 300
+TIMEOUT_S = 3600
 
 TOOLS = {
     "allreduce": ("all_reduce_perf", True),
@@ -45,9 +45,10 @@ NVBANDWIDTH = {
     "h2d": ("host_to_device_memcpy_ce", 1.0),
     "d2h": ("device_to_host_memcpy_ce", 1.0),
     "p2p": ("device_to_device_memcpy_write_ce", 1.0),
-    "copy": ("device_local_copy", 2.0),
+    "copy": ("device_local_copy -b 16384", 2.0),
 }
-"""nvbandwidth's test, and what its figure is multiplied by: its local copy counts bytes once."""
+"""nvbandwidth's test, and what its figure is multiplied by: its local copy counts bytes once. It
+copies 512 MiB by default; within a GPU both take 16 GiB."""
 
 
 @dataclass
@@ -146,7 +147,7 @@ def copies(figures: dict[str, Figure], gpus: int) -> None:
         "h2d": ("hostcopy", "h2d"), "d2h": ("hostcopy", "d2h"), "p2p": ("p2p", "write"),
         "copy": ("memory", "copy"),
     }  # fmt: skip
-    lines = _by_hand(gpus, ["memory", "hostcopy", "p2p"], {})
+    lines = by_hand(gpus, ["memory", "hostcopy", "p2p"], {})
     for name, (workload, metric) in wanted.items():
         values = [
             statistics.median(m["samples"])
@@ -160,8 +161,8 @@ def copies(figures: dict[str, Figure], gpus: int) -> None:
     if shutil.which("nvbandwidth") is None:
         return
     for name, (test, factor) in NVBANDWIDTH.items():
-        said = _run(["nvbandwidth", "-t", test])
-        values = [float(x) for x in re.findall(r"(?<= )\d+\.\d+", said.split("SUM")[0])]
+        said = _run(["nvbandwidth", "-t", *test.split()]).partition("bandwidth (GB/s)")[2]
+        values = [float(x) for x in re.findall(r"\d+\.\d+", said.partition("SUM")[0])]
         figures[f"{name} (mean over GPUs)"].theirs.append(factor * statistics.fmean(values))
 
 
@@ -170,7 +171,7 @@ def _tables(
 ) -> dict[str, list[dict[str, Any]]]:
     """Each workload's table, with the mean over ranks of the times."""
     found: dict[str, list[dict[str, Any]]] = {}
-    lines = _by_hand(gpus, names, params)
+    lines = by_hand(gpus, names, params)
     for name in names:
         tables = [line["facts"]["table"] for line in lines if line["workload"] == name]
         found[name] = []
@@ -199,19 +200,32 @@ def _nccl_tests(
     return crosscheck.rows(_run([*command, *more]), in_place=in_place)
 
 
-def _by_hand(gpus: int, names: Iterable[str], params: Mapping[str, Any]) -> list[dict[str, Any]]:
+def by_hand(
+    gpus: int,
+    names: Iterable[str],
+    params: Mapping[str, Any],
+    *,
+    metrics: Iterable[str] = (),
+    out: Path | None = None,
+    repeat: int | None = None,
+) -> list[dict[str, Any]]:
     """The result lines of workloads that torchrun starts, one a rank and workload."""
     with tempfile.TemporaryDirectory(prefix="acceptance-bench-") as folder:
+        into = out or Path(folder)
         command = [
             sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={gpus}",
-            "-m", "fixtures.workloads", *names, "--out", folder,
+            "-m", "fixtures.workloads", *names, "--out", str(into),
         ]  # fmt: skip
         for name, value in params.items():
             command += ["--param", f"{name}={value}"]
+        if wanted := ",".join(metrics):
+            command += ["--metrics", wanted]
+        if repeat is not None:
+            command += ["--repeat", str(repeat)]
         _run(command)
         return [
             line
-            for path in sorted(RunDirectory(Path(folder)).jobs.glob("*/rank*.jsonl"))
+            for path in sorted(RunDirectory(into).jobs.glob("*/rank*.jsonl"))
             for line in read_lines(path)
             if line["event"] == "result"
         ]

@@ -526,3 +526,24 @@ def test_watchdog_shows_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     while len(lines) < 2 and time.monotonic() < end:
         time.sleep(0.01)
     assert lines[:2] == [{"event": "alive"}] * 2
+
+
+def test_by_hand_repeats_into_directories_of_their_own(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    torchrun += ["--master-port", str(free_port()), "-m", "fixtures.workloads"]
+    torchrun += ["gemm", "broadcast", "--cpu", "--out", str(out), "--repeat", "2"]
+    torchrun += ["--metrics", "fp32,errors", "--param", "gemm.size=128"]
+    torchrun += ["--param", "gemm.soak_s=0.01", "--param", "gemm.window_s=0.1"]
+    torchrun += ["--param", "broadcast.max_size=4096"]
+    subprocess.run(
+        torchrun, cwd=ROOT, check=True, capture_output=True, timeout=LIMIT_S,
+        env=clean_environment(),
+    )  # fmt: skip
+    runs = [records.read_json(out / k / "run.json") for k in ("1", "2")]
+    assert runs[0]["nonce"] != runs[1]["nonce"]
+    for k in ("1", "2"):
+        lines = list(records.read_lines(out / k / "jobs" / "gemm-broadcast" / "rank1.jsonl"))
+        results = {x["workload"]: x["measurements"] for x in lines if x["event"] == "result"}
+        assert [m["metric"] for m in results["gemm"]] == ["fp32"]
+        assert [m["metric"] for m in results["broadcast"]] == ["errors"]

@@ -1,0 +1,188 @@
+"""`make soak-gpu`: does a healthy GPU pass every time, and is a slowed one named every time?
+
+python -m tests.soak_gpu [--rounds 20] [--duty 0.06 0.14] [--json FILE]
+
+Rounds of bf16, HBM, host and GPU-to-GPU copies on GPUs that are left alone, then rounds of bf16 with
+a neighbour process on GPU 0 that computes a part of the time. Every round is judged by the acceptance
+tests themselves (`--cluster replay`); nothing is asserted, the table says what came out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from fixtures.records import read_json, write_json
+from tests.bench import machine
+from tests.bench_gpu import by_hand
+
+COMPUTE = ("gemm.bf16", "gemm.bf16_per_ghz")
+HEALTHY = (*COMPUTE, "memory.copy", "hostcopy.h2d", "p2p.write")
+JUDGES = 8
+"""Replays at a time: they use no GPU."""
+
+NEIGHBOUR = """
+import sys, time
+import torch
+duty, period = float(sys.argv[1]), 0.05
+a = torch.randn(4096, 4096, device="cuda:0", dtype=torch.bfloat16)
+a @ a
+torch.cuda.synchronize()
+print("ready", flush=True)
+while True:
+    begun = time.perf_counter()
+    while time.perf_counter() - begun < duty * period:
+        a @ a
+        torch.cuda.synchronize()
+    time.sleep(max(0.0, period - (time.perf_counter() - begun)))
+"""
+
+
+@dataclass
+class Series:
+    """Rounds under one condition."""
+
+    name: str
+    duty: float
+    criteria: tuple[str, ...]
+    outcomes: list[dict[str, str]] = field(default_factory=list)
+    """Outcome by criterion, of each round; a FAIL with the GPU that was named."""
+    rates: list[float] = field(default_factory=list)
+    """bf16 TFLOPS of GPU 0."""
+
+    def count(self, wanted: str) -> int:
+        """Rounds in which some criterion had this outcome."""
+        return sum(any(o.startswith(wanted) for o in r.values()) for r in self.outcomes)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure everything, then judge everything."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak_gpu", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--duty", type=float, nargs="*", default=[0.06, 0.14])
+    parser.add_argument("--duty-rounds", type=int, default=20)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args(arguments)
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
+    if not (gpus := len(listed.stdout.splitlines())):
+        print("no NVIDIA GPUs here", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory(prefix="acceptance-soak-") as folder:
+        root = Path(folder)
+        found = [healthy(root / "healthy", gpus, options.rounds)]
+        for duty in options.duty:
+            found.append(slowed(root / f"duty{duty}", gpus, options.duty_rounds, duty))
+        for series, out, rounds in found:
+            judge(series, out, rounds)
+    shown = [series for series, _, _ in found]
+    show(shown)
+    if options.json:
+        write_json(options.json, {"machine": machine(), "series": [asdict(s) for s in shown]})
+    return 0
+
+
+def healthy(out: Path, gpus: int, rounds: int) -> tuple[Series, Path, int]:
+    """Everything that can be measured in seconds, on GPUs that are hot."""
+    names = ["gemm", "memory", "hostcopy"] + (["p2p"] if gpus > 1 else [])
+    criteria = tuple(c for c in HEALTHY if c.split(".")[0] in names)
+    metrics = ["bf16", "bf16_per_ghz", "copy", "h2d"] + (["write"] if gpus > 1 else [])
+    by_hand(gpus, ["gemm"], {"soak_s": 30}, metrics=["bf16"])
+    if rounds:
+        by_hand(gpus, names, {"gemm.soak_s": 2}, metrics=metrics, out=out, repeat=rounds)
+    return Series("left alone", 0, criteria), out, rounds
+
+
+def slowed(out: Path, gpus: int, rounds: int, duty: float) -> tuple[Series, Path, int]:
+    """bf16 with a neighbour on GPU 0."""
+    with subprocess.Popen(
+        [sys.executable, "-c", NEIGHBOUR, str(duty)], stdout=subprocess.PIPE, text=True
+    ) as neighbour:
+        try:
+            assert neighbour.stdout is not None
+            neighbour.stdout.readline()  # it is at work
+            by_hand(gpus, ["gemm"], {"soak_s": 2}, metrics=["bf16", "bf16_per_ghz"], out=out,
+                    repeat=rounds)  # fmt: skip
+        finally:
+            neighbour.kill()
+    return Series(f"neighbour {duty:.0%} of the time", duty, COMPUTE), out, rounds
+
+
+def judge(series: Series, out: Path, rounds: int) -> None:
+    """Each round by the acceptance tests, through replay."""
+    with ThreadPoolExecutor(JUDGES) as pool:
+        verdicts = list(pool.map(_replayed, [out / str(k) for k in range(1, rounds + 1)]))
+    for verdict, run in zip(verdicts, [out / str(k) for k in range(1, rounds + 1)], strict=True):
+        rows = {c["criterion"]: c for c in verdict["criteria"]}
+        series.outcomes.append({key: _short(rows.get(key)) for key in series.criteria})
+        lines = (run / "jobs").glob("*/rank0.jsonl")
+        series.rates += [rate for path in lines for rate in _bf16(path)]
+
+
+def _replayed(run: Path) -> dict[str, Any]:
+    into = run.parent / f"{run.name}-judged"
+    command = [
+        sys.executable, "-m", "pytest", "-q", "-m", "singlenode", "--cluster", "replay",
+        f"--from={run}", f"--run-dir={into}", "-p", "no:cacheprovider",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if not (into / "verdict.json").exists():
+        raise SystemExit(f"{' '.join(command)}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    verdict: dict[str, Any] = read_json(into / "verdict.json")
+    return verdict
+
+
+def _short(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "NOT_MEASURED (no row)"
+    if row["outcome"] == "FAIL":
+        return f"FAIL gpu{(row['worst'] or {}).get('gpu')} {row['value']:.4g}"
+    return row["outcome"] if row["outcome"] == "PASS" else f"{row['outcome']} {row['reason'][:80]}"
+
+
+def _bf16(path: Path) -> list[float]:
+    from fixtures.records import read_lines
+
+    return [
+        statistics.median(m["samples"])
+        for line in read_lines(path)
+        if line["event"] == "result" and line["workload"] == "gemm"
+        for m in line["measurements"]
+        if m["metric"] == "bf16"
+    ]
+
+
+def show(found: list[Series]) -> None:
+    """One line a condition."""
+    calm = statistics.median(found[0].rates) if found[0].rates else None
+    table = Table(title="rounds, judged one by one")
+    for name in ("condition", "rounds", "slowed by", "FAIL", "gpu0 named", "NOT_MEASURED"):
+        table.add_column(name, justify="left" if name == "condition" else "right")
+    for series in found:
+        lost = [100 * (1 - rate / calm) for rate in series.rates] if calm else []
+        shown = f"{min(lost):.1f} to {max(lost):.1f} %" if lost else "-"
+        table.add_row(
+            series.name, str(len(series.outcomes)), shown, str(series.count("FAIL")),
+            str(series.count("FAIL gpu0")), str(series.count("NOT_MEASURED")),
+        )  # fmt: skip
+    Console(width=None if sys.stdout.isatty() else 140).print(table)
+    for series in found:
+        for number, (outcomes, rate) in enumerate(zip(series.outcomes, series.rates, strict=False)):
+            print(f"{series.name} {number + 1}: {rate:.1f} TFLOPS {outcomes}")
+
+
+if __name__ == "__main__":
+    began = time.time()
+    status = main()
+    print(f"{time.time() - began:.0f} s", file=sys.stderr)
+    sys.exit(status)
