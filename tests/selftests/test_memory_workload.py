@@ -215,7 +215,7 @@ SLOW = """
 def plant():
     honest = workload.Arrays.fill
     def fill(self):
-        for _ in range(6):
+        for _ in range(20):
             honest(self)
     workload.Arrays.fill = fill
 """
@@ -223,7 +223,7 @@ def plant():
 
 def test_a_slow_device_among_four_is_named(tmp_path):
     # Small arrays: a batch of the slow one stays short beside the window, however busy the host.
-    found = job_with(tmp_path, "memory", SLOW, ["fill"], 4, size=16 * memory.MIB)
+    found = job_with(tmp_path, "memory", SLOW, ["fill"], 4, size=4 * memory.MIB)
     verdict = judged("memory.fill", found, model="cpu")
     assert verdict.outcome is Outcome.FAIL, verdict.line
     assert (verdict.worst["node"], verdict.worst["gpu"]) == ("worker0", 1)
