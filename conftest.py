@@ -2,6 +2,7 @@
 
 pytest_plugins = [
     "fixtures.options",
+    "fixtures.collection",
     "fixtures.session",
     "fixtures.measurements",
     "fixtures.calibration",
