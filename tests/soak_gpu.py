@@ -2,9 +2,9 @@
 
 python -m tests.soak_gpu [--rounds 20] [--duty 0.06 0.14] [--json FILE]
 
-Rounds of bf16, HBM, host and GPU-to-GPU copies on GPUs that are left alone, then rounds of bf16 with
-a neighbour process on GPU 0 that computes a part of the time. Every round is judged by the acceptance
-tests themselves (`--cluster replay`); nothing is asserted, the table says what came out.
+Rounds of bf16, HBM, host and GPU-to-GPU copies on GPUs that are left alone, then rounds of bf16
+with a neighbour process on GPU 0 that computes a part of the time. Every round is judged by the
+acceptance tests themselves (`--cluster replay`); nothing is asserted, the table says what came out.
 """
 
 from __future__ import annotations
