@@ -1,6 +1,6 @@
-"""`python -m reports render RUN`, `judge RUN --thresholds T`, `calibrate RUN RUN RUN`.
+"""`python -m reports render RUN`, `judge RUN --thresholds T`, `tables RUN`, `calibrate RUN RUN RUN`.
 
-All start `pytest --cluster replay --from RUN` in a process of its own: the acceptance tests
+All but `tables` start `pytest --cluster replay --from RUN` in a process of its own: the acceptance tests
 themselves judge the records, so there is one way to a verdict, not two.
 """
 
@@ -21,6 +21,7 @@ import yaml
 
 from fixtures.records import SCHEMA, RecordError, RunDirectory, read_json, write_json
 from reports.export import replace_file
+from reports.tables import records_of, table
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 RUNS = CHECKOUT / "reports" / "runs"
@@ -49,7 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     render_ = commands.add_parser("render", help="write report, JUnit and CSV into RUN again")
     judge_ = commands.add_parser("judge", help="judge RUN by other limits, in a new run directory")
-    for command in (render_, judge_):
+    tables_ = commands.add_parser("tables", help="print what RUN measured, as other tools do")
+    for command in (render_, judge_, tables_):
         command.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     judge_.add_argument(
         "--thresholds", type=Path, required=True, metavar="T", help="the limits to judge by"
@@ -68,10 +70,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         run = _open(source)
         if options.command == "render":
             return render(source, run)
+        if options.command == "tables":
+            return tables(source)
         return judge(source, thresholds=options.thresholds, into=options.run_dir)
     except Refused as error:
         print(f"reports: {error}", file=sys.stderr)
         return error.status
+
+
+def tables(source: Path) -> int:
+    """Collectives as nccl-tests prints them, memory and copies as nvbandwidth does."""
+    printed = [table(record) for record in records_of(RunDirectory(source))]
+    print("\n\n".join(filter(None, printed)) or "no collectives, memory or copies in this run")
+    return 0
 
 
 def render(source: Path, run: dict[str, Any]) -> int:

@@ -19,7 +19,7 @@ import pytest
 
 from fixtures.records import RecordError, RunDirectory, read_json, read_lines
 from fixtures.verdict import RunVerdict, Verdict
-from reports import banner, export, rows
+from reports import banner, export, rows, tables
 
 TITLE = "GPU cluster acceptance"
 
@@ -80,6 +80,14 @@ class Page:
             reporter = self._config.pluginmanager.getplugin("terminalreporter")
             if reporter is not None:
                 reporter.write_line(f"results.csv was not written: {error}")
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """With -v the tables of what was measured, as nccl-tests and nvbandwidth print theirs."""
+        if self._directory is None or self._config.get_verbosity() < 1:
+            return
+        for record in tables.records_of(self._directory):
+            if text := tables.table(record):
+                terminalreporter.write_line(f"\n{text}")
 
     # --- pytest-html
 

@@ -1,6 +1,6 @@
 """`make soak-gpu`: does a healthy GPU pass every time, and is a slowed one named every time?
 
-python -m tests.soak_gpu [--rounds 20] [--duty 0.06 0.14] [--json FILE]
+python -m tests.soak_gpu [--rounds 20] [--launches 4 8] [--json FILE]
 
 Rounds of bf16, HBM, host and GPU-to-GPU copies on GPUs that are left alone, then rounds of bf16
 with a neighbour process on GPU 0 that computes a part of the time. Every round is judged by the
@@ -35,16 +35,16 @@ JUDGES = 8
 NEIGHBOUR = """
 import sys, time
 import torch
-duty, period = float(sys.argv[1]), 0.05
-a = torch.randn(4096, 4096, device="cuda:0", dtype=torch.bfloat16)
+launches, period = int(sys.argv[1]), 0.1
+a = torch.randn(8192, 8192, device="cuda:0", dtype=torch.bfloat16)
 a @ a
 torch.cuda.synchronize()
 print("ready", flush=True)
 while True:
     begun = time.perf_counter()
-    while time.perf_counter() - begun < duty * period:
+    for _ in range(launches):
         a @ a
-        torch.cuda.synchronize()
+    torch.cuda.synchronize()
     time.sleep(max(0.0, period - (time.perf_counter() - begun)))
 """
 
@@ -54,7 +54,8 @@ class Series:
     """Rounds under one condition."""
 
     name: str
-    duty: float
+    launches: int
+    """Products of the neighbour every 0.1 s."""
     criteria: tuple[str, ...]
     outcomes: list[dict[str, str]] = field(default_factory=list)
     """Outcome by criterion, of each round; a FAIL with the GPU that was named."""
@@ -70,8 +71,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure everything, then judge everything."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak_gpu", description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--duty", type=float, nargs="*", default=[0.06, 0.14])
-    parser.add_argument("--duty-rounds", type=int, default=20)
+    parser.add_argument(
+        "--launches", type=int, nargs="*", default=[4, 8],
+        help="products of 8192 cubed (1.6 ms each) that the neighbour does every 0.1 s",
+    )  # fmt: skip
+    parser.add_argument("--neighbour-rounds", type=int, default=20)
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
@@ -81,8 +85,9 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="acceptance-soak-") as folder:
         root = Path(folder)
         found = [healthy(root / "healthy", gpus, options.rounds)]
-        for duty in options.duty:
-            found.append(slowed(root / f"duty{duty}", gpus, options.duty_rounds, duty))
+        for launches in options.launches:
+            into = root / f"neighbour{launches}"
+            found.append(slowed(into, gpus, options.neighbour_rounds, launches))
         for series, out, rounds in found:
             judge(series, out, rounds)
     shown = [series for series, _, _ in found]
@@ -99,23 +104,23 @@ def healthy(out: Path, gpus: int, rounds: int) -> tuple[Series, Path, int]:
     metrics = ["bf16", "bf16_per_ghz", "copy", "h2d"] + (["write"] if gpus > 1 else [])
     by_hand(gpus, ["gemm"], {"soak_s": 30}, metrics=["bf16"])
     if rounds:
-        by_hand(gpus, names, {"gemm.soak_s": 2}, metrics=metrics, out=out, repeat=rounds)
+        by_hand(gpus, names, {"gemm.soak_s": 1}, metrics=metrics, out=out, repeat=rounds)
     return Series("left alone", 0, criteria), out, rounds
 
 
-def slowed(out: Path, gpus: int, rounds: int, duty: float) -> tuple[Series, Path, int]:
+def slowed(out: Path, gpus: int, rounds: int, launches: int) -> tuple[Series, Path, int]:
     """bf16 with a neighbour on GPU 0."""
     with subprocess.Popen(
-        [sys.executable, "-c", NEIGHBOUR, str(duty)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", NEIGHBOUR, str(launches)], stdout=subprocess.PIPE, text=True
     ) as neighbour:
         try:
             assert neighbour.stdout is not None
             neighbour.stdout.readline()  # it is at work
-            by_hand(gpus, ["gemm"], {"soak_s": 2}, metrics=["bf16", "bf16_per_ghz"], out=out,
+            by_hand(gpus, ["gemm"], {"soak_s": 1}, metrics=["bf16", "bf16_per_ghz"], out=out,
                     repeat=rounds)  # fmt: skip
         finally:
             neighbour.kill()
-    return Series(f"neighbour {duty:.0%} of the time", duty, COMPUTE), out, rounds
+    return Series(f"neighbour, {launches} products in 0.1 s", launches, COMPUTE), out, rounds
 
 
 def judge(series: Series, out: Path, rounds: int) -> None:

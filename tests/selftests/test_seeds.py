@@ -46,6 +46,7 @@ def judged(
     """A criterion of 8 H100 a node, all of which show the one figure that was published."""
     criterion = limits.criteria[key]
     checks = {"batches": 20.0, "overlap": 1.0, "operand_std": 1.0, "relative_error": 1e-5}
+    checks |= {"wall_over_events": 1.0, "array_over_cache": 300.0, "wrong": 0.0}
     m = Measurement(
         metric=criterion.metric, unit=criterion.unit, samples=[figure] * 20, at=dict(criterion.at),
         conditions=conditions, checks=checks,
@@ -73,7 +74,7 @@ TABLE = [
     ("allreduce.node.1GiB", 442.21, NVLINK, Outcome.PASS),
     ("allreduce.node.1GiB", 442.28, NVLINK, Outcome.PASS),
     ("gemm.bf16", 730.97, {}, Outcome.PASS),
-    ("hbm.copy", 3020, {}, Outcome.PASS),
+    ("memory.copy", 3020, {}, Outcome.PASS),
     ("training.throughput", 137_162 / 16, {}, Outcome.PASS),
     ("training.finetuning", 136_970 / 16, {}, Outcome.PASS),
     # just below what they wanted
@@ -83,7 +84,7 @@ TABLE = [
     ("allreduce.node.1GiB", 399.9, NVLINK, Outcome.FAIL),
     ("allreduce.node.8GiB", 399.9, NVLINK, Outcome.FAIL),
     ("gemm.bf16", 699, {}, Outcome.FAIL),
-    ("hbm.copy", 2499, {}, Outcome.FAIL),
+    ("memory.copy", 2499, {}, Outcome.FAIL),
     ("training.throughput", 499, {}, Outcome.FAIL),
     ("training.finetuning", 1999, {}, Outcome.FAIL),
     ("training.scaling", 89.9, {}, Outcome.FAIL),
@@ -91,7 +92,7 @@ TABLE = [
     # above what eight NVLinks or sixteen NICs of 400 Gbit/s can carry, and what 16 GPUs can gain
     ("allreduce.cluster.1GiB", 800, TWO_NODES, Outcome.NOT_MEASURED),
     ("allreduce.node.1GiB", 720, NVLINK, Outcome.NOT_MEASURED),
-    ("hbm.copy", 3500, {}, Outcome.NOT_MEASURED),
+    ("memory.copy", 3500, {}, Outcome.NOT_MEASURED),
     ("training.scaling", 120, {}, Outcome.NOT_MEASURED),
 ]
 
@@ -106,7 +107,7 @@ def test_figures_get_the_verdict_that_arithmetic_demands(limits, key, figure, co
         assert f"[{'guide' if key in GUIDE else '16gpu'}]" in source(limits, key)
 
 
-GUIDE = ("gemm.bf16", "hbm.copy", "allreduce.node.1GiB", "allreduce.node.8GiB")
+GUIDE = ("gemm.bf16", "memory.copy", "allreduce.node.1GiB", "allreduce.node.8GiB")
 
 
 def source(limits: Thresholds, key: str) -> str:
