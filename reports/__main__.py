@@ -1,4 +1,4 @@
-"""`python -m reports render RUN`, `judge RUN --thresholds T`, `tables RUN`, `calibrate RUN RUN ...`.
+"""`python -m reports render RUN`, `judge RUN --thresholds T`, `tables RUN`, `calibrate RUN ...`.
 
 All but `tables` start `pytest --cluster replay --from RUN` in a process of its own: the acceptance
 tests themselves judge the records, so there is one way to a verdict, not two.

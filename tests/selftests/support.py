@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -247,7 +246,7 @@ def line(event: str, k: int, *, workload: str = "gemm", node: str = "worker0", *
 def result_line(k: int, *measurements: Measurement, **more: Any) -> Any:
     return line(
         "result", k, start=100.0, end=110.0, facts={}, device={"index": k, **H200},
-        measurements=[asdict(m) for m in measurements], provenance={}, **more,
+        measurements=[m.to_json() for m in measurements], provenance={}, **more,
     )  # fmt: skip
 
 
