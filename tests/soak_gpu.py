@@ -102,8 +102,8 @@ def healthy(out: Path, gpus: int, rounds: int) -> tuple[Series, Path, int]:
     names = ["gemm", "memory", "hostcopy"] + (["p2p"] if gpus > 1 else [])
     criteria = tuple(c for c in HEALTHY if c.split(".")[0] in names)
     metrics = ["bf16", "bf16_per_ghz", "copy", "h2d"] + (["write"] if gpus > 1 else [])
-    by_hand(gpus, ["gemm"], {"soak_s": 30}, metrics=["bf16"])
     if rounds:
+        by_hand(gpus, ["gemm"], {"soak_s": 30}, metrics=["bf16"])
         by_hand(gpus, names, {"gemm.soak_s": 1}, metrics=metrics, out=out, repeat=rounds)
     return Series("left alone", 0, criteria), out, rounds
 
