@@ -125,6 +125,65 @@ def slow_network(run: Recorded) -> Expected:
     return Expected("REJECTED", 1, "FAIL", "", frozenset(rows))
 
 
+OTHERS = ("allgather", "reducescatter", "alltoall", "broadcast", "sendrecv", "allreduce_ring")
+
+
+def slow_collectives(run: Recorded) -> Expected:
+    """All other collectives fifty times slower, in the nodes, over all of them, along the rails."""
+    rows: set[Row] = set()
+    for name in OTHERS:
+        _slow(run, [f"{name}@{where}.json" for where in (*run.nodes, "all")], "busbw")
+        rows |= {(f"{name}.node.16MiB", node) for node in run.nodes}
+        rows.add((f"{name}.cluster.16MiB", "cluster"))
+    _slow(run, ["rails@all.json"], "busbw")
+    gpus = run.run["population"]["gpus_per_node"]
+    rows |= {("rails.sendrecv.16MiB", f"rail{k}") for k in range(gpus)}
+    return Expected("REJECTED", 1, "FAIL", "", frozenset(rows))
+
+
+def slow_memory(run: Recorded) -> Expected:
+    """All four kinds of access to memory fifty times slower."""
+    kinds = ("copy", "triad", "read", "fill")
+    for kind in kinds:
+        _slow(run, [f"memory@{node}.json" for node in run.nodes], kind)
+    rows = frozenset((f"memory.{kind}", node) for kind in kinds for node in run.nodes)
+    return Expected("REJECTED", 1, "FAIL", "", rows)
+
+
+def corrupted_element(run: Recorded) -> Expected:
+    """One rank of one all-gather found one wrong element."""
+    node = run.nodes[-1]
+    name = f"allgather@{node}.json"
+    data = run.read(name)
+    rank = data["ranks"][-1]
+    for m in rank["measurements"]:
+        if m["metric"] == "errors":
+            m["value"], m["notes"] = 1, ["1 wrong at 4096 bytes"]
+    run.write(name, data)
+    rows = frozenset({("allgather.node.errors", node)})
+    return Expected("REJECTED", 1, "FAIL", "", rows, device=(rank["node"], rank["device"]["index"]))
+
+
+def through_host_memory(run: Recorded) -> Expected:
+    """NCCL went through the host's memory, as it does with NCCL_P2P_DISABLE=1."""
+    for node in run.nodes:
+        data = run.read(f"allreduce@{node}.json")
+        for rank in data["ranks"]:
+            for m in rank["measurements"]:
+                if m["metric"] == "transport":
+                    m["value"] = "SHM"
+        run.write(f"allreduce@{node}.json", data)
+    rows = frozenset(("allreduce.node.transport", node) for node in run.nodes)
+    return Expected("REJECTED", 1, "FAIL", "", rows)
+
+
+def low_clock_work(run: Recorded) -> Expected:
+    """One GPU does 6 % less in a clock cycle: what a neighbour process takes."""
+    device = run.scale("bf16_per_ghz", 0.94)
+    rows = frozenset({("gemm.bf16_per_ghz", device[0])})
+    return Expected("REJECTED", 1, "FAIL", "", rows, device=device)
+
+
 def _slow(run: Recorded, names: list[str], metric: str) -> None:
     for name in names:
         data = run.read(name)
@@ -239,7 +298,8 @@ def _unusable(name: str, reason: str) -> Expected:
 VARIANTS: dict[str, Callable[[Recorded], Expected]] = {
     change.__name__.replace("_", "-"): change
     for change in (
-        unchanged, slow_gpu, slow_gpu_spread, slow_workload, slow_network, above_ceiling,
+        unchanged, slow_gpu, slow_gpu_spread, slow_workload, slow_network, slow_collectives,
+        slow_memory, corrupted_element, through_host_memory, low_clock_work, above_ceiling,
         missing_node, other_nonce, unknown_schema, nan_text, truncated, lost_record, lost_rank,
     )
 }  # fmt: skip

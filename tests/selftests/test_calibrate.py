@@ -178,7 +178,7 @@ class Runs:
             # All ranks of a collective take the same time.
             factor = noise * (own if workload == "gemm" else 1 + (own - 1) / 10)
             for m in rank["measurements"]:
-                m["samples"] = [sample * factor for sample in m["samples"]]
+                m["samples"] = [sample * factor for sample in m.get("samples", [])]
         (root / "records" / f"{workload}@{node}.json").write_text(json.dumps(data))
 
 

@@ -389,7 +389,7 @@ def test_it_is_submitted_again_as_long_as_each_submission_leaves_a_record(conduc
             job.start(job.workloads[1])
         return FAILED
 
-    names = ["node-worker0", *(f"node-worker0.{k}" for k in range(2, 6))]
+    names = ["node-worker0", *(f"node-worker0.{k}" for k in range(2, 20))]
     done = conduct(dict.fromkeys(names, one_more), only=["node-worker0"])
     planned = len(done.planned)
     assert len(done.submitted) == (planned + 1) // 2
