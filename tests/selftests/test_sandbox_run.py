@@ -75,7 +75,8 @@ def test_a_healthy_sandbox_is_a_demonstration(healthy: Finished) -> None:
     passed = {key[0] for key, outcome in healthy.outcomes.items() if outcome == "PASS"}
     criteria = thresholds.load(CHECKOUT / "thresholds.yaml").criteria
     areas = {key.partition(".")[0] for key, c in criteria.items() if c.tier == "standard"}
-    assert {name.partition(".")[0] for name in passed} == areas
+    assert areas >= {"hostcopy", "p2p", "crosscheck"}, "what needs real GPUs"
+    assert {name.partition(".")[0] for name in passed} == areas - {"hostcopy", "p2p", "crosscheck"}
 
 
 def test_the_run_directory_holds_every_file(healthy: Finished) -> None:
