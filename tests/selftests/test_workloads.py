@@ -109,8 +109,8 @@ class Job:
     def placement(self) -> str:
         return self.nodes[0] if len(self.nodes) == 1 else "all"
 
-    def run(self, *, slurm: bool = False) -> list[int]:
-        """Exit status of every rank."""
+    def run(self, *, slurm: bool = False, prolog: dict[str, str] | None = None) -> list[int]:
+        """Exit status of every rank; `prolog`: what a site's TaskProlog exports."""
         path = self.directory / "spec.json"
         records.write_json(path, self.spec)
         size = len(self.nodes) * self.per_node
@@ -124,6 +124,7 @@ class Job:
             else:
                 env |= {"SUBMITIT_LOCAL_GLOBALID": str(k), "SUBMITIT_LOCAL_LOCALID": str(k)}
                 env |= {"SUBMITIT_LOCAL_NTASKS": str(size)}
+            env |= prolog or {}
             code = f"from fixtures.workloads import entry; entry.run({str(path)!r})"
             command = [sys.executable, "-W", "error", "-c", code]
             out = (self.directory / f"out{k}.txt").open("w")
@@ -269,6 +270,20 @@ def test_wrong_number_of_ranks_and_foreign_node_are_errors(tmp_path: Path) -> No
     job.spec["nodes"] = ["worker0", "worker2"]
     job.run(slurm=True)
     assert "runs on worker1" in job.error(rank=1)["error"]
+
+
+def test_two_ranks_with_one_local_rank_are_no_measurement(tmp_path: Path) -> None:
+    def errors(root: Path, prolog: dict[str, str]) -> list[str]:
+        job = Job(root, per_node=2)
+        for k in (0, 1):  # both are at work at the same time
+            job.add("probe", ["x"], do="hang", rank=k)
+            job.spec["workloads"][k]["deadline_s"] = 5
+        job.run(slurm=True, prolog=prolog)
+        return [x["error"] for k in (0, 1) for x in job.lines(k) if x["event"] == "error"]
+
+    wanted = "two ranks of worker0 are local rank 0"
+    assert any(wanted in error for error in errors(tmp_path / "a", {"SLURM_LOCALID": "0"}))
+    assert not any("local rank" in error for error in errors(tmp_path / "b", {}))
 
 
 def test_gemm_on_two_ranks_is_a_valid_measurement(tmp_path: Path) -> None:
