@@ -252,6 +252,26 @@ def test_asking_again_at_once_asks_nobody(commands):
     assert len(called.read_text().splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("reason", "sinfo", "hopeless"),
+    [
+        ("(ReqNodeNotAvail, UnavailableNodes:worker0)", "echo mixed", False),
+        ("(ReqNodeNotAvail, UnavailableNodes:worker0)", "echo 'idle*'", False),
+        ("(ReqNodeNotAvail, UnavailableNodes:worker0)", "echo 'down*'", True),
+        ("(ReqNodeNotAvail, UnavailableNodes:worker[0-1])", "printf 'idle\\ndrained\\n'", True),
+        ("(ReqNodeNotAvail, UnavailableNodes:worker0)", "exit 1", True),
+        ("(ReqNodeNotAvail, UnavailableNodes:worker0)", "exit 0", True),
+        ("(ReqNodeNotAvail, Reserved for maintenance)", "echo idle", True),
+        ("(ReqNodeNotAvail, May be reserved for other job)", "echo idle", False),
+    ],
+)
+def test_a_node_that_is_in_service_is_waited_for(commands, reason, sinfo, hopeless):
+    """slurmctld says so for a moment of a node whose slurmd is slow to answer."""
+    commands(squeue=f"echo '1|PENDING |0:0 |{reason}'", sinfo=sinfo)
+    found = states(SlurmWatcher(), "1")["1"]
+    assert (found.hopeless is not None) == hopeless, found
+
+
 def test_a_query_that_fails_leaves_what_was_known(commands):
     commands(squeue=f"printf '{SQUEUE}'")
     watcher = SlurmWatcher()
