@@ -515,7 +515,7 @@ def test_names_of_nvml_exist_and_what_it_cannot_answer_is_left_out(
 
     monkeypatch.setattr(devices, "nvml", Mute)
     assert devices.nvml_facts(None) == {"nvlinks": 0}
-    assert devices.sm_clock_mhz("GPU-1") is None
+    assert devices.pcie_link("GPU-1") == {}
     assert environment._nvidia()["driver"] is None
     assert environment._link(Mute(), None, None) == "unknown"
     assert {"nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetMemoryInfo"} <= set(asked)
