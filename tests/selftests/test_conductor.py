@@ -197,6 +197,7 @@ def conduct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Conduct:
         nodes: int = 2,
         only: Collection[str] = (),
         gate: Callable[[str], str | None] = lambda node: None,
+        locate: Callable[..., None] = lambda nodes, measure: None,
         attempts: Mapping[tuple[str, str], int] | None = None,
         finish: bool = True,
         **deadlines: float,
@@ -213,7 +214,7 @@ def conduct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Conduct:
             directory=directory, run_id="r", nonce=NONCE, population=people, jobs=jobs,
             attempts={key: (attempts or {}).get(key, 1) for key in planned}, launcher=cluster,
             watcher=cluster, deadlines=Deadlines(**deadlines), spec_facts={}, gate=gate,
-            beat=lambda: None,
+            locate=locate, beat=lambda: None,
         )  # fmt: skip
         conductor.start()
         conducted = Conducted(cluster, conductor, directory, planned)

@@ -1,0 +1,95 @@
+"""The culprit on a real Slurm: a node behind a slow link, and what is said of a search."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fixtures import locate, located
+from fixtures.locate import Culprit, Finding
+from fixtures.records import RunDirectory, read_json
+from fixtures.sandbox import Sandbox
+from tests.selftests.cluster import on, queued, suite
+
+pytestmark = pytest.mark.cpu
+
+
+def test_the_node_behind_a_slow_link_is_named_and_not_the_rank_that_waits_for_it(
+    machine: None, checkout: Path, tmp_path: Path
+) -> None:
+    with Sandbox.up(nodes=4, gpus=1) as sandbox:
+        sandbox.slow_link("worker2", "100mbit")
+        done = suite(checkout, tmp_path / "run", "tests/test_collectives.py", "-k",
+                     "sendrecv.cluster.16MiB", env=on(sandbox))  # fmt: skip
+        assert queued(sandbox) == {}
+    done.ended_as("REJECTED", 1)
+    found = read_json(done.directory.located)
+    assert found["because"] == ["sendrecv.cluster.16MiB cluster"]
+    assert [(c["kind"], c["nodes"]) for c in found["culprits"]] == [("node", ["worker2"])]
+    assert {tuple(g["nodes"]) for r in found["rounds"] for g in r if g["failed_rails"]} == {
+        (f"worker{a}", f"worker{b}") for a, b in ((0, 2), (1, 2), (2, 3))
+    }
+    assert (done.root / "bad-nodes.txt").read_text() == "worker2\n"
+    assert any(
+        r.startswith("located: worker2 (6 jobs in 3 rounds") for r in done.verdict["reasons"]
+    )
+
+    again = suite(checkout, tmp_path / "again", "-m", "multinode", "--cluster", "replay",
+                  f"--from={done.root}")  # fmt: skip
+    assert again.verdict["reasons"] == done.verdict["reasons"]
+    assert (again.root / "bad-nodes.txt").read_text() == "worker2\n"
+
+
+def test_a_healthy_run_searches_nothing(healthy) -> None:
+    assert not healthy.directory.located.exists()
+
+
+# --- what is said of a search
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    found = RunDirectory(tmp_path)
+    found.jobs.mkdir()
+    return found
+
+
+def write(directory: RunDirectory, finding: Finding, why: str = "") -> None:
+    job = {"placement": "locate-1", "nodes": ["n1", "n2"], "failed_rails": [0]}
+    located.write(directory, "nonce", because=["x y"], finding=finding, rounds=[[job]], why=why)
+
+
+def test_a_bad_path_takes_no_node_out_of_service(directory: RunDirectory) -> None:
+    link = Culprit(kind="link", nodes=("n1", "n2"), rails=frozenset([0]))
+    nic = Culprit(kind="nic", nodes=("n3",), rails=frozenset([5]))
+    write(directory, Finding(culprits=(link, nic)))
+    assert located.accused(directory, "nonce") == ["n3"]
+    cost = "(1 jobs in 1 rounds, jobs/located.json)"
+    assert located.lines(directory, "nonce") == [
+        f"located: the path between n1 and n2, not the nodes {cost}",
+        f"located: n3, rail 5 {cost}",
+    ]
+
+
+def test_what_was_not_explained_accuses_nobody_and_says_so(directory: RunDirectory) -> None:
+    write(directory, Finding(explained=False), "locate-1 (n1, n2) could not be measured: cut off")
+    assert located.accused(directory, "nonce") is None
+    (line,) = located.lines(directory, "nonce")
+    assert line.startswith("not all located: locate-1 (n1, n2) could not be measured: cut off")
+
+
+@pytest.mark.parametrize("text", ["", "{", json.dumps({"schema": 1, "nonce": "another"})])
+def test_a_search_of_another_run_or_torn_is_none(directory: RunDirectory, text: str) -> None:
+    directory.located.write_text(text)
+    assert located.accused(directory, "nonce") is None
+    assert located.lines(directory, "nonce") == []
+
+
+def test_every_kind_of_culprit_has_a_line() -> None:
+    kinds = ("node", "nic", "link", "switch", "rail", "fabric")
+    said = {k: Culprit(kind=k, nodes=("a", "b"), rails=frozenset([1, 0])).line for k in kinds}
+    assert len(set(said.values())) == len(kinds)
+    assert said["rail"] == "rail 0, 1 on all nodes"
+    assert locate.Culprit(kind="switch", nodes=("a", "b")).line.startswith("what a, b share")
