@@ -12,6 +12,7 @@ from fixtures import plan, thresholds
 from fixtures.errors import ConfigError
 from fixtures.inventory import Population
 from fixtures.records import SAFE_ID
+from fixtures.workloads import entry
 from tests.selftests.support import CHECKOUT, SHIPPED, load, population, run_pytest
 
 pytestmark = pytest.mark.cpu
@@ -25,6 +26,10 @@ def planned(nodes: int, gpus: int = 2, model: str = "cpu") -> list[plan.Item]:
 
 def jobs_of(nodes: int, gpus: int = 2, model: str = "cpu") -> list[plan.Job]:
     return plan.jobs_for(planned(nodes, gpus, model), LIMITS, population(nodes, gpus, model))
+
+
+def described(workload: str) -> entry.Workload:
+    return entry.describe(entry.module_of(workload))
 
 
 def subjects(items: list[plan.Item], key: str) -> list[str]:
@@ -168,9 +173,7 @@ def test_small_jobs_ask_for_a_part_of_their_nodes_and_come_first(nodes, jobs):
     assert found[: len(small)] == small
     assert {j.stage for j in small} == {"node"}
     assert [j.gpus_per_node for j in small if j.parts == 2] == [4] * nodes
-    assert not any(
-        plan.entry.describe(plan.module_of(w)).needs_torch for j in small for w, _ in j.workloads
-    )
+    assert not any(described(w).needs_torch for j in small for w, _ in j.workloads)
 
 
 def test_without_a_second_job_on_a_node_isolation_is_not_applicable():
@@ -204,8 +207,14 @@ def test_a_workload_runs_once_a_placement_and_each_metric_once(nodes):
 
 def test_what_needs_no_torch_runs_first():
     for job in jobs_of(2):
-        needs = [plan.entry.describe(plan.module_of(w)).needs_torch for w, _ in job.workloads]
+        needs = [described(w).needs_torch for w, _ in job.workloads]
         assert needs == sorted(needs), job
+
+
+def test_a_workload_of_the_training_is_found_by_its_name():
+    assert entry.module_of("gemm") == "fixtures.workloads.gemm"
+    assert entry.module_of("allreduce_ring") == "fixtures.workloads.allreduce_ring"
+    assert entry.module_of("training_ddp") == "training.ddp"
 
 
 def test_a_job_has_one_rank_a_gpu():
