@@ -334,3 +334,10 @@ def test_hostile_lines_write_nothing_outside_and_break_nothing(directory, tmp_pa
     salvaged(directory)
     written = set(tmp_path.rglob("*")) - before
     assert all(path.parent == directory.records for path in written)
+
+
+def test_a_line_behind_a_torn_one_is_a_line_of_its_own(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(b'{"n": 1}\n{"n": 2, "to')
+    append_line(path, {"n": 3})
+    assert [line["n"] for line in read_lines(path)] == [1, 3]
