@@ -29,6 +29,7 @@ WORKLOAD = Workload(
     seconds=100,
     cpu_seconds=18,
     deadline_s=600,
+    cpu_deadline_s=300,
 )  # fmt: skip
 
 PRESET = "1b"
@@ -46,11 +47,13 @@ def run(
     found: list[Measurement] = []
     if checks and {"ranks", "coverage", "replicas", "curve", "accumulation"} & set(metrics):
         found = _exact(ranks, team, metrics)
-    runs, efficiencies = scaled(ranks, team, settings, metrics)
-    network = through(ranks, team)
-    found += [*single.health(runs[-1]), *single.rates(ranks, runs[-1], notes=network)]
-    for metric, samples in efficiencies.items():
-        found.append(runs[-1].measurement(metric, "%", samples, notes=network))
+    runs: list[Timed] = []
+    if training_run.TIMED & set(metrics):
+        runs, efficiencies = scaled(ranks, team, settings, metrics)
+        network = through(ranks, team)
+        found += [*single.health(runs[-1]), *single.rates(ranks, runs[-1], notes=network)]
+        for metric, samples in efficiencies.items():
+            found.append(runs[-1].measurement(metric, "%", samples, notes=network))
     return Result(
         measurements=[m for m in found if m.metric in metrics],
         facts=training_run.facts(ranks, runs, show=show),

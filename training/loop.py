@@ -75,6 +75,7 @@ class Training:
             fused=team.device.type == "cuda" and not settings.offload,
         )
         self.history = History()
+        self.batches = iter(self.feed)
         self.tokens_a_step = passes * settings.batch * settings.tokens
         """Of one rank."""
         if settings.resume and (newest := checkpoint.newest(Path(settings.checkpoint))):
@@ -88,13 +89,12 @@ class Training:
     def run(self, steps: int | None = None, *, marks: Marks | None = None) -> History:
         """Train for so many steps, or to the end; a mark before the first and after each."""
         steps = self.settings.steps - self.step if steps is None else steps
-        batches = iter(self.feed)
         backends = [self.kernel.backend] if self.kernel.backend is not None else list(ANY)
         with _collecting_later(), sdpa_kernel(backends):
             if marks:
                 marks.mark()
             for _ in range(steps):
-                self._one(next(batches))
+                self._one(next(self.batches))
                 if marks:
                     marks.mark()
                 every = self.settings.save_every
@@ -138,6 +138,7 @@ class Training:
         step = checkpoint.load(path, self.spread.module, self.optimizer, team=self.team)
         self.history = History(first=step)
         self.feed.step = step
+        self.batches = iter(self.feed)
 
 
 ANY = (

@@ -131,6 +131,7 @@ class Decoder(nn.Module):
 
     cos: Tensor
     sin: Tensor
+    """[tokens, head size] each; no buffers, which DDP would send around in every pass."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -139,9 +140,6 @@ class Decoder(nn.Module):
         self.embedding = nn.Embedding(shape.vocabulary, shape.width)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.head = Head(shape)
-        for name in ("cos", "sin"):
-            empty = torch.empty(shape.sequence, shape.head_size)
-            self.register_buffer(name, empty, persistent=False)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         x = self.embedding(tokens).to(self.compute)
@@ -169,8 +167,8 @@ class Decoder(nn.Module):
         inverse = self.shape.rope_theta ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
         angle = torch.arange(self.shape.sequence, dtype=torch.float64)[:, None] * inverse[None]
         angle = torch.cat((angle, angle), dim=-1)
-        self.cos.copy_(angle.cos())
-        self.sin.copy_(angle.sin())
+        self.cos = angle.cos().float().to(device)
+        self.sin = angle.sin().float().to(device)
 
     def compile_blocks(self) -> None:
         """Compile one block; the others have the same code and shapes and reuse it."""

@@ -22,6 +22,7 @@ WORKLOAD = Workload(
     seconds=60,
     cpu_seconds=14,
     deadline_s=300,
+    cpu_deadline_s=300,
 )
 
 TORN = 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import statistics
 import sys
 from collections.abc import Sequence
@@ -22,6 +23,12 @@ from training.strategies import Team
 
 if TYPE_CHECKING:
     from fixtures.workloads.ranks import Ranks
+
+TIMED = {
+    "fall", "gradients", "tokens", "mfu", "mfu_half", "gemm", "memory", "efficiency",
+    "efficiency_slowest",
+}  # fmt: skip
+"""The metrics that need a timed run."""
 
 EXCLUDED = 10
 """Steps before the first that is timed: compiling, allocating, connecting."""
@@ -101,7 +108,7 @@ def defaults(ranks: Ranks, strategy: str, given: dict[str, Any], *, preset: str)
     else:
         usual = Settings(
             strategy=strategy, preset="tiny", dtype="fp32", batch=4, steps=EXCLUDED + CPU_STEPS,
-            learning_rate=1e-2,
+            learning_rate=1e-2, wrap="root",
         )  # fmt: skip
     made = replace(usual, **{name: getattr(asked, name) for name in given})
     return settings_of({k: v for k, v in vars(made).items() if v != getattr(Settings, k)})
@@ -221,21 +228,25 @@ def summary(run: Timed) -> dict[str, Any]:
     }  # fmt: skip
     if run.peak_gib is not None:
         found["peak_gib"] = run.peak_gib
-    return {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in found.items()}
+    return {k: _plain(v) if isinstance(v, float) else v for k, v in found.items()}
+
+
+def _plain(value: float) -> float | str:
+    """Six digits; what is no number is text, because JSON has no NaN."""
+    return float(f"{value:.6g}") if math.isfinite(value) else str(value)
 
 
 HEADINGS = ("step", "loss", "gradient norm", "learning rate", "tokens/s")
 
 
-def table(run: Timed) -> list[list[float | None]]:
+def table(run: Timed) -> list[list[float | str | None]]:
     """Rows of HEADINGS; steps that were not timed have no tokens/s."""
-    rates: list[float | None] = [None] * run.excluded
+    rates: list[float | str | None] = [None] * run.excluded
     rates += [round(x, 1) for x in run.tokens_per_s]
+    shown = zip(run.losses, run.norms, run.rates, rates, strict=True)
     return [
-        [k, round(loss, 5), round(norm, 5), float(f"{lr:.6g}"), tokens]
-        for k, (loss, norm, lr, tokens) in enumerate(
-            zip(run.losses, run.norms, run.rates, rates, strict=True), start=1
-        )
+        [k, _plain(loss), _plain(norm), _plain(learning_rate), tokens]
+        for k, (loss, norm, learning_rate, tokens) in enumerate(shown, start=1)
     ]
 
 
@@ -258,5 +269,5 @@ def print_table(run: Timed) -> None:
     out = sys.stdout.write
     out(" ".join(f"{name:>14}" for name in HEADINGS) + "\n")
     for row in table(run):
-        out(" ".join(f"{'-' if x is None else format(x, '.6g'):>14}" for x in row) + "\n")
+        out(" ".join(f"{'-' if x is None else x:>14}" for x in row) + "\n")
     out(" ".join(f"{k}={v}" for k, v in summary(run).items() if not isinstance(v, dict)) + "\n")

@@ -95,10 +95,10 @@ class Spread:
     def __init__(self, settings: Settings, team: Team, *, repeat_kv: bool = False) -> None:
         self.team = team
         self.strategy = settings.strategy
-        # FSDP with CPU offload moves its shards itself.
-        model = build(
-            settings.preset, seed=settings.seed, device=team.device, sequence=settings.tokens
-        )
+        # What is offloaded is sharded on the host; FSDP takes it to the device when it is needed.
+        place = torch.device("cpu") if settings.offload else team.device
+        model = build(settings.preset, seed=settings.seed, device=place, sequence=settings.tokens)
+        model.cos, model.sin = model.cos.to(team.device), model.sin.to(team.device)
         self.decoder: Decoder = model
         model.compute = torch.bfloat16 if settings.dtype == "bf16" else torch.float32
         for block in model.blocks:
@@ -114,7 +114,8 @@ class Spread:
                 model,
                 device_ids=[team.device.index] if on_gpu else None,
                 process_group=team.group,
-                broadcast_buffers=False,
+                # All ranks draw the same parameters; one that did not must not be hidden.
+                init_sync=False,
                 gradient_as_bucket_view=True,
             )
         elif settings.strategy == "fsdp":
