@@ -89,8 +89,9 @@ class Training:
     def run(self, steps: int | None = None, *, marks: Marks | None = None) -> History:
         """Train for so many steps, or to the end; a mark before the first and after each."""
         steps = self.settings.steps - self.step if steps is None else steps
-        backends = [self.kernel.backend] if self.kernel.backend is not None else list(ANY)
-        with _collecting_later(), sdpa_kernel(backends):
+        chosen = self.kernel.backend
+        backends = [b for b in (chosen, *ANY) if b is not None]
+        with _collecting_later(), sdpa_kernel(backends, set_priority=chosen is not None):
             if marks:
                 marks.mark()
             for _ in range(steps):

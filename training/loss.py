@@ -30,7 +30,9 @@ class _HeadLoss(torch.autograd.Function):
         tokens = hidden.shape[0]
         projection = weight.to(hidden.dtype)
         wanted = torch.is_grad_enabled() or ctx.needs_input_grad[0]
-        size = max(1, min(tokens, PIECE_ELEMENTS // weight.shape[0]))
+        pieces = -(-tokens * weight.shape[0] // PIECE_ELEMENTS)
+        # Of one size, which is compiled once.
+        size = max(1, -(-tokens // pieces))
         piece = _compiled_piece() if compiled else _piece
         loss = torch.zeros((), device=hidden.device)
         to_hidden = torch.empty_like(hidden)
