@@ -154,11 +154,13 @@ def test_three_nodes_measure_their_pairs_apart():
         ("node", "worker0"), ("node", "worker1"), ("node", "worker2"),
         ("pair", "worker0--worker1"), ("pair", "worker2--worker0"),
         ("cluster", "all"),
+        ("training", "worker0"), ("training", "worker1"), ("training", "worker2"),
+        ("scaling", "all"),
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("nodes", "jobs"), [(1, 1), (2, 3), (3, 6), (32, 49)])
-def test_one_job_a_node_a_pair_and_the_cluster(nodes, jobs):
+@pytest.mark.parametrize(("nodes", "jobs"), [(1, 2), (2, 6), (3, 10), (32, 82)])
+def test_one_job_a_node_a_pair_and_the_cluster_and_again_for_training(nodes, jobs):
     found = jobs_of(nodes)
     assert len([j for j in found if not j.small]) == jobs
     assert len({j.name for j in found}) == len(found)
@@ -217,6 +219,12 @@ def test_a_workload_of_the_training_is_found_by_its_name():
     assert entry.module_of("training_ddp") == "training.ddp"
 
 
+def test_what_trains_has_jobs_of_its_own():
+    for job in jobs_of(2):
+        trains = {described(w).training for w, _ in job.workloads}
+        assert trains == {job.stage in ("training", "scaling")}, job
+
+
 def test_a_job_has_one_rank_a_gpu():
     (job,) = [j for j in jobs_of(4, gpus=8, model="H200 SXM") if j.stage == "cluster"]
     assert (job.ranks_per_node, job.world_size, len(job.nodes)) == (8, 32, 4)
@@ -239,7 +247,7 @@ def test_the_summary_names_every_job_and_the_totals():
     lines = plan.summary(jobs_of(2), items, people)
     for job in jobs_of(2):
         assert any(job.name in line for line in lines)
-    assert lines[-1].startswith("total    9 jobs, ")
+    assert lines[-1].startswith("total    12 jobs, ")
     applicable = sum(1 for i in items if not i.not_applicable)
     assert f"{applicable} verdicts, {len(items) - applicable} not applicable" in lines[-1]
 
@@ -289,7 +297,7 @@ def test_plan_prints_jobs_minutes_and_gpu_hours_and_touches_nothing(tmp_path):
     assert run.returncode == 0, run.stdout + run.stderr
     assert "node     node-worker2" in run.stdout
     assert "pair     pair-worker2--worker0" in run.stdout
-    assert "total    16 jobs, " in run.stdout
+    assert "total    20 jobs, " in run.stdout
     assert "GPU-hours" in run.stdout
     assert list(tmp_path.iterdir()) == []
 

@@ -666,9 +666,10 @@ def test_every_criterion_has_one_possible_limit_or_a_reason_for_every_model(
     holds = {"order", "nics", "own_host"} | ({"gpu"} if gpu else set())
     holds |= {"fp8"} if gpu and gpu.fp8 else set()
     holds |= ({"multigpu"} if gpus > 1 else set()) | ({"multinode"} if nodes > 1 else set())
-    device = {}
+    holds |= {"several"} if gpus * nodes > 1 else set()
+    device = {"flops_per_token": 5e10}
     if gpu:
-        device = {
+        device |= {
             "compute_capability": gpu.compute_capability,
             "sm_count": gpu.sm_count or 150,
             "max_sm_clock_mhz": gpu.max_sm_clock_mhz or 2000,

@@ -1,0 +1,539 @@
+"""Training: the pieces in this process, and whole runs of two ranks with a fault below them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fixtures import hardware, thresholds
+from fixtures.evidence import judge_item
+from fixtures.records import Measurement
+from fixtures.verdict import Outcome
+from tests.selftests import support
+from tests.selftests.support import CHECKOUT, SHIPPED
+from training.schedule import rate
+from training.settings import PRESETS, STRATEGIES, Settings, SettingsError, settings_of
+
+pytestmark = pytest.mark.cpu
+
+SCRIPTS = sorted((CHECKOUT / "training" / "slurm").glob("*.sbatch"))
+
+
+# --- settings: one clear line before a GPU is used
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"preset": "8b-shrt"}, "no preset '8b-shrt' (did you mean '8b-short'?)"),
+        ({"strategy": "fsdpp"}, "no strategy 'fsdpp'"),
+        ({"dtype": "fp8"}, "no dtype 'fp8'"),
+        ({"presett": "tiny"}, "no setting 'presett' (did you mean 'preset'?)"),
+        ({"batch": 0}, "batch is 0, expected more than 0"),
+        ({"batch": "2"}, "batch is '2', expected a int"),
+        ({"steps": True}, "steps is True, expected a int"),
+        ({"learning_rate": float("nan")}, "learning_rate is nan"),
+        ({"warm_up": -1}, "warm_up is -1, expected 0 or more"),
+        ({"wrap": "size", "compile": True}, "no compile"),
+        ({"resume": True}, "needs the directory of checkpoints"),
+        ({"data": "/no/such/file.txt"}, "data file /no/such/file.txt is not there"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_in_one_line(given, said):
+    with pytest.raises(SettingsError) as error:
+        settings_of(given)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("batch", "whole", "ranks"), [(2, 9, 2), (4, 4, 2), (3, 16, 1)])
+def test_a_batch_that_does_not_divide_is_refused(batch, whole, ranks):
+    with pytest.raises(SettingsError, match=f"global batch {whole} does not divide by {ranks}"):
+        Settings(batch=batch, global_batch=whole).accumulation(ranks)
+
+
+def test_what_is_left_of_a_batch_is_accumulated():
+    assert Settings(batch=2, global_batch=16).accumulation(4) == 2
+    assert Settings(batch=2).accumulation(4) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--strategy", "fsdp", "--preset", "9b"), "no preset '9b'"),
+        (("--strategy", "ddp", "--data", "/no/file"), "data file /no/file is not there"),
+        (("--strategy", "pipeline"), "invalid choice: 'pipeline'"),
+        (("--strategy", "ddp", "--batch", "two"), "invalid int value: 'two'"),
+    ],
+)
+def test_the_command_line_refuses_before_torch_is_imported(arguments, said, tmp_path):
+    command = [sys.executable, "-X", "importtime", "-m", "training", *arguments]
+    run = subprocess.run(
+        [*command, "--out", str(tmp_path / "out")], cwd=CHECKOUT, capture_output=True, text=True,
+        timeout=60,
+    )  # fmt: skip
+    assert run.returncode == 2
+    assert said in run.stderr.splitlines()[-1]
+    assert "| torch\n" not in run.stderr
+    assert not (tmp_path / "out").exists()
+
+
+# --- data
+
+
+def test_broken_lines_of_a_data_file_are_named_by_number(tmp_path):
+    from training.data import Text
+
+    path = tmp_path / "broken.jsonl"
+    good = json.dumps({"text": "x" * 100})
+    path.write_text(f'{good}\n{{"text": 1}}\n\n{good[:-3]}\n[1]\n{good}\n')
+    with pytest.raises(SettingsError) as error:
+        Text(path, 16)
+    said = str(error.value)
+    assert "3 broken lines" in said
+    assert [f"line {n}:" in said for n in (1, 2, 3, 4, 5, 6)] == [0, 1, 0, 1, 1, 0]
+    assert "\n" not in said
+
+
+def test_many_broken_lines_are_counted(tmp_path):
+    from training.data import Text
+
+    path = tmp_path / "broken.jsonl"
+    path.write_text("{\n" * 40)
+    with pytest.raises(SettingsError, match=r"40 broken lines: line 1: .*; and 35 more"):
+        Text(path, 16)
+
+
+def test_a_data_file_without_a_sequence_in_it_is_refused(tmp_path):
+    from training.data import Text
+
+    path = tmp_path / "short.txt"
+    path.write_text("short")
+    with pytest.raises(SettingsError, match=r"5 bytes are no sequence of 16 \+ 1 tokens"):
+        Text(path, 16)
+
+
+def test_text_is_cut_into_sequences_that_overlap_by_the_target(tmp_path):
+    from training.data import Text
+
+    path = tmp_path / "text.txt"
+    path.write_bytes(bytes(range(33)))
+    data = Text(path, 16)
+    assert len(data) == 2
+    assert data[1][1].tolist() == list(range(16, 33))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_a_step_is_the_same_samples_for_any_number_of_ranks(ranks):
+    from training.data import Feed, Synthetic
+
+    data = Synthetic(256, 8, 96, seed=3)
+
+    def steps(n: int, begin: int = 0) -> list[list[int]]:
+        made = Settings(batch=8 // n, global_batch=8, sequence=8)
+        feeds = [Feed(data, made, rank=k, ranks=n, step=begin) for k in range(n)]
+        found = []
+        iterators = [iter(feed) for feed in feeds]
+        for _ in range(14):
+            before = [len(f.seen) for f in feeds]
+            for iterator in iterators:
+                next(iterator)
+            at = [b if b < len(f.seen) else 0 for b, f in zip(before, feeds, strict=True)]
+            found.append(sorted(i for f, a in zip(feeds, at, strict=True) for i in f.seen[a:]))
+        return found
+
+    whole = steps(ranks)
+    assert whole == steps(1)
+    assert sorted(i for step in whole[:12] for i in step) == list(range(96))
+    assert whole[12] != whole[0], "the next epoch has another order"
+    assert steps(ranks, begin=5)[:7] == whole[5:12]
+
+
+def test_too_little_data_for_a_step_is_refused():
+    from training.data import Feed, Synthetic
+
+    with pytest.raises(SettingsError, match="the data are 4 samples, a step takes 8"):
+        Feed(Synthetic(256, 8, 4, 0), Settings(batch=4), rank=0, ranks=2)
+
+
+# --- the model and its loss
+
+
+@pytest.mark.parametrize("elements", [1 << 29, 256 * 3, 1])
+def test_the_loss_in_pieces_has_the_value_and_gradients_of_the_whole(elements, monkeypatch):
+    import torch
+    from torch.nn import functional
+
+    from training import loss
+
+    monkeypatch.setattr(loss, "PIECE_ELEMENTS", elements)
+    generator = torch.Generator().manual_seed(1)
+    hidden = torch.randn(10, 16, generator=generator).requires_grad_()
+    weight = torch.randn(256, 16, generator=generator).requires_grad_()
+    targets = torch.randint(0, 256, (10,), generator=generator)
+    whole = functional.cross_entropy(hidden @ weight.t(), targets)
+    expected = torch.autograd.grad(3 * whole, (hidden, weight))
+    pieces = loss.head_loss(hidden, weight, targets, compiled=False)
+    found = torch.autograd.grad(3 * pieces, (hidden, weight))
+    torch.testing.assert_close(pieces, whole)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_the_model_looks_back_only():
+    import torch
+
+    from training.model import build
+
+    model = build("tiny", seed=1, device=torch.device("cpu"))
+    tokens = torch.arange(16)[None] % 256
+    changed = tokens.clone()
+    changed[0, 10:] = 7
+    hidden = []
+    model.head.forward = lambda x, targets: hidden.append(x) or x.sum()
+    model(tokens, tokens), model(changed, changed)
+    assert torch.equal(hidden[0][:, :10], hidden[1][:, :10])
+    assert not torch.equal(hidden[0][:, 10:], hidden[1][:, 10:])
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_parameters_of_a_preset_are_as_many_as_its_shape_says(name):
+    import torch
+
+    from training.model import Decoder
+
+    with torch.device("meta"):
+        model = Decoder(PRESETS[name])
+    assert sum(p.numel() for p in model.parameters()) == PRESETS[name].parameters
+
+
+def test_flops_are_those_that_others_publish():
+    from training.metrics import flops_per_token
+
+    shape = PRESETS["8b"]
+    # torchtitan and nanochat 57.9 GFLOP a token at 8192, Megatron-LM 51.5
+    assert flops_per_token(shape, 8192, causal_half=False) / 1e9 == pytest.approx(57.9, abs=0.1)
+    assert flops_per_token(shape, 8192, causal_half=True) / 1e9 == pytest.approx(51.5, abs=0.1)
+    assert shape.computing_parameters / 1e9 == pytest.approx(7.50, abs=0.01)
+
+
+def test_memory_is_foreseen_as_it_was_measured():
+    """On 4 H200: 16 layers, 2 x 8192 tokens 75 GiB, 8 layers, 8192 tokens on one GPU 54.
+
+    Both with all logits at once (10 bytes each), of which here a piece of 8 GiB is held.
+    """
+    from training.metrics import needed_gib
+
+    logits = 16384 * 128256 * 10 / 2**30
+    four = needed_gib(PRESETS["8b-short"], tokens=16384, ranks=4, fsdp=True)
+    one = needed_gib(PRESETS["8b-mini"], tokens=8192, ranks=1, fsdp=True)
+    assert four == pytest.approx(75 - logits + 8, rel=0.1)
+    assert one == pytest.approx(54 - logits / 2 + 8, rel=0.25)
+
+
+def test_the_learning_rate_rises_and_ends_at_its_share():
+    rates = [rate(k, peak=1.0, steps=20, warm_up=5, last=0.1) for k in range(20)]
+    assert rates[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+    assert rates[5] == pytest.approx(1.0)
+    assert rates[-1] == pytest.approx(0.1)
+    assert rates[5:] == sorted(rates[5:], reverse=True)
+
+
+def test_recomputation_and_bf16_change_the_loss_by_nothing_and_little():
+    import torch
+
+    from training import exact
+    from training.strategies import Team
+
+    team = Team(members=(0,), rank=0, device=torch.device("cpu"), group=None)
+    plain = exact.losses(exact.settings("single", steps=3), team)
+    again = exact.losses(exact.settings("single", steps=3, recompute="block"), team)
+    half = exact.losses(exact.settings("single", steps=3, dtype="bf16"), team)
+    assert again == plain
+    assert 0 < exact.apart(half, plain) < 1
+
+
+# --- checkpoints
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> tuple[Any, Path, Path]:
+    """A training run, and its checkpoints of steps 1 and 2."""
+    import torch
+
+    from training import exact
+    from training.strategies import Team
+
+    team = Team(members=(0,), rank=0, device=torch.device("cpu"), group=None)
+    training = exact.begin(exact.settings("single", checkpoint=str(tmp_path)), team)
+    training.run(1)
+    first = training.save()
+    training.run(1)
+    return training, first, training.save()
+
+
+def test_the_newest_whole_checkpoint_is_taken(saved, tmp_path):
+    from training import checkpoint
+
+    _, first, second = saved
+    assert checkpoint.newest(tmp_path) == second
+    assert checkpoint.wrong(first) is None
+    assert not list(tmp_path.glob(".*")), "nothing is left of the writing"
+
+
+def torn_file(path: Path) -> Path:
+    return max(path.glob("*.distcp"), key=lambda p: p.stat().st_size)
+
+
+def shorten(path: Path) -> None:
+    file = torn_file(path)
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def flip(path: Path) -> None:
+    file = torn_file(path)
+    raw = bytearray(file.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    file.write_bytes(raw)
+
+
+DAMAGE = {
+    "a file is shorter": (shorten, "bytes, expected"),
+    "one bit is another": (flip, "is not what was written (sha256)"),
+    "a file is gone": (lambda path: torn_file(path).unlink(), "is missing"),
+    "no manifest": (lambda path: (path / "manifest.json").unlink(), "FileNotFoundError"),
+    "half a manifest": (
+        lambda path: (path / "manifest.json").write_text('{"step": 2, "fi'), "RecordError",
+    ),
+    "a manifest without files": (
+        lambda path: (path / "manifest.json").write_text('{"step": 2}'), "KeyError",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_torn_checkpoint_is_passed_over_and_refused_by_name(damage, saved, tmp_path):
+    from training import checkpoint
+
+    training, first, second = saved
+    harm, said = DAMAGE[damage]
+    harm(second)
+    assert checkpoint.newest(tmp_path) == first
+    with pytest.raises(checkpoint.CheckpointError) as error:
+        training.load(second)
+    assert second.name in str(error.value)
+    assert said in str(error.value)
+
+
+def test_what_a_killed_writer_leaves_is_no_checkpoint(saved, tmp_path):
+    from training import checkpoint
+
+    training, _, second = saved
+    (tmp_path / ".step-000003.partial").mkdir()
+    (tmp_path / ".step-000003.partial" / "__0_0.distcp").write_bytes(b"x")
+    assert checkpoint.newest(tmp_path) == second
+    training.run(1)
+    third = training.save()
+    assert checkpoint.newest(tmp_path) == third
+    assert checkpoint.wrong(third) is None
+
+
+# --- whole runs of two ranks, healthy and with a fault below them
+
+HEALTHY = ("healthy_single", "healthy_ddp", "healthy_fsdp", "healthy_resume")
+FSDP_CURVES = {f"training_fsdp.curve.{policy}" for policy in ("block", "root", "size")}
+FSDP_SHARDS = {f"training_fsdp.sharded.{policy}" for policy in ("block", "root", "size")}
+RED: dict[str, set[str]] = {
+    "another_loss": {"training_single.curve"},
+    "not_a_number": {"training_single.gradients", "training_single.fall"},
+    "one_bit_read_wrong": {"training_single.reload"},
+    "one_bit_flips": {"training_ddp.replicas"},
+    "another_seed": {"training_ddp.replicas", "training_ddp.curve"},
+    "a_sample_twice": {"training_ddp.coverage", "training_ddp.curve"},
+    "one_device_for_two": {"training_ddp.ranks"},
+    # A norm over shards counts what is there twice twice.
+    "not_sharded": FSDP_SHARDS | FSDP_CURVES,
+    "one_unit_is_not_reduced": FSDP_CURVES - {"training_fsdp.curve.root"},
+    "torn_is_taken": {"training_resume.torn"},
+    "begins_again": {"training_resume.resume", "training_resume.other_ranks"},
+}
+"""The criteria that must be red, and no others, for each fault of training_faults.py."""
+NAMED = ("another_loss", "not_a_number", "one_bit_read_wrong", "one_bit_flips")
+"""What happens on rank 1 alone, and must be pinned to its device."""
+
+
+@pytest.fixture(scope="module")
+def faulty_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One torchrun for all of them."""
+    out = tmp_path_factory.mktemp("faults")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    command += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+    command += ["-m", "tests.selftests.training_faults", str(out)]
+    run = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=900)
+    assert run.returncode == 0, run.stderr[-3000:]
+    return out
+
+
+def judged(run: Path, tmp_path: Path) -> dict[str, dict[str, Any]]:
+    """The rows that were measured, by criterion."""
+    _, verdict = support.replay(run, tmp_path / "replay", "-m", "training")
+    names = {
+        m["metric"]
+        for path in (tmp_path / "replay" / "records").glob("*.json")
+        for rank in json.loads(path.read_text())["ranks"]
+        for m in rank["measurements"]
+    }
+    criteria = thresholds.load(SHIPPED).criteria
+    return {
+        row["criterion"]: row
+        for row in verdict["criteria"]
+        if criteria[row["criterion"]].metric in names and row["outcome"] != "NOT_APPLICABLE"
+    }
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_healthy_training_passes(name, faulty_runs, tmp_path):
+    rows = judged(faulty_runs / name, tmp_path)
+    assert len(rows) >= 3
+    assert {key: row["outcome"] for key, row in rows.items()} == dict.fromkeys(rows, "PASS")
+
+
+@pytest.mark.parametrize("name", RED)
+def test_a_fault_below_training_is_red_by_name_and_nothing_else(name, faulty_runs, tmp_path):
+    rows = judged(faulty_runs / name, tmp_path)
+    red = {key for key, row in rows.items() if row["outcome"] == "FAIL"}
+    assert red == RED[name]
+    rest = {row["outcome"] for key, row in rows.items() if key not in red}
+    assert rest <= {"PASS"}
+    for key in red:
+        assert rows[key]["next_step"]
+        if name in NAMED:
+            assert rows[key]["worst"]["gpu"] == 1, key
+
+
+def test_every_criterion_of_correct_training_has_a_fault_that_turns_it_red():
+    criteria = {
+        key
+        for key, c in thresholds.load(SHIPPED).criteria.items()
+        if c.workload.startswith("training_") and c.statistic == "value" and c.per != "cluster"
+    }
+    elsewhere = {
+        "training_ddp.accumulation", "training_fsdp.offload", "training_fsdp.memory",
+        "training_fsdp.fall", "training_fsdp.gradients",
+    }  # fmt: skip
+    assert criteria - set().union(*RED.values()) == elsewhere
+
+
+# --- judging figures of GPUs
+
+
+def judge_gpu(key: str, samples: list[float], *, nodes: int = 1, **more: Any) -> Any:
+    """The verdict on a training figure of H200 nodes with four GPUs each."""
+    limits = thresholds.load(SHIPPED)
+    people = support.population(nodes, 4, "H200 SXM")
+    item = next(i for i in support.plan.planned_list(limits, people) if i.criterion == key)
+    criterion = limits.criteria[key]
+    checks = {"steps": 30.0, "excluded": 10.0, "overlap": 0.99, **more.pop("checks", {})}
+    measured = Measurement(
+        metric=criterion.metric, unit=criterion.unit, samples=samples, at=dict(criterion.at),
+        checks=checks, conditions={"dtype": "bf16", "flops_per_token": 9.4e9}, **more,
+    )  # fmt: skip
+    ranks = [
+        support.rank(k, f"worker{k // 4}", measured, gpus=4) for k in range(4 * len(item.nodes))
+    ]
+    found = support.record(*ranks, workload=criterion.workload, placement=item.placement)
+    return judge_item(item, found, thresholds=limits, population=people)
+
+
+def test_a_slow_network_between_nodes_fails_scaling_and_is_named():
+    notes = ["network between the nodes: NET/Socket"]
+    verdict = judge_gpu("training_fsdp.cluster.efficiency", [31.0] * 30, nodes=2, notes=notes)
+    assert verdict.outcome is Outcome.FAIL
+    assert "NET/Socket" in verdict.line
+
+
+@pytest.mark.parametrize(
+    ("key", "good", "bad", "impossible"),
+    [
+        ("training_fsdp.mfu", 60, 50, 103),
+        ("training_fsdp.mfu_half", 53, 45, 103),
+        ("training_fsdp.mfu_8b", 57, 48, 103),
+        ("training_fsdp.gemm", 80, 65, 103),
+        ("training_fsdp.efficiency", 99, 88, 111),
+        ("training_fsdp.efficiency_slowest", 99, 94, 111),
+        ("training_ddp.efficiency", 97, 88, 111),
+        ("training_ddp.efficiency_slowest", 97, 94, 111),
+        ("training_single.tokens", 45_000, 20_000, 200_000),
+        ("training_ddp.tokens", 44_000, 20_000, 200_000),
+    ],
+)
+def test_figures_pass_fail_or_are_not_believed(key, good, bad, impossible):
+    assert judge_gpu(key, [float(good)] * 30).outcome is Outcome.PASS
+    assert judge_gpu(key, [float(bad)] * 30).outcome is Outcome.FAIL
+    above = judge_gpu(key, [float(impossible)] * 30)
+    assert above.outcome is Outcome.NOT_MEASURED
+    assert "physical ceiling" in above.reason
+
+
+@pytest.mark.parametrize(
+    ("checks", "said"), [({"steps": 29.0}, "steps is 29"), ({"excluded": 9.0}, "excluded is 9")]
+)
+def test_too_few_steps_or_a_start_that_was_counted_is_not_measured(checks, said):
+    verdict = judge_gpu("training_fsdp.mfu", [60.0] * 30, checks=checks)
+    assert verdict.outcome is Outcome.NOT_MEASURED
+    assert said in verdict.reason
+
+
+def test_the_ceiling_of_training_is_that_of_its_products():
+    facts = {
+        "model": "H200 SXM", "compute_capability": 9.0, "sm_count": 132, "max_sm_clock_mhz": 1980,
+        "flops_per_token": 51.5e9,
+    }  # fmt: skip
+    bound = hardware.ceiling("training", facts)
+    assert bound is not None
+    assert math.isclose(bound * 51.5e9 / 1e12, hardware.ceiling("gemm", facts | {"dtype": "bf16"}))
+    with pytest.raises(hardware.MissingFact, match="flops_per_token"):
+        hardware.ceiling("training", {k: v for k, v in facts.items() if k != "flops_per_token"})
+
+
+# --- the three ways to start it
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_an_example_for_sbatch_is_a_script_and_names_a_strategy(path):
+    subprocess.run(["bash", "-n", str(path)], check=True, timeout=30)
+    text = path.read_text()
+    assert "set -euo pipefail" in text
+    (strategy,) = re.findall(r"-m training --strategy (\w+) ", text)
+    assert strategy in STRATEGIES
+
+
+def test_there_is_an_example_for_every_strategy():
+    assert {p.stem for p in SCRIPTS} == {
+        "1gpu", "ddp_1node", "ddp_2nodes", "fsdp_1node", "fsdp_2nodes",
+    }  # fmt: skip
+
+
+def test_a_plain_sbatch_script_leaves_what_the_suite_judges(shared_sandbox, checkout, tmp_path):
+    out = tmp_path / "out"
+    given = f"ALL,PYTHON={sys.executable},OUT={out},RANKS=2"
+    command = ["sbatch", "--wait", "--nodes=2", "--gpus-per-node=2", f"--export={given}"]
+    command += [f"--output={tmp_path}/said.txt", "training/slurm/ddp_2nodes.sbatch", "--cpu"]
+    done = subprocess.run(
+        command, cwd=checkout, env=shared_sandbox.environ, capture_output=True, text=True,
+        timeout=240,
+    )  # fmt: skip
+    said = (tmp_path / "said.txt").read_text()
+    assert done.returncode == 0, done.stderr + said
+    assert "strategy=ddp" in said
+    rows = judged(out, tmp_path)
+    assert {row["subject"] for row in rows.values()} == {"cluster"}
+    assert {key: row["outcome"] for key, row in rows.items()} == dict.fromkeys(rows, "PASS")
+    assert {f"training_ddp.cluster.{m}" for m in ("replicas", "curve", "tokens")} <= set(rows)

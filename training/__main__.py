@@ -1,0 +1,74 @@
+"""Training by hand: `torchrun --nproc-per-node=8 -m training --strategy fsdp --preset 8b-short`.
+
+Leaves the record that a job of the suite leaves, in --out, and prints the table of steps.
+`pytest -m multinode --cluster replay --from=OUT` judges it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from fixtures.workloads import by_hand, entry
+from training.settings import CHOICES, STRATEGIES, Settings, SettingsError, settings_of
+
+HELP = {
+    "preset": "shape of the model; without it the one that criteria judge on this device",
+    "sequence": "tokens of a sequence; 0: the preset's",
+    "batch": "sequences a rank and forward pass",
+    "global_batch": "sequences a step over all ranks, the rest by accumulation",
+    "recompute": "block: compute activations again in the backward pass",
+    "wrap": "what FSDP shards as one",
+    "reshard": "FSDP frees a block's parameters after its forward pass",
+    "offload": "FSDP keeps parameters, gradients and optimizer on the host",
+    "data": "text or JSON-lines file; without it synthetic tokens",
+    "workers": "processes that load data, a rank",
+    "checkpoint": "directory of checkpoints",
+    "save_every": "steps; 0: at the end only",
+    "resume": "go on from the newest whole checkpoint",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m training", description=__doc__, argument_default=argparse.SUPPRESS
+    )
+    parser.add_argument("--strategy", choices=STRATEGIES, required=True)
+    parser.add_argument("--out", type=Path, required=True, help="the run directory to write to")
+    parser.add_argument("--cpu", action="store_true", help="on the CPU although there are GPUs")
+    parser.add_argument(
+        "--checks", action="store_true", help="also the small run whose losses are known"
+    )
+    parser.add_argument("--deadline", type=float, default=None, metavar="S", help="end it after S")
+    for field in fields(Settings):
+        if field.name == "strategy":
+            continue
+        same: dict[str, Any] = {"help": HELP.get(field.name)}
+        if isinstance(field.default, bool):
+            same["action"] = argparse.BooleanOptionalAction
+        else:
+            same |= {"type": type(field.default), "metavar": field.name.upper()}
+        if field.name in CHOICES:
+            same["metavar"] = "|".join(CHOICES[field.name])
+        parser.add_argument(f"--{field.name.replace('_', '-')}", **same)
+    given = vars(parser.parse_args())
+    strategy, out, deadline = (given.pop(name) for name in ("strategy", "out", "deadline"))
+    cpu, checks = given.pop("cpu", False), given.pop("checks", False)
+    try:
+        settings_of({**given, "strategy": strategy})
+    except SettingsError as error:
+        parser.error(str(error))
+    name = f"training_{strategy}"
+    wanted = entry.describe(entry.module_of(name)).metrics
+    by_hand.start(
+        by_hand.Asked(
+            names=[name], out=out, params={**given, "show": True, "checks": checks},
+            metrics=wanted, deadline_s=deadline, cpu=cpu,
+        )
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""What a training run is told: shapes, settings, and what is wrong with them (stdlib only).
+
+Whatever cannot work is said in one line before torch is imported or a GPU is touched.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+
+class SettingsError(ValueError):
+    """Settings that cannot work: one line with what was given, what is wrong, what to give."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """The shape of a decoder."""
+
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    hidden: int
+    """Of the feed-forward part."""
+    vocabulary: int
+    sequence: int
+    """Tokens, by default."""
+    rope_theta: float = 500_000.0
+
+    @property
+    def head_size(self) -> int:
+        return self.width // self.heads
+
+    @property
+    def block_parameters(self) -> int:
+        attention = self.width * (2 * self.heads + 2 * self.kv_heads) * self.head_size
+        return attention + 3 * self.width * self.hidden + 2 * self.width
+
+    @property
+    def parameters(self) -> int:
+        """All of them; embedding and output projection are not tied."""
+        return self.layers * self.block_parameters + (2 * self.vocabulary + 1) * self.width
+
+    @property
+    def computing_parameters(self) -> int:
+        """Those that every token is multiplied with: all but the embedding."""
+        return self.parameters - self.vocabulary * self.width
+
+
+def _llama8b(layers: int) -> Shape:
+    return Shape(
+        layers=layers, width=4096, heads=32, kv_heads=8, hidden=14336, vocabulary=128256,
+        sequence=8192,
+    )  # fmt: skip
+
+
+PRESETS = {
+    "tiny": Shape(layers=2, width=64, heads=4, kv_heads=2, hidden=128, vocabulary=256, sequence=64),
+    "160m": Shape(
+        layers=12, width=768, heads=12, kv_heads=4, hidden=2048, vocabulary=50304, sequence=2048
+    ),
+    "1b": Shape(
+        layers=16, width=2048, heads=32, kv_heads=8, hidden=8192, vocabulary=128256, sequence=8192
+    ),
+    "8b-mini": _llama8b(8),
+    "8b-short": _llama8b(16),
+    "8b": _llama8b(32),
+}
+"""1b and 8b have the shapes of Llama 3.2 1B (not tied) and Llama 3.1 8B; short: fewer layers."""
+
+STRATEGIES = ("single", "ddp", "fsdp")
+CHOICES = {
+    "strategy": STRATEGIES,
+    "preset": tuple(PRESETS),
+    "dtype": ("bf16", "fp32"),
+    "recompute": ("none", "block"),
+    "wrap": ("block", "root", "size"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """One training run."""
+
+    strategy: str = "single"
+    preset: str = "tiny"
+    sequence: int = 0
+    """Tokens; 0: the preset's."""
+    batch: int = 2
+    """Sequences a rank and forward pass."""
+    global_batch: int = 0
+    """Sequences a step over all ranks, the rest by accumulation; 0: one forward pass a rank."""
+    steps: int = 40
+    learning_rate: float = 3e-4
+    last_rate: float = 0.1
+    """Share of the learning rate that the cosine ends at."""
+    warm_up: int = 5
+    """Steps."""
+    weight_decay: float = 0.1
+    clip: float = 1.0
+    """Largest norm of the gradient."""
+    seed: int = 1234
+    dtype: str = "bf16"
+    compile: bool = False
+    recompute: str = "none"
+    """block: the activations of a block are computed again in the backward pass."""
+    wrap: str = "block"
+    """What FSDP shards as one: a block, the whole model (root), or whatever is large (size)."""
+    reshard: bool = True
+    """FSDP frees a block's parameters after its forward pass; costs a second all-gather."""
+    offload: bool = False
+    """FSDP keeps parameters, gradients and optimizer on the host."""
+    data: str = ""
+    """A text or JSON-lines file; empty: synthetic tokens."""
+    workers: int = 0
+    """Processes that load data, a rank."""
+    checkpoint: str = ""
+    """Directory of checkpoints; empty: none are written."""
+    save_every: int = 0
+    """Steps; 0: at the end only."""
+    resume: bool = False
+    """Go on from the newest whole checkpoint."""
+
+    @property
+    def shape(self) -> Shape:
+        return PRESETS[self.preset]
+
+    @property
+    def tokens(self) -> int:
+        """Length of a sequence."""
+        return self.sequence or self.shape.sequence
+
+    def accumulation(self, ranks: int) -> int:
+        """Forward passes a rank and step; SettingsError where the batch does not divide."""
+        whole = self.global_batch or ranks * self.batch
+        passes, rest = divmod(whole, ranks * self.batch)
+        if rest or passes < 1:
+            raise SettingsError(
+                f"global batch {whole} does not divide by {ranks} ranks x {self.batch} sequences: "
+                f"give a multiple of {ranks * self.batch}"
+            )
+        return passes
+
+
+def settings_of(values: dict[str, Any]) -> Settings:
+    """Settings from a job's spec or a command line; SettingsError for what is unknown or absurd."""
+    types = {f.name: type(f.default) for f in fields(Settings)}
+    for name, value in values.items():
+        if name not in types:
+            raise SettingsError(f"no setting {name!r}{_meant(name, types)}")
+        wanted = types[name]
+        fits = isinstance(value, wanted) or (wanted is float and type(value) is int)
+        if not fits or (isinstance(value, bool) and wanted is not bool):
+            raise SettingsError(f"{name} is {value!r}, expected a {wanted.__name__}")
+        if name in CHOICES and value not in CHOICES[name]:
+            known = ", ".join(CHOICES[name])
+            raise SettingsError(
+                f"no {name} {value!r}{_meant(value, CHOICES[name])}; known: {known}"
+            )
+    made = Settings(**values)
+    for name in ("batch", "steps", "learning_rate", "clip"):
+        if not getattr(made, name) > 0:
+            raise SettingsError(f"{name} is {getattr(made, name)}, expected more than 0")
+    for name in ("sequence", "global_batch", "warm_up", "save_every", "workers", "weight_decay"):
+        if getattr(made, name) < 0:
+            raise SettingsError(f"{name} is {getattr(made, name)}, expected 0 or more")
+    if made.compile and made.wrap == "size":
+        raise SettingsError("wrap size shards inside a block, which is compiled whole: no compile")
+    if made.resume and not made.checkpoint:
+        raise SettingsError("resume needs the directory of checkpoints (checkpoint)")
+    if made.data and not Path(made.data).is_file():
+        raise SettingsError(f"data file {made.data} is not there (look on the node, not here)")
+    return made
+
+
+def _meant(name: str, known: Any) -> str:
+    near = difflib.get_close_matches(str(name), list(known), n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
