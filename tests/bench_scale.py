@@ -10,11 +10,9 @@ pytest and of every command it waits for (sbatch, squeue), not that of Slurm or 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -25,9 +23,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 from fixtures import launch
 from fixtures.records import RunDirectory, read_json, read_lines
@@ -191,7 +186,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folder = Path(tempfile.mkdtemp(prefix="bench-scale-"))
         with sandbox(nodes) as (up, up_s):
             found = probe(up, folder / "run", *options.more)
-        print(nodes, "up", up_s, {k: v for k, v in asdict(found).items() if k not in ("verdict", "said")})
+        print(
+            nodes,
+            "up",
+            up_s,
+            {k: v for k, v in asdict(found).items() if k not in ("verdict", "said")},
+        )
         print(found.to_certificate_s, found.queries_a_second, found.verdict.get("counts"))
         print(found.said[-1500:])
         if options.keep:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,8 @@ class FakeCluster:
                 job.state = job.script(job)
                 self.events.append(("run", job.name))
         self.asked.set()
-        return {job_id: self.jobs[job_id].state for job_id in job_ids}
+        now = time.monotonic()
+        return {job_id: replace(self.jobs[job_id].state, asked=now) for job_id in job_ids}
 
     def forget(self) -> None:
         pass

@@ -224,7 +224,7 @@ def test_only_launch_knows_submitit():
 # --- states
 
 
-SQUEUE = "1|COMPLETED |0:0 |None\n2|RUNNING |0:0 |None\n3|PENDING |0:0 |(Priority)"
+SQUEUE = "1|COMPLETED |0:0 |a |None\n2|RUNNING |0:0 |b |None\n3|PENDING |0:0 |c |(Priority)"
 
 
 def states(watcher: SlurmWatcher, *job_ids: str) -> dict[str, JobState]:
@@ -255,10 +255,14 @@ def test_asking_again_at_once_asks_nobody(commands):
 @pytest.mark.parametrize(
     ("reason", "sinfo", "hopeless"),
     [
-        ("(ReqNodeNotAvail, UnavailableNodes:worker0)", "echo mixed", False),
-        ("(ReqNodeNotAvail, UnavailableNodes:worker0)", "echo 'idle*'", False),
-        ("(ReqNodeNotAvail, UnavailableNodes:worker0)", "echo 'down*'", True),
-        ("(ReqNodeNotAvail, UnavailableNodes:worker[0-1])", "printf 'idle\\ndrained\\n'", True),
+        ("(ReqNodeNotAvail, UnavailableNodes:worker0)", "echo worker0 mixed", False),
+        ("(ReqNodeNotAvail, UnavailableNodes:worker0)", "echo 'worker0 idle*'", False),
+        ("(ReqNodeNotAvail, UnavailableNodes:worker0)", "echo 'worker0 down*'", True),
+        (
+            "(ReqNodeNotAvail, UnavailableNodes:worker[0-1])",
+            "printf 'worker0 idle\\nworker1 drained\\n'",
+            True,
+        ),
         ("(ReqNodeNotAvail, UnavailableNodes:worker0)", "exit 1", True),
         ("(ReqNodeNotAvail, UnavailableNodes:worker0)", "exit 0", True),
         ("(ReqNodeNotAvail, Reserved for maintenance)", "echo idle", True),
@@ -267,7 +271,7 @@ def test_asking_again_at_once_asks_nobody(commands):
 )
 def test_a_node_that_is_in_service_is_waited_for(commands, reason, sinfo, hopeless):
     """slurmctld says so for a moment of a node whose slurmd is slow to answer."""
-    commands(squeue=f"echo '1|PENDING |0:0 |{reason}'", sinfo=sinfo)
+    commands(squeue=f"echo '1|PENDING |0:0 |a |{reason}'", sinfo=sinfo)
     found = states(SlurmWatcher(), "1")["1"]
     assert (found.hopeless is not None) == hopeless, found
 
