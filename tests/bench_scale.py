@@ -1,10 +1,15 @@
 """What a run over many nodes costs the login node and slurmctld; a part of `make bench`.
 
-python -m tests.bench_scale [--nodes N ...] [--drills] [--json FILE]
+python -m tests.bench_scale [--nodes 128 1024] [--json FILE] [--keep DIR]
 
-A light sandbox of N nodes (no namespaces, no GPUs, no torch) behind a real slurmctld, and a probe
-of it by the same pytest that a cluster is accepted with. The suite's own work is the CPU time of
-pytest and of every command it waits for (sbatch, squeue), not that of Slurm or of the nodes.
+A light sandbox (no namespaces, no GPUs, no torch) behind a real slurmctld, and the probe of it by
+the pytest that a cluster is accepted with. In each size ten nodes are bad; of each size the run is
+made twice: once from start to end, and once killed when half of the nodes have been measured, and
+resumed. Nothing is asserted: the table says met or missed.
+
+The suite's own time is what passes while no node is at work (before the first submission, and
+after the last line), and between these the CPU time of pytest and of every command that it waits
+for (sbatch, squeue); not that of Slurm, or of what runs on the nodes.
 """
 
 from __future__ import annotations
@@ -13,65 +18,177 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fixtures import launch
-from fixtures.records import RunDirectory, read_json, read_lines
-from fixtures.sandbox import Sandbox
+from rich.console import Console
+from rich.table import Table
 
-RUN_TIMEOUT_S = 1500
+from fixtures import launch
+from fixtures import run as runs
+from fixtures.records import RunDirectory, read_json, read_lines, write_json
+from fixtures.sandbox import Sandbox, SandboxError
+from tests import bench
+
 GPUS = 1
-STATUS_RPCS = ("JOB_INFO", "JOB_USER_INFO", "NODE_INFO", "PARTITION_INFO", "JOB_STEP_INFO")
-"""slurmctld's names of what squeue, sinfo and scontrol show ask it, without their prefix."""
-BAD = {"killed": 3, "drained": 2, "slow-driver": 2, "gpu-missing": 3}
-"""How many nodes are broken in which way; ten together."""
+STATUS = ("JOB_INFO", "JOB_USER_INFO", "JOB_INFO_SINGLE", "NODE_INFO", "PARTITION_INFO")
+"""slurmctld's names, without their prefix, of what squeue, sinfo and scontrol ask."""
+KILLED, DRAINED, SLOW, WRONG = 3, 2, 2, 3
+"""Nodes that are broken in each way; ten together."""
+EXACTLY = ("bad nodes named", "good nodes accused", "measured twice", "verdicts that differ")
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the table."""
+
+    name: str
+    value: float
+    unit: str = ""
+    goal: float | None = None
+    """At most, or exactly; None where there is none."""
+    note: str = ""
+    exactly: bool = False
+
+    @property
+    def met(self) -> bool | None:
+        if self.goal is None:
+            return None
+        return self.value == self.goal if self.exactly else self.value <= self.goal
 
 
 @dataclass
 class Probe:
-    """One pytest process over the nodes, from its start to its end."""
+    """One pytest process over the nodes; times in seconds after its start."""
 
-    nodes: int
-    wall_s: float = 0.0
-    own_cpu_s: float = 0.0
-    """Of pytest and of the commands that it waited for."""
-    peak_mib: float = 0.0
-    status: int = 0
-    first_submission_s: float = 0.0
-    last_line_s: float = 0.0
-    """Seconds after the start of pytest."""
-    status_queries: int = 0
-    busiest_s: int = 0
-    """Status queries in the second that had most of them."""
-    rpcs: dict[str, int] = field(default_factory=dict)
-    nodes_cpu_s: float = 0.0
-    verdict: dict[str, Any] = field(default_factory=dict)
-    said: str = ""
+    wall_s: float
+    status: int
+    peak_mib: float
+    cpu_s: float
+    first_submission_s: float
+    last_line_s: float
+    own_s: float
+    rpcs: dict[str, int]
+    """What slurmctld was asked, by its own count."""
+    queued: int
+    """The most jobs that were in the queue at a time."""
+    outcomes: dict[tuple[str, str], str] = field(default_factory=dict)
+    bad: list[str] = field(default_factory=list)
+    """The nodes that bad-nodes.txt names."""
+    counts: dict[str, int] = field(default_factory=dict)
 
     @property
     def to_certificate_s(self) -> float:
-        """From the submission of the first job to the end of pytest."""
         return self.wall_s - self.first_submission_s
 
     @property
-    def queries_a_second(self) -> float:
-        return self.status_queries / max(self.to_certificate_s, 1.0)
+    def status_queries(self) -> int:
+        return sum(self.rpcs.get(f"REQUEST_{name}", 0) for name in STATUS)
 
 
-@contextmanager
-def sandbox(nodes: int) -> Iterator[tuple[Sandbox, float]]:
-    began = time.monotonic()
-    with Sandbox.up(nodes=nodes, gpus=GPUS, many=True) as up:
-        yield up, time.monotonic() - began
+class Observer(threading.Thread):
+    """Looks on once a second: at slurmctld's counters, the queue's length, pytest's CPU time."""
+
+    def __init__(self, env: Mapping[str, str], process: subprocess.Popen[bytes]) -> None:
+        super().__init__(daemon=True)
+        self._env = dict(env)
+        self._process = process
+        self._enough = threading.Event()
+        self._first = self._last = self._counts()
+        self.queued = 0
+        self.cpu: list[tuple[float, float]] = [(time.time(), 0.0)]
+
+    def run(self) -> None:
+        while not self._enough.wait(1.0):
+            self._last = self._counts()
+            with suppress(OSError, IndexError):
+                stat = Path(f"/proc/{self._process.pid}/stat").read_text()
+                ticks = stat.rpartition(")")[2].split()[11:15]
+                self.cpu.append((time.time(), sum(map(int, ticks)) / TICKS))
+
+    def stop(self) -> None:
+        self._enough.set()
+        self.join()
+        self._last = self._counts()
+
+    def cpu_at(self, when: float) -> float:
+        return self.cpu[max(0, bisect_right(self.cpu, (when, float("inf"))) - 1)][1]
+
+    @property
+    def added(self) -> dict[str, int]:
+        new = {name: count - self._first.get(name, 0) for name, count in self._last.items()}
+        return {name: count for name, count in new.items() if count}
+
+    def _counts(self) -> dict[str, int]:
+        said = subprocess.run(
+            ["sdiag"], env=self._env, capture_output=True, text=True, timeout=120
+        ).stdout
+        # sdiag counts the queue as well, without being a query of its own.
+        alive = re.findall(r"^Jobs (?:pending|running):\s+(\d+)", said, re.M)
+        if hasattr(self, "queued"):
+            self.queued = max(self.queued, sum(map(int, alive)))
+        by_type = said.partition("by message type")[2].partition("by user")[0]
+        found = re.findall(r"^\s+([A-Z_]+)\s+\(\s*\d+\) count:(\d+)", by_type, re.M)
+        return {name: int(count) for name, count in found}
+
+
+def probe(
+    up: Sandbox,
+    run: Path,
+    *arguments: str,
+    new: bool = True,
+    meanwhile: Callable[[subprocess.Popen[bytes], RunDirectory], None] | None = None,
+) -> Probe:
+    """Run the probe on a sandbox that is up, and take its figures."""
+    directory = RunDirectory(run)
+    env = environment(up)
+    where = [f"--run-dir={run}"] if new else []
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "multinode", "--tier", "probe",
+               "-p", "no:cacheprovider", *where, *arguments]  # fmt: skip
+    began = time.time()
+    with (run.parent / f"{run.name}.txt").open("ab") as log:
+        process = subprocess.Popen(
+            command, cwd=launch.CHECKOUT, env=env, stdin=subprocess.DEVNULL, stdout=log,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    observer = Observer(env, process)
+    observer.start()
+    if meanwhile is not None:
+        meanwhile(process, directory)
+    # wait4 and not wait: the kernel's own account of pytest and of all that it waited for.
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    ended = time.time()
+    observer.stop()
+    cpu_s = usage.ru_utime + usage.ru_stime
+    submitted, lines = spans(directory, since=began)
+    first, last = min(submitted, default=ended), max(lines, default=ended)
+    busy = observer.cpu_at(last) - observer.cpu_at(first)
+    found = Probe(
+        wall_s=ended - began, status=process.returncode, peak_mib=usage.ru_maxrss / 1024,
+        cpu_s=cpu_s, first_submission_s=first - began, last_line_s=last - began,
+        own_s=(first - began) + (ended - last) + busy, rpcs=observer.added,
+        queued=observer.queued,
+    )  # fmt: skip
+    if directory.verdict.exists():
+        verdict = read_json(directory.verdict)
+        found.counts = verdict["counts"]
+        found.outcomes = {(c["criterion"], c["subject"]): c["outcome"] for c in verdict["criteria"]}
+        found.bad = (run / "bad-nodes.txt").read_text().split()
+    return found
 
 
 def environment(up: Sandbox) -> dict[str, str]:
@@ -81,123 +198,225 @@ def environment(up: Sandbox) -> dict[str, str]:
     return {**clean, **up.env}
 
 
-class Sdiag(threading.Thread):
-    """Counts what slurmctld was asked, by looking once a second."""
-
-    def __init__(self, up: Sandbox) -> None:
-        super().__init__(daemon=True)
-        self._env = environment(up)
-        self._enough = threading.Event()
-        self.first = self.last = self._counts()
-        self.busiest = 0
-
-    def run(self) -> None:
-        while not self._enough.wait(1.0):
-            found = self._counts()
-            self.busiest = max(self.busiest, status_of(found) - status_of(self.last))
-            self.last = found
-
-    def stop(self) -> None:
-        self._enough.set()
-        self.join()
-        self.last = self._counts()
-
-    def _counts(self) -> dict[str, int]:
-        said = subprocess.run(
-            ["sdiag"], env=self._env, capture_output=True, text=True, timeout=60
-        ).stdout
-        by_type = said.partition("by message type")[2].partition("by user")[0]
-        return {
-            name: int(count)
-            for name, count in re.findall(r"^\s+([A-Z_]+)\s+\(\s*\d+\) count:(\d+)", by_type, re.M)
-        }
-
-    @property
-    def added(self) -> dict[str, int]:
-        new = {name: count - self.first.get(name, 0) for name, count in self.last.items()}
-        return {name: count for name, count in new.items() if count}
-
-
-def status_of(counts: Mapping[str, int]) -> int:
-    return sum(counts.get(f"REQUEST_{name}", 0) for name in STATUS_RPCS)
-
-
-def probe(
-    up: Sandbox,
-    run: Path,
-    *arguments: str,
-    meanwhile: Callable[[subprocess.Popen[bytes], RunDirectory], None] | None = None,
-    new: bool = True,
-) -> Probe:
-    """Run the probe on a sandbox that is up, and take its figures."""
-    directory = RunDirectory(run)
-    found = Probe(nodes=len(up.nodes))
-    log = run.parent / f"{run.name}.txt"
-    sdiag = Sdiag(up)
-    sdiag.start()
-    where = [f"--run-dir={run}"] if new else []
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "multinode", "--tier", "probe",
-               "-p", "no:cacheprovider", *where, *arguments]  # fmt: skip
-    began, wall = time.monotonic(), time.time()
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            command, cwd=launch.CHECKOUT, env=environment(up), stdin=subprocess.DEVNULL,
-            stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
-    if meanwhile is not None:
-        meanwhile(process, directory)
-    # wait4 and not wait: the kernel's own account of pytest and of all that it waited for.
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    sdiag.stop()
-    found.wall_s = time.monotonic() - began
-    found.status = process.returncode
-    found.own_cpu_s = usage.ru_utime + usage.ru_stime
-    found.peak_mib = usage.ru_maxrss / 1024
-    found.rpcs = sdiag.added
-    found.status_queries, found.busiest_s = status_of(sdiag.added), sdiag.busiest
-    found.said = log.read_text(errors="replace")
-    submitted, lines = spans(directory)
-    found.first_submission_s = max(0.0, min(submitted, default=wall) - wall)
-    found.last_line_s = max(lines, default=wall) - wall
-    if directory.verdict.exists():
-        found.verdict = read_json(directory.verdict)
-    return found
-
-
-def spans(directory: RunDirectory) -> tuple[list[float], list[float]]:
-    """When the jobs were submitted, and when each one's last line was written."""
-    submitted, lines = [], []
+def spans(directory: RunDirectory, *, since: float) -> tuple[list[float], list[float]]:
+    """When jobs were submitted, and when their lines, or reasons for none, were written."""
+    submitted = []
+    lines = [float(m["time"]) for m in read_lines(directory.missing)]
     for path in directory.jobs.glob("*/job.json"):
         submitted.append(float(read_json(path)["submitted"]))
-        times = [float(n["time"]) for f in path.parent.glob("rank*.jsonl") for n in read_lines(f)]
-        lines += [max(times)] if times else []
-    return submitted, lines
+        for file in path.parent.glob("rank*.jsonl"):
+            lines += [float(n["time"]) for n in read_lines(file)]
+    return [s for s in submitted if s >= since], [n for n in lines if n >= since]
+
+
+# --- bad nodes
+
+
+@dataclass(frozen=True)
+class Bad:
+    """Which nodes are broken in which way, spread over all of them."""
+
+    killed: tuple[str, ...]
+    drained: tuple[str, ...]
+    slow: tuple[str, ...]
+    wrong: tuple[str, ...]
+
+    @staticmethod
+    def of(names: Sequence[str]) -> Bad:
+        # The last ones die before their turn comes.
+        dying, others = names[-KILLED:], names[: -2 * KILLED]
+        step = len(others) // (DRAINED + SLOW + WRONG)
+        spread = [others[k * step + step // 2] for k in range(DRAINED + SLOW + WRONG)]
+        return Bad(
+            killed=tuple(dying),
+            drained=tuple(spread[:DRAINED]),
+            slow=tuple(spread[DRAINED : DRAINED + SLOW]),
+            wrong=tuple(spread[DRAINED + SLOW :]),
+        )
+
+    @property
+    def all(self) -> set[str]:
+        return {*self.killed, *self.drained, *self.slow, *self.wrong}
+
+    def put_in(self, up: Sandbox) -> None:
+        """All but the killed ones, which die during the run."""
+        for node in self.drained:
+            up.drain(node)
+        for node in self.slow:
+            up.fault(node, "slow-driver")
+        for node in self.wrong:
+            up.fault(node, "gpu-missing")
+
+    def kill(self, up: Sandbox, process: subprocess.Popen[bytes], directory: RunDirectory) -> None:
+        wait_for(process, lambda: measured(directory) > 0)
+        for node in self.killed:
+            up.kill_node(node)
+
+
+def measured(directory: RunDirectory) -> int:
+    """Nodes that have left their last record."""
+    return sum(1 for _ in directory.records.glob("health@*.json"))
+
+
+def wait_for(process: subprocess.Popen[bytes], condition: Callable[[], bool]) -> None:
+    """Until the condition holds, or pytest has ended without it (which its own figures show)."""
+    while not condition():
+        # WNOWAIT: the account of the process is taken later, by wait4.
+        gone = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if gone is not None:
+            return
+        time.sleep(0.2)
+
+
+# --- the runs of one size
+
+
+@dataclass
+class Size:
+    """What was found at one number of nodes."""
+
+    nodes: int
+    up_s: float
+    whole: Probe
+    killed_at: int
+    """Nodes measured when pytest was killed."""
+    resumed: Probe
+    bad: Bad
+    twice: int
+    """Results that the resumed run has two of."""
+    differ: list[tuple[str, str]]
+    """Verdicts in which the two runs differ, but for the nodes that died in one of them."""
+
+
+def of_size(nodes: int, folder: Path) -> Size:
+    began = time.monotonic()
+    with Sandbox.up(nodes=nodes, gpus=GPUS, many=True) as up:
+        up_s = time.monotonic() - began
+        bad = Bad.of(up.nodes)
+        bad.put_in(up)
+        killed_at = 0
+
+        def kill_at_half(process: subprocess.Popen[bytes], directory: RunDirectory) -> None:
+            nonlocal killed_at
+            wait_for(process, lambda: measured(directory) >= nodes // 2)
+            killed_at = measured(directory)
+            process.send_signal(signal.SIGKILL)
+
+        half = folder / "half"
+        probe(up, half, meanwhile=kill_at_half)
+        resumed = probe(up, half, f"--resume={half}", new=False)
+        whole = probe(up, folder / "whole", meanwhile=lambda p, d: bad.kill(up, p, d))
+    died = set(bad.killed)
+    both = whole.outcomes.keys() | resumed.outcomes.keys()
+    return Size(
+        nodes=nodes, up_s=up_s, whole=whole, killed_at=killed_at, resumed=resumed, bad=bad,
+        twice=results_twice(RunDirectory(half), bad),
+        differ=[
+            key for key in sorted(both)
+            if key[1] not in died and whole.outcomes.get(key) != resumed.outcomes.get(key)
+        ],
+    )  # fmt: skip
+
+
+def results_twice(directory: RunDirectory, bad: Bad) -> int:
+    """Results that a rank was asked for twice, without need.
+
+    Of a node whose GPU is missing the first record measures nothing, and is rightly done again.
+    """
+    found: Counter[tuple[str, str, int]] = Counter()
+    for file in directory.jobs.glob("node-*/rank*.jsonl"):
+        for line in read_lines(file):
+            if line.get("event") == "result" and line["placement"] not in bad.wrong:
+                found[line["workload"], line["placement"], line["rank"]] += 1
+    return sum(1 for count in found.values() if count > 1)
+
+
+def table(sizes: Sequence[Size]) -> list[Line]:
+    """The figures, those with a goal for the largest size."""
+    lines = []
+    for k, size in enumerate(sizes):
+        last = k == len(sizes) - 1
+        lines += figures(size, goals=last)
+    if len(sizes) > 1:
+        small, large = sizes[0], sizes[-1]
+        ratio = large.nodes / small.nodes
+        grown = round(large.whole.own_s / small.whole.own_s, 2)
+        name = f"own time, {small.nodes} to {large.nodes} nodes"
+        lines.append(Line(name, grown, "x", round(ratio * 8.5 / 8, 2), "at most linear"))
+    return lines
+
+
+def figures(size: Size, *, goals: bool) -> list[Line]:
+    whole, n = size.whole, size.nodes
+    named, accused = set(whole.bad) & size.bad.all, set(whole.bad) - size.bad.all
+
+    def line(name: str, value: float, unit: str, goal: float | None = None, note: str = "") -> Line:
+        wanted = goal if goals else None
+        return Line(f"{n} nodes: {name}", round(value, 2), unit, wanted, note, name in EXACTLY)
+
+    rate = whole.status_queries / max(whole.to_certificate_s, 1)
+    counts = ", ".join(f"{v} {k.replace('_', ' ')}" for k, v in whole.counts.items())
+    return [
+        line("sandbox up", size.up_s, "s"),
+        line("first submission to the end", whole.to_certificate_s, "s", 600, counts),
+        line("the suite's own time", whole.own_s, "s", 90, f"{whole.cpu_s:.0f} s of CPU in all"),
+        line("peak memory of pytest", whole.peak_mib, "MiB", 1024),
+        line("status queries a second", rate, "1/s", 1.0, f"{whole.status_queries} by sdiag"),
+        line("most jobs in the queue", whole.queued, "jobs"),
+        line("bad nodes named", len(named), "nodes", len(size.bad.all)),
+        line("good nodes accused", len(accused), "nodes", 0, " ".join(sorted(accused)[:5])),
+        line("killed after, and resumed", size.killed_at, "nodes"),
+        line("measured twice", size.twice, "results", 0),
+        line("verdicts that differ", len(size.differ), "", 0, str(size.differ[:3] or "")),
+    ]
+
+
+def show(lines: Sequence[Line], facts: Mapping[str, Any]) -> None:
+    shown = Table(title=", ".join(f"{name} {value}" for name, value in facts.items()))
+    for name in ("figure", "value", "unit", "goal", "", "note"):
+        shown.add_column(name, justify="right" if name in ("value", "goal") else "left")
+    for row in lines:
+        mark = {True: "met", False: "missed", None: ""}[row.met]
+        goal = "" if row.goal is None else str(row.goal)
+        shown.add_row(row.name, str(row.value), row.unit, goal, mark, row.note)
+    Console(width=None if sys.stdout.isatty() else 150).print(shown)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench_scale", description=__doc__)
-    parser.add_argument("--nodes", type=int, nargs="+", default=[128, 1024])
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--keep", type=Path)
-    parser.add_argument("more", nargs="*")
+    parser.add_argument("--nodes", type=int, nargs="+", default=[128, 1024], metavar="N")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="default: reports/runs/")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the run directories here")
     options = parser.parse_args(arguments)
-    for nodes in options.nodes:
-        folder = Path(tempfile.mkdtemp(prefix="bench-scale-"))
-        with sandbox(nodes) as (up, up_s):
-            found = probe(up, folder / "run", *options.more)
-        print(
-            nodes,
-            "up",
-            up_s,
-            {k: v for k, v in asdict(found).items() if k not in ("verdict", "said")},
-        )
-        print(found.to_certificate_s, found.queries_a_second, found.verdict.get("counts"))
-        print(found.said[-1500:])
-        if options.keep:
-            shutil.move(folder, options.keep)
-        else:
-            shutil.rmtree(folder)
+    facts = bench.machine()
+    folder = options.keep or Path(tempfile.mkdtemp(prefix="bench-scale-"))
+    sizes = []
+    try:
+        for nodes in options.nodes:
+            (folder / str(nodes)).mkdir(parents=True)
+            sizes.append(of_size(nodes, folder / str(nodes)))
+    except SandboxError as error:
+        print(error, file=sys.stderr)
+        return 1
+    finally:
+        if options.keep is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    lines = table(sizes)
+    show(lines, facts)
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    path = options.json or launch.CHECKOUT / "reports" / "runs" / f"bench-scale-{stamp}.json"
+    write_json(
+        path,
+        {
+            "schema": 1,
+            "made": datetime.now(UTC).isoformat(timespec="seconds"),
+            "commit": runs.commit(),
+            "machine": facts,
+            "figures": [{**vars(line), "met": line.met} for line in lines],
+            "requests": {str(s.nodes): s.whole.rpcs for s in sizes},
+        },
+    )
+    print(f"JSON {path}")
     return 0
 
 
