@@ -41,8 +41,9 @@ format: $(READY_DEV)
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-bench: $(READY_DEV) sandbox-packages ## figures: overhead, collection, sandbox start, stages
+bench: $(READY_DEV) sandbox-packages ## figures: overhead, collection, stages; 1,024 nodes (20 min)
 	$(PY) -m tests.bench
+	$(PY) -m tests.bench_scale
 
 bench-gpu: $(READY) ## our figures beside nccl-tests' and nvbandwidth's, on GPUs
 	$(PY) -m tests.bench_gpu $(ARGS)

@@ -10,6 +10,11 @@ def test_every_gpu_answers_its_driver(verdict):
     assert verdict.ok, verdict.line
 
 
+@pytest.mark.criterion("health.answer_time")
+def test_every_driver_answers_in_time(verdict):
+    assert verdict.ok, verdict.line
+
+
 @pytest.mark.criterion("health.foreign_processes", "health.leaked_memory")
 def test_every_gpu_is_free_when_we_start(verdict):
     assert verdict.ok, verdict.line

@@ -72,6 +72,7 @@ def drift(name: str, where: str, inject: Inject, says: str, device: str) -> Faul
 
 GPU_FAULTS = [
     gpu("health.answers", "GPU fallen off the bus", "lost", "GpuIsLost"),
+    gpu("health.answer_time", "driver that answers late", "slow-driver"),
     gpu("health.foreign_processes", "foreign process on a GPU", "foreign-process", "4711"),
     gpu("health.leaked_memory", "memory leaked on a GPU", "leaked-memory", "4096 MiB"),
     gpu("health.ecc_mode", "ECC off", "ecc-off"),

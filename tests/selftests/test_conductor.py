@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from fixtures import conductor as conducting
 from fixtures import plan, thresholds
 from fixtures.conductor import Conductor, Deadlines
 from fixtures.errors import RunError
-from fixtures.launch import JobRequest
+from fixtures.launch import Busy, JobRequest
 from fixtures.records import Record, RunDirectory, read_json, read_lines
 from fixtures.watch import JobState
 from tests.selftests import support
@@ -96,6 +97,13 @@ def stays(state: JobState) -> Callable[[FakeJob], JobState]:
     return lambda job: state
 
 
+@dataclass
+class Refusal:
+    """slurmctld has no time for a submission; it may have taken it all the same."""
+
+    taken: bool
+
+
 class FakeCluster:
     """Launcher and watcher in one; plays a job's script when it is first asked for its state."""
 
@@ -107,6 +115,9 @@ class FakeCluster:
         self.events: list[tuple[str, str]] = []
         self.cancelled: list[str] = []
         self.asked = threading.Event()
+        self.most = 0
+        """Jobs that were alive at a time."""
+        self.refusals: Iterator[Refusal] = iter(())
         self._lock = threading.Lock()
 
     def submit(self, request: JobRequest, spec: Path) -> str:
@@ -114,10 +125,17 @@ class FakeCluster:
         if isinstance(script, Exception):
             raise script
         with self._lock:
+            refusal = next(self.refusals, None)
+            if refusal is not None and not refusal.taken:
+                raise Busy("sbatch refused it: Socket timed out")
             job_id = str(1000 + len(self.jobs))
             job = FakeJob(job_id, request.name, read_json(spec), script, request.part)
             self.jobs[job.id] = job
             self.events.append(("submit", job.name))
+            living = sum(not j.state.ended for j in self.jobs.values())
+            self.most = max(self.most, living)
+        if refusal is not None:
+            raise Busy("sbatch refused it: Socket timed out")
         return job.id
 
     def cancel(self, job_ids: Iterable[str]) -> None:
@@ -134,10 +152,17 @@ class FakeCluster:
                 job.state = job.script(job)
                 self.events.append(("run", job.name))
         self.asked.set()
-        return {job_id: self.jobs[job_id].state for job_id in job_ids}
+        now = time.monotonic()
+        return {job_id: replace(self.jobs[job_id].state, asked=now) for job_id in job_ids}
 
     def forget(self) -> None:
         pass
+
+    def find(self, name: str, since: float) -> list[str]:
+        return [job.id for job in self.jobs.values() if name == f"accept-r-{job.name}"]
+
+    def nodes(self) -> dict[str, str]:
+        return {}
 
     def named(self, name: str) -> FakeJob:
         return next(job for job in self.jobs.values() if job.name == name)
@@ -200,6 +225,8 @@ def conduct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Conduct:
         locate: Callable[..., None] = lambda nodes, measure: None,
         attempts: Mapping[tuple[str, str], int] | None = None,
         finish: bool = True,
+        max_jobs: int | None = None,
+        refusals: Iterable[Refusal] = (),
         **deadlines: float,
     ) -> Conducted:
         people = support.population(nodes)
@@ -210,11 +237,12 @@ def conduct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Conduct:
         directory.jobs.mkdir(parents=True, exist_ok=True)
         directory.records.mkdir(exist_ok=True)
         cluster = FakeCluster(scripts or {})
+        cluster.refusals = iter(refusals)
         conductor = Conductor(
             directory=directory, run_id="r", nonce=NONCE, population=people, jobs=jobs,
             attempts={key: (attempts or {}).get(key, 1) for key in planned}, launcher=cluster,
             watcher=cluster, deadlines=Deadlines(**deadlines), spec_facts={}, gate=gate,
-            locate=locate, beat=lambda: None,
+            locate=locate, beat=lambda: None, max_jobs=max_jobs,
         )  # fmt: skip
         conductor.start()
         conducted = Conducted(cluster, conductor, directory, planned)
@@ -530,6 +558,61 @@ def test_a_result_that_cannot_be_trusted_is_missing_with_the_reason(conduct, wro
     done = conduct({"node-worker0": lies}, only=["node-worker0"])
     assert list(done.missing) == [("gemm", "worker0")]
     assert done.missing["gemm", "worker0"]["reason"].startswith("unusable result: ")
+
+
+# --- a shared cluster
+
+
+@pytest.mark.parametrize("cap", [1, 2, 5])
+def test_there_are_never_more_jobs_in_the_queue_than_allowed(conduct, cap):
+    done = conduct(nodes=6, max_jobs=cap)
+    assert sorted(done.records) == sorted(done.planned)
+    # Two that wait for each other are submitted together, whatever the cap.
+    assert done.cluster.most <= max(cap, 2)
+
+
+def test_a_busy_slurmctld_is_asked_again_later(conduct, monkeypatch):
+    monkeypatch.setattr(conducting, "BACK_OFF_S", (0.01, 0.02))
+    done = conduct(only=["node-worker0", "node-worker1"], refusals=[Refusal(False)] * 5)
+    assert sorted(done.records) == sorted(done.planned)
+    assert sorted(done.submitted) == ["node-worker0", "node-worker1"]
+
+
+def test_a_job_that_was_taken_though_sbatch_failed_is_not_submitted_twice(conduct, monkeypatch):
+    monkeypatch.setattr(conducting, "BACK_OFF_S", (0.01, 0.02))
+    done = conduct(only=["node-worker0", "node-worker1"], refusals=[Refusal(True)] * 2)
+    assert sorted(done.records) == sorted(done.planned)
+    assert sorted(done.submitted) == ["node-worker0", "node-worker1"]
+
+
+def test_a_slurmctld_that_stays_busy_is_given_up_after_the_queue_s_deadline(conduct, monkeypatch):
+    monkeypatch.setattr(conducting, "BACK_OFF_S", (0.01, 0.02))
+    done = conduct(only=["node-worker0"], refusals=[Refusal(False)] * 1000, queue_s=0.2)
+    assert {m["kind"] for m in done.missing.values()} == {"never started"}
+    assert "Socket timed out" in done.missing["gemm", "worker0"]["reason"]
+
+
+def test_a_job_that_was_taken_in_doubt_is_cancelled_at_the_end(conduct, monkeypatch):
+    monkeypatch.setattr(conducting, "BACK_OFF_S", (60.0, 60.0))
+    done = conduct(only=["node-worker0"], refusals=[Refusal(True)], finish=False)
+    while not done.cluster.jobs:
+        time.sleep(0.01)
+    done.conductor.stop("interrupted")
+    done.finish()
+    assert done.cluster.cancelled == ["node-worker0"]
+
+
+def test_what_was_measured_does_not_stay_in_memory(conduct):
+    """A stage of a thousand nodes is as large in memory as the jobs that run at a time."""
+    done = conduct(nodes=4)
+    assert [s.name for s in done.conductor._active] in ([], ["cluster"])
+    assert all(s.lines == [] and s.tails == [] for s in done.conductor._active)
+
+
+def test_few_files_are_looked_into_at_a_time_and_all_of_them_in_turn(conduct, monkeypatch):
+    monkeypatch.setattr(conducting, "READS", 2)
+    done = conduct(nodes=6)
+    assert sorted(done.records) == sorted(done.planned)
 
 
 # --- the end

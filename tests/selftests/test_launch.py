@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import os
 import pickle
 import stat
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import pytest
 
 from fixtures import conductor, launch
 from fixtures.errors import RunError
-from fixtures.launch import JobRequest, LocalLauncher, SlurmLauncher, SlurmOptions
+from fixtures.launch import Busy, JobRequest, LocalLauncher, SlurmLauncher, SlurmOptions
 from fixtures.watch import TERMINAL, JobState, LocalWatcher, SlurmWatcher
 from tests.selftests.support import CHECKOUT, DATA, Hostile
 
@@ -224,7 +226,7 @@ def test_only_launch_knows_submitit():
 # --- states
 
 
-SQUEUE = "1|COMPLETED |0:0 |None\n2|RUNNING |0:0 |None\n3|PENDING |0:0 |(Priority)"
+SQUEUE = "1|COMPLETED |0:0 |a |None\n2|RUNNING |0:0 |b |None\n3|PENDING |0:0 |c |(Priority)"
 
 
 def states(watcher: SlurmWatcher, *job_ids: str) -> dict[str, JobState]:
@@ -244,6 +246,53 @@ def test_one_query_serves_all_jobs(commands):
     assert len(called.read_text().splitlines()) == 1
 
 
+def test_slurmctld_is_asked_once_a_second_whatever_is_to_be_known(commands):
+    reason = "(ReqNodeNotAvail, UnavailableNodes:worker0)"
+    called = commands(
+        squeue=f"date +%s.%N >> $0.times; echo '1|PENDING |0:0 |a |{reason}'",
+        sinfo="date +%s.%N >> $0.times; echo worker0 idle",
+    )
+    watcher = SlurmWatcher()
+    for _ in range(2):
+        states(watcher, *map(str, range(500)))
+        watcher.nodes()
+    times = [
+        float(line) for name in ("squeue", "sinfo")
+        for line in (called.parent / "bin" / f"{name}.times").read_text().split()
+    ]  # fmt: skip
+    assert len(times) == 4
+    gaps = [b - a for a, b in itertools.pairwise(sorted(times))]
+    assert min(gaps) > 0.8  # of when they came to their work, not of when they were started
+
+
+def test_jobs_are_found_by_name_only_in_an_answer_that_is_new_enough(commands):
+    commands(squeue=f"printf '{SQUEUE}'")
+    watcher = SlurmWatcher()
+    watcher.states(["1"])
+    assert watcher.find("b", 0.0) == ["2"]
+    assert watcher.find("b", time.monotonic()) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "busy"),
+    [
+        ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", 1),
+        ("sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying", 1),
+        ("sbatch: error: Unable to contact slurm controller (connect failure)", 1),
+        ("sbatch: error: AssocMaxSubmitJobLimit", 1),
+        ("sbatch: error: QOSMaxSubmitJobPerUserLimit", 1),
+        ("sbatch: error: invalid partition specified: nowhere", 0),
+        ("sbatch: error: Batch job submission failed: Requested node configuration is not "
+         "available", 0),
+    ],
+)  # fmt: skip
+def test_a_refusal_for_the_moment_is_told_from_one_for_good(commands, tmp_path, said, busy):
+    commands(sbatch=f"echo '{said}' >&2; exit 1")
+    with pytest.raises(RunError) as refused:
+        SlurmLauncher(RUN_ID, SlurmOptions()).submit(request(tmp_path), tmp_path / "spec.json")
+    assert isinstance(refused.value, Busy) == bool(busy)
+
+
 def test_asking_again_at_once_asks_nobody(commands):
     called = commands(squeue=f"printf '{SQUEUE}'")
     watcher = SlurmWatcher()
@@ -255,10 +304,14 @@ def test_asking_again_at_once_asks_nobody(commands):
 @pytest.mark.parametrize(
     ("reason", "sinfo", "hopeless"),
     [
-        ("(ReqNodeNotAvail, UnavailableNodes:worker0)", "echo mixed", False),
-        ("(ReqNodeNotAvail, UnavailableNodes:worker0)", "echo 'idle*'", False),
-        ("(ReqNodeNotAvail, UnavailableNodes:worker0)", "echo 'down*'", True),
-        ("(ReqNodeNotAvail, UnavailableNodes:worker[0-1])", "printf 'idle\\ndrained\\n'", True),
+        ("(ReqNodeNotAvail, UnavailableNodes:worker0)", "echo worker0 mixed", False),
+        ("(ReqNodeNotAvail, UnavailableNodes:worker0)", "echo 'worker0 idle*'", False),
+        ("(ReqNodeNotAvail, UnavailableNodes:worker0)", "echo 'worker0 down*'", True),
+        (
+            "(ReqNodeNotAvail, UnavailableNodes:worker[0-1])",
+            "printf 'worker0 idle\\nworker1 drained\\n'",
+            True,
+        ),
         ("(ReqNodeNotAvail, UnavailableNodes:worker0)", "exit 1", True),
         ("(ReqNodeNotAvail, UnavailableNodes:worker0)", "exit 0", True),
         ("(ReqNodeNotAvail, Reserved for maintenance)", "echo idle", True),
@@ -267,7 +320,7 @@ def test_asking_again_at_once_asks_nobody(commands):
 )
 def test_a_node_that_is_in_service_is_waited_for(commands, reason, sinfo, hopeless):
     """slurmctld says so for a moment of a node whose slurmd is slow to answer."""
-    commands(squeue=f"echo '1|PENDING |0:0 |{reason}'", sinfo=sinfo)
+    commands(squeue=f"echo '1|PENDING |0:0 |a |{reason}'", sinfo=sinfo)
     found = states(SlurmWatcher(), "1")["1"]
     assert (found.hopeless is not None) == hopeless, found
 

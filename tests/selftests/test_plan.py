@@ -43,7 +43,7 @@ def subjects(items: list[plan.Item], key: str) -> list[str]:
 def test_the_planned_list_is_keys_times_population(nodes):
     people = population(nodes)
     items = planned(nodes)
-    standard = {key: c for key, c in LIMITS.criteria.items() if c.tier == "standard"}
+    standard = {key: c for key, c in LIMITS.criteria.items() if c.tier in ("probe", "standard")}
     assert {i.criterion for i in items} == set(standard)
     assert len({i.key for i in items}) == len(items)
     for key, criterion in standard.items():

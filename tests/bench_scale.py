@@ -1,0 +1,424 @@
+"""What a run over many nodes costs the login node and slurmctld; a part of `make bench`.
+
+python -m tests.bench_scale [--nodes 128 1024] [--json FILE] [--keep DIR]
+
+A light sandbox (no namespaces, no GPUs, no torch) behind a real slurmctld, and the probe of it by
+the pytest that a cluster is accepted with. In each size ten nodes are bad; of each size the run is
+made twice: once from start to end, and once killed when half of the nodes have been measured, and
+resumed. Nothing is asserted: the table says met or missed.
+
+The suite's own time is what passes while no node is at work (before the first submission, and
+after the last line), and between these the CPU time of pytest and of every command that it waits
+for (sbatch, squeue); not that of Slurm, or of what runs on the nodes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from fixtures import launch
+from fixtures import run as runs
+from fixtures.records import RunDirectory, read_json, read_lines, write_json
+from fixtures.sandbox import Sandbox, SandboxError
+from tests import bench
+
+GPUS = 1
+STATUS = ("JOB_INFO", "JOB_USER_INFO", "JOB_INFO_SINGLE", "NODE_INFO", "PARTITION_INFO")
+"""slurmctld's names, without their prefix, of what squeue, sinfo and scontrol ask."""
+KILLED, DRAINED, SLOW, WRONG = 3, 2, 2, 3
+"""Nodes that are broken in each way; ten together."""
+EXACTLY = ("bad nodes named", "good nodes accused", "measured twice", "verdicts that differ")
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the table."""
+
+    name: str
+    value: float
+    unit: str = ""
+    goal: float | None = None
+    """At most, or exactly; None where there is none."""
+    note: str = ""
+    exactly: bool = False
+
+    @property
+    def met(self) -> bool | None:
+        if self.goal is None:
+            return None
+        return self.value == self.goal if self.exactly else self.value <= self.goal
+
+
+@dataclass
+class Probe:
+    """One pytest process over the nodes; times in seconds after its start."""
+
+    wall_s: float
+    status: int
+    peak_mib: float
+    cpu_s: float
+    first_submission_s: float
+    last_line_s: float
+    own_s: float
+    rpcs: dict[str, int]
+    """What slurmctld was asked, by its own count."""
+    queued: int
+    """The most jobs that were in the queue at a time."""
+    outcomes: dict[tuple[str, str], str] = field(default_factory=dict)
+    bad: list[str] = field(default_factory=list)
+    """The nodes that bad-nodes.txt names."""
+    counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def to_certificate_s(self) -> float:
+        return self.wall_s - self.first_submission_s
+
+    @property
+    def status_queries(self) -> int:
+        return sum(self.rpcs.get(f"REQUEST_{name}", 0) for name in STATUS)
+
+
+class Observer(threading.Thread):
+    """Looks on once a second: at slurmctld's counters, the queue's length, pytest's CPU time."""
+
+    def __init__(self, env: Mapping[str, str], process: subprocess.Popen[bytes]) -> None:
+        super().__init__(daemon=True)
+        self._env = dict(env)
+        self._process = process
+        self._enough = threading.Event()
+        self._first = self._last = self._counts()
+        self.queued = 0
+        self.cpu: list[tuple[float, float]] = [(time.time(), 0.0)]
+
+    def run(self) -> None:
+        while not self._enough.wait(1.0):
+            self._last = self._counts()
+            with suppress(OSError, IndexError):
+                stat = Path(f"/proc/{self._process.pid}/stat").read_text()
+                ticks = stat.rpartition(")")[2].split()[11:15]
+                self.cpu.append((time.time(), sum(map(int, ticks)) / TICKS))
+
+    def stop(self) -> None:
+        self._enough.set()
+        self.join()
+        self._last = self._counts()
+
+    def cpu_at(self, when: float) -> float:
+        return self.cpu[max(0, bisect_right(self.cpu, (when, float("inf"))) - 1)][1]
+
+    @property
+    def added(self) -> dict[str, int]:
+        new = {name: count - self._first.get(name, 0) for name, count in self._last.items()}
+        return {name: count for name, count in new.items() if count}
+
+    def _counts(self) -> dict[str, int]:
+        said = subprocess.run(
+            ["sdiag"], env=self._env, capture_output=True, text=True, timeout=120
+        ).stdout
+        # sdiag counts the queue as well, without being a query of its own.
+        alive = re.findall(r"^Jobs (?:pending|running):\s+(\d+)", said, re.M)
+        if hasattr(self, "queued"):
+            self.queued = max(self.queued, sum(map(int, alive)))
+        by_type = said.partition("by message type")[2].partition("by user")[0]
+        found = re.findall(r"^\s+([A-Z_]+)\s+\(\s*\d+\) count:(\d+)", by_type, re.M)
+        return {name: int(count) for name, count in found}
+
+
+def probe(
+    up: Sandbox,
+    run: Path,
+    *arguments: str,
+    new: bool = True,
+    meanwhile: Callable[[subprocess.Popen[bytes], RunDirectory], None] | None = None,
+) -> Probe:
+    """Run the probe on a sandbox that is up, and take its figures."""
+    directory = RunDirectory(run)
+    env = environment(up)
+    where = [f"--run-dir={run}"] if new else []
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "multinode", "--tier", "probe",
+               "-p", "no:cacheprovider", *where, *arguments]  # fmt: skip
+    began = time.time()
+    with (run.parent / f"{run.name}.txt").open("ab") as log:
+        process = subprocess.Popen(
+            command, cwd=launch.CHECKOUT, env=env, stdin=subprocess.DEVNULL, stdout=log,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    observer = Observer(env, process)
+    observer.start()
+    if meanwhile is not None:
+        meanwhile(process, directory)
+    # wait4 and not wait: the kernel's own account of pytest and of all that it waited for.
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    ended = time.time()
+    observer.stop()
+    cpu_s = usage.ru_utime + usage.ru_stime
+    submitted, lines = spans(directory, since=began)
+    first, last = min(submitted, default=ended), max(lines, default=ended)
+    busy = observer.cpu_at(last) - observer.cpu_at(first)
+    found = Probe(
+        wall_s=ended - began, status=process.returncode, peak_mib=usage.ru_maxrss / 1024,
+        cpu_s=cpu_s, first_submission_s=first - began, last_line_s=last - began,
+        own_s=(first - began) + (ended - last) + busy, rpcs=observer.added,
+        queued=observer.queued,
+    )  # fmt: skip
+    if directory.verdict.exists():
+        verdict = read_json(directory.verdict)
+        found.counts = verdict["counts"]
+        found.outcomes = {(c["criterion"], c["subject"]): c["outcome"] for c in verdict["criteria"]}
+        found.bad = (run / "bad-nodes.txt").read_text().split()
+    return found
+
+
+def environment(up: Sandbox) -> dict[str, str]:
+    """That of a user on the login node of this sandbox."""
+    outer = ("PYTEST_", "SLURM_", "SBATCH_")
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(outer)}
+    return {**clean, **up.env}
+
+
+def spans(directory: RunDirectory, *, since: float) -> tuple[list[float], list[float]]:
+    """When jobs were submitted, and when their lines, or reasons for none, were written."""
+    submitted = []
+    lines = [float(m["time"]) for m in read_lines(directory.missing)]
+    for path in directory.jobs.glob("*/job.json"):
+        submitted.append(float(read_json(path)["submitted"]))
+        for file in path.parent.glob("rank*.jsonl"):
+            lines += [float(n["time"]) for n in read_lines(file)]
+    return [s for s in submitted if s >= since], [n for n in lines if n >= since]
+
+
+# --- bad nodes
+
+
+@dataclass(frozen=True)
+class Bad:
+    """Which nodes are broken in which way, spread over all of them."""
+
+    killed: tuple[str, ...]
+    drained: tuple[str, ...]
+    slow: tuple[str, ...]
+    wrong: tuple[str, ...]
+
+    @staticmethod
+    def of(names: Sequence[str]) -> Bad:
+        # The last ones die before their turn comes.
+        dying, others = names[-KILLED:], names[: -2 * KILLED]
+        step = len(others) // (DRAINED + SLOW + WRONG)
+        spread = [others[k * step + step // 2] for k in range(DRAINED + SLOW + WRONG)]
+        return Bad(
+            killed=tuple(dying),
+            drained=tuple(spread[:DRAINED]),
+            slow=tuple(spread[DRAINED : DRAINED + SLOW]),
+            wrong=tuple(spread[DRAINED + SLOW :]),
+        )
+
+    @property
+    def all(self) -> set[str]:
+        return {*self.killed, *self.drained, *self.slow, *self.wrong}
+
+    def put_in(self, up: Sandbox) -> None:
+        """All but the killed ones, which die during the run."""
+        for node in self.drained:
+            up.drain(node)
+        for node in self.slow:
+            up.fault(node, "slow-driver")
+        for node in self.wrong:
+            up.fault(node, "gpu-missing")
+
+    def kill(self, up: Sandbox, process: subprocess.Popen[bytes], directory: RunDirectory) -> None:
+        wait_for(process, lambda: measured(directory) > 0)
+        for node in self.killed:
+            up.kill_node(node)
+
+
+def measured(directory: RunDirectory) -> int:
+    """Nodes that have left their last record."""
+    return sum(1 for _ in directory.records.glob("health@*.json"))
+
+
+def wait_for(process: subprocess.Popen[bytes], condition: Callable[[], bool]) -> None:
+    """Until the condition holds, or pytest has ended without it (which its own figures show)."""
+    while not condition():
+        # WNOWAIT: the account of the process is taken later, by wait4.
+        gone = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if gone is not None:
+            return
+        time.sleep(0.2)
+
+
+# --- the runs of one size
+
+
+@dataclass
+class Size:
+    """What was found at one number of nodes."""
+
+    nodes: int
+    up_s: float
+    whole: Probe
+    killed_at: int
+    """Nodes measured when pytest was killed."""
+    resumed: Probe
+    bad: Bad
+    twice: int
+    """Results that the resumed run has two of."""
+    differ: list[tuple[str, str]]
+    """Verdicts in which the two runs differ, but for the nodes that died in one of them."""
+
+
+def of_size(nodes: int, folder: Path) -> Size:
+    began = time.monotonic()
+    with Sandbox.up(nodes=nodes, gpus=GPUS, many=True) as up:
+        up_s = time.monotonic() - began
+        bad = Bad.of(up.nodes)
+        bad.put_in(up)
+        killed_at = 0
+
+        def kill_at_half(process: subprocess.Popen[bytes], directory: RunDirectory) -> None:
+            nonlocal killed_at
+            wait_for(process, lambda: measured(directory) >= nodes // 2)
+            killed_at = measured(directory)
+            process.send_signal(signal.SIGKILL)
+
+        half = folder / "half"
+        probe(up, half, meanwhile=kill_at_half)
+        resumed = probe(up, half, f"--resume={half}", new=False)
+        whole = probe(up, folder / "whole", meanwhile=lambda p, d: bad.kill(up, p, d))
+    died = set(bad.killed)
+    both = whole.outcomes.keys() | resumed.outcomes.keys()
+    return Size(
+        nodes=nodes, up_s=up_s, whole=whole, killed_at=killed_at, resumed=resumed, bad=bad,
+        twice=results_twice(RunDirectory(half), bad),
+        differ=[
+            key for key in sorted(both)
+            if key[1] not in died and whole.outcomes.get(key) != resumed.outcomes.get(key)
+        ],
+    )  # fmt: skip
+
+
+def results_twice(directory: RunDirectory, bad: Bad) -> int:
+    """Results that a rank was asked for twice, without need.
+
+    Of a node whose GPU is missing the first record measures nothing, and is rightly done again.
+    """
+    found: Counter[tuple[str, str, int]] = Counter()
+    for file in directory.jobs.glob("node-*/rank*.jsonl"):
+        for line in read_lines(file):
+            if line.get("event") == "result" and line["placement"] not in bad.wrong:
+                found[line["workload"], line["placement"], line["rank"]] += 1
+    return sum(1 for count in found.values() if count > 1)
+
+
+def table(sizes: Sequence[Size]) -> list[Line]:
+    """The figures, those with a goal for the largest size."""
+    lines = []
+    for k, size in enumerate(sizes):
+        last = k == len(sizes) - 1
+        lines += figures(size, goals=last)
+    if len(sizes) > 1:
+        small, large = sizes[0], sizes[-1]
+        ratio = large.nodes / small.nodes
+        grown = round(large.whole.own_s / small.whole.own_s, 2)
+        name = f"own time, {small.nodes} to {large.nodes} nodes"
+        lines.append(Line(name, grown, "x", round(ratio * 8.5 / 8, 2), "at most linear"))
+    return lines
+
+
+def figures(size: Size, *, goals: bool) -> list[Line]:
+    whole, n = size.whole, size.nodes
+    named, accused = set(whole.bad) & size.bad.all, set(whole.bad) - size.bad.all
+
+    def line(name: str, value: float, unit: str, goal: float | None = None, note: str = "") -> Line:
+        wanted = goal if goals else None
+        return Line(f"{n} nodes: {name}", round(value, 2), unit, wanted, note, name in EXACTLY)
+
+    rate = whole.status_queries / max(whole.to_certificate_s, 1)
+    counts = ", ".join(f"{v} {k.replace('_', ' ')}" for k, v in whole.counts.items())
+    return [
+        line("sandbox up", size.up_s, "s"),
+        line("first submission to the end", whole.to_certificate_s, "s", 600, counts),
+        line("the suite's own time", whole.own_s, "s", 90, f"{whole.cpu_s:.0f} s of CPU in all"),
+        line("peak memory of pytest", whole.peak_mib, "MiB", 1024),
+        line("status queries a second", rate, "1/s", 1.0, f"{whole.status_queries} by sdiag"),
+        line("most jobs in the queue", whole.queued, "jobs"),
+        line("bad nodes named", len(named), "nodes", len(size.bad.all)),
+        line("good nodes accused", len(accused), "nodes", 0, " ".join(sorted(accused)[:5])),
+        line("killed after, and resumed", size.killed_at, "nodes"),
+        line("measured twice", size.twice, "results", 0),
+        line("verdicts that differ", len(size.differ), "", 0, str(size.differ[:3] or "")),
+    ]
+
+
+def show(lines: Sequence[Line], facts: Mapping[str, Any]) -> None:
+    shown = Table(title=", ".join(f"{name} {value}" for name, value in facts.items()))
+    for name in ("figure", "value", "unit", "goal", "", "note"):
+        shown.add_column(name, justify="right" if name in ("value", "goal") else "left")
+    for row in lines:
+        mark = {True: "met", False: "missed", None: ""}[row.met]
+        goal = "" if row.goal is None else str(row.goal)
+        shown.add_row(row.name, str(row.value), row.unit, goal, mark, row.note)
+    Console(width=None if sys.stdout.isatty() else 150).print(shown)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench_scale", description=__doc__)
+    parser.add_argument("--nodes", type=int, nargs="+", default=[128, 1024], metavar="N")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="default: reports/runs/")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the run directories here")
+    options = parser.parse_args(arguments)
+    facts = bench.machine()
+    folder = options.keep or Path(tempfile.mkdtemp(prefix="bench-scale-"))
+    sizes = []
+    try:
+        for nodes in options.nodes:
+            (folder / str(nodes)).mkdir(parents=True)
+            sizes.append(of_size(nodes, folder / str(nodes)))
+    except SandboxError as error:
+        print(error, file=sys.stderr)
+        return 1
+    finally:
+        if options.keep is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    lines = table(sizes)
+    show(lines, facts)
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    path = options.json or launch.CHECKOUT / "reports" / "runs" / f"bench-scale-{stamp}.json"
+    write_json(
+        path,
+        {
+            "schema": 1,
+            "made": datetime.now(UTC).isoformat(timespec="seconds"),
+            "commit": runs.commit(),
+            "machine": facts,
+            "figures": [{**vars(line), "met": line.met} for line in lines],
+            "requests": {str(s.nodes): s.whole.rpcs for s in sizes},
+        },
+    )
+    print(f"JSON {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
