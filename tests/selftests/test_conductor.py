@@ -209,6 +209,10 @@ class Conducted:
 Conduct = Callable[..., Conducted]
 
 
+BEFORE_TRAINING = ("node", "pair", "cluster")
+"""Stages enough to see how one follows another."""
+
+
 @pytest.fixture
 def conduct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Conduct:
     """Run the plan of a small population on a fake cluster; its waiting is cut short."""
@@ -231,7 +235,8 @@ def conduct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Conduct:
     ) -> Conducted:
         people = support.population(nodes)
         items = plan.planned_list(LIMITS, people)
-        jobs = [j for j in plan.jobs_for(items, LIMITS, people) if not only or j.name in only]
+        jobs = [j for j in plan.jobs_for(items, LIMITS, people) if j.stage in BEFORE_TRAINING]
+        jobs = [j for j in jobs if not only or j.name in only]
         planned = [(w, j.placement) for j in jobs for w, _ in j.workloads]
         directory = RunDirectory(tmp_path / "run")
         directory.jobs.mkdir(parents=True, exist_ok=True)
