@@ -11,7 +11,8 @@ import pytest
 from fixtures import plan, thresholds
 from fixtures.errors import ConfigError
 from fixtures.inventory import Population
-from fixtures.records import SAFE_ID
+from fixtures.records import SAFE_ID, RunDirectory
+from fixtures.run import Run
 from fixtures.workloads import entry
 from tests.selftests.support import CHECKOUT, SHIPPED, load, population, run_pytest
 
@@ -52,6 +53,27 @@ def test_the_planned_list_is_keys_times_population(nodes):
             assert found == list(people.nodes), key
         if criterion.per == "cluster":
             assert found == ["cluster"], key
+
+
+def test_the_probe_tier_is_a_part_of_the_standard_one_and_needs_no_torch():
+    items = plan.planned_list(LIMITS, population(2), tier="probe")
+    assert {i.criterion for i in items} < {i.criterion for i in planned(2)}
+    jobs = plan.jobs_for(items, LIMITS, population(2))
+    assert [j.name for j in jobs] == ["node-worker0", "node-worker1"]
+    for job in jobs:
+        assert not job.works
+        assert not any(plan._describe(w).needs_torch for w, _ in job.workloads)
+
+
+@pytest.mark.parametrize(("tier", "whole"), [("probe", False), ("standard", True)])
+def test_a_probe_accepts_nothing_however_complete_it_is(tmp_path, tier, whole):
+    people = population(2)
+    items = plan.planned_list(LIMITS, people, tier=tier)
+    run = Run(
+        directory=RunDirectory(tmp_path), id="r", nonce="n", thresholds=LIMITS, population=people,
+        items=items, tier=tier, scope=items,
+    )  # fmt: skip
+    assert run.whole_scope is whole
 
 
 def test_the_burnin_tier_is_the_standard_one_and_more():
