@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -77,12 +78,34 @@ def test_the_command_line_refuses_before_torch_is_imported(arguments, said, tmp_
     command = [sys.executable, "-X", "importtime", "-m", "training", *arguments]
     run = subprocess.run(
         [*command, "--out", str(tmp_path / "out")], cwd=CHECKOUT, capture_output=True, text=True,
-        timeout=60,
+        timeout=200,
     )  # fmt: skip
     assert run.returncode == 2
     assert said in run.stderr.splitlines()[-1]
     assert "| torch\n" not in run.stderr
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--global-batch", "9"), "global batch 9 does not divide by 1 ranks x 4 sequences"),
+        (("--data", "broken.jsonl"), "broken.jsonl: 1 broken lines: line 2: "),
+        (("--data", "short.txt"), "the data are 2 samples, a step takes 4"),
+    ],
+)
+def test_what_only_a_rank_can_know_is_one_line_too(arguments, said, tmp_path):
+    (tmp_path / "broken.jsonl").write_text('{"text": "' + "x" * 999 + '"}\nnonsense\n')
+    (tmp_path / "short.txt").write_text("x" * 130)
+    command = [sys.executable, "-m", "training", "--strategy", "single", "--cpu", *arguments]
+    run = subprocess.run(
+        [*command, "--out", str(tmp_path / "out")], cwd=tmp_path, capture_output=True, text=True,
+        timeout=200, env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+    )  # fmt: skip
+    assert run.returncode == 2, run.stderr
+    assert run.stdout == ""
+    (line,) = run.stderr.splitlines()
+    assert said in line
 
 
 # --- data
