@@ -331,7 +331,8 @@ VARIANTS: dict[str, Callable[[Recorded], Expected]] = {
     for change in (
         unchanged, slow_gpu, slow_gpu_spread, slow_workload, slow_network, slow_collectives,
         slow_memory, slow_training, other_losses, corrupted_element, through_host_memory,
-        low_clock_work, above_ceiling, missing_node, other_nonce, unknown_schema, nan_text, truncated, lost_record, lost_rank,
+        low_clock_work, above_ceiling, missing_node, other_nonce, unknown_schema, nan_text,
+        truncated, lost_record, lost_rank,
     )
 }  # fmt: skip
 
