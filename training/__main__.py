@@ -7,6 +7,8 @@ Leaves the record that a job of the suite leaves, in --out, and prints the table
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -62,12 +64,17 @@ def main() -> None:
         parser.error(str(error))
     name = f"training_{strategy}"
     wanted = entry.describe(entry.module_of(name)).metrics
-    by_hand.start(
-        by_hand.Asked(
-            names=[name], out=out, params={**given, "show": True, "checks": checks},
-            metrics=wanted, deadline_s=deadline, cpu=cpu,
-        )
+    asked = by_hand.Asked(
+        names=[name], out=out, params={**given, "show": True, "checks": checks}, metrics=wanted,
+        deadline_s=deadline, cpu=cpu,
     )  # fmt: skip
+    try:
+        by_hand.start(asked)
+    except SettingsError as error:
+        # What only the ranks can know: all of them say the same, one is enough.
+        if os.environ.get("RANK", "0") == "0":
+            sys.stderr.write(f"{parser.prog}: error: {error}\n")
+        raise SystemExit(2) from None
 
 
 if __name__ == "__main__":

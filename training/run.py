@@ -17,6 +17,7 @@ from torch.nn.attention import SDPBackend
 from fixtures.records import Measurement
 from training import metrics
 from training.attention import Kernel, fastest
+from training.data import Feed, dataset
 from training.loop import Training, timed
 from training.settings import Settings, SettingsError, settings_of
 from training.strategies import Team
@@ -53,6 +54,8 @@ class Timed:
     ended: list[float]
     tokens: int
     """A rank and step."""
+    first: int
+    """Steps that were done before, where the run was resumed."""
     overlap: float
     """Share of this rank's time in which all ranks of the job were training."""
     losses: list[float]
@@ -111,7 +114,13 @@ def defaults(ranks: Ranks, strategy: str, given: dict[str, Any], *, preset: str)
             learning_rate=1e-2, wrap="root",
         )  # fmt: skip
     made = replace(usual, **{name: getattr(asked, name) for name in given})
-    return settings_of({k: v for k, v in vars(made).items() if v != getattr(Settings, k)})
+    settings_of({k: v for k, v in vars(made).items() if v != getattr(Settings, k)})
+    team_size = 1 if strategy == "single" else ranks.world_size
+    made.accumulation(team_size)
+    if made.data:
+        # Read here, before a GPU is used: broken lines are the commonest of all.
+        Feed(dataset(made, 0), made, rank=0, ranks=team_size)
+    return made
 
 
 def fits(ranks: Ranks, settings: Settings, team_size: int) -> bool:
@@ -133,7 +142,6 @@ def timed_run(ranks: Ranks, team: Team, settings: Settings) -> Timed:
 
     Every rank of the job must call it at the same time, each with its team.
     """
-    settings.accumulation(team.size)  # what does not divide is said before a GPU is used
     if settings.checkpoint and team.size < ranks.world_size:
         own = Path(settings.checkpoint) / f"rank{team.members[0]}"
         settings = replace(settings, checkpoint=str(own))
@@ -157,6 +165,7 @@ def timed_run(ranks: Ranks, team: Team, settings: Settings) -> Timed:
         started=batches.started,
         ended=batches.ended,
         tokens=training.tokens_a_step,
+        first=before,
         overlap=max(0.0, common / (ends[1] - ends[0])),
         losses=training.history.losses,
         norms=training.history.norms,
@@ -246,7 +255,7 @@ def table(run: Timed) -> list[list[float | str | None]]:
     shown = zip(run.losses, run.norms, run.rates, rates, strict=True)
     return [
         [k, _plain(loss), _plain(norm), _plain(learning_rate), tokens]
-        for k, (loss, norm, learning_rate, tokens) in enumerate(shown, start=1)
+        for k, (loss, norm, learning_rate, tokens) in enumerate(shown, start=run.first + 1)
     ]
 
 

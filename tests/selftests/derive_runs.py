@@ -150,6 +150,37 @@ def slow_memory(run: Recorded) -> Expected:
     return Expected("REJECTED", 1, "FAIL", "", rows)
 
 
+def slow_training(run: Recorded) -> Expected:
+    """All training fifty times slower, on every node and over all of them."""
+    rows: set[Row] = set()
+    for name in ("training_single", "training_ddp", "training_fsdp"):
+        _slow(run, [f"{name}@{node}.json" for node in run.nodes], "tokens")
+        rows |= {(f"{name}.tokens", node) for node in run.nodes}
+    for name in ("training_ddp", "training_fsdp"):
+        _slow(run, [f"{name}@all.json"], "tokens")
+        rows.add((f"{name}.cluster.tokens", "cluster"))
+    return Expected("REJECTED", 1, "FAIL", "", frozenset(rows))
+
+
+def other_losses(run: Recorded) -> Expected:
+    """Training lost its way by one per cent, on one node and between the nodes."""
+    node = run.nodes[-1]
+    for name in (
+        f"training_single@{node}.json",
+        "training_ddp@all.json",
+        "training_resume@all.json",
+    ):
+        data = run.read(name)
+        for rank in data["ranks"]:
+            for m in rank["measurements"]:
+                if m["metric"] in ("curve", "resume"):
+                    m["value"] = 1.0
+        run.write(name, data)
+    rows = {("training_single.curve", node), ("training_ddp.cluster.curve", "cluster"),
+            ("training_resume.resume", "cluster")}  # fmt: skip
+    return Expected("REJECTED", 1, "FAIL", "", frozenset(rows))
+
+
 def corrupted_element(run: Recorded) -> Expected:
     """One rank of one all-gather found one wrong element."""
     node = run.nodes[-1]
@@ -299,8 +330,9 @@ VARIANTS: dict[str, Callable[[Recorded], Expected]] = {
     change.__name__.replace("_", "-"): change
     for change in (
         unchanged, slow_gpu, slow_gpu_spread, slow_workload, slow_network, slow_collectives,
-        slow_memory, corrupted_element, through_host_memory, low_clock_work, above_ceiling,
-        missing_node, other_nonce, unknown_schema, nan_text, truncated, lost_record, lost_rank,
+        slow_memory, slow_training, other_losses, corrupted_element, through_host_memory,
+        low_clock_work, above_ceiling, missing_node, other_nonce, unknown_schema, nan_text,
+        truncated, lost_record, lost_rank,
     )
 }  # fmt: skip
 

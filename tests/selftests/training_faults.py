@@ -172,6 +172,22 @@ def a_sample_twice() -> Iterator[None]:
 
 @fault(DDP)
 @contextlib.contextmanager
+def the_first_pass_is_lost() -> Iterator[None]:
+    """Gradients are not added to those of the pass before."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    @contextlib.contextmanager
+    def forgetting(self: Any) -> Iterator[None]:
+        yield
+        for parameter in self.parameters():
+            parameter.grad = None
+
+    with mock.patch.object(DistributedDataParallel, "no_sync", forgetting):
+        yield
+
+
+@fault(DDP)
+@contextlib.contextmanager
 def one_device_for_two() -> Iterator[None]:
     """Both ranks are bound to the same device."""
     from fixtures.workloads import devices
