@@ -1,7 +1,7 @@
 """The model that is fine-tuned: from a local directory, or random weights of a shape (node side).
 
-Everything is in one precision, bf16 on GPUs and fp32 on a CPU; loop.py keeps fp32 copies of the
-adapters, because an update of 2e-5 is lost in bf16.
+All weights are of one precision, on GPUs bf16 as a rule, on a CPU fp32; loop.py keeps fp32 copies
+of the adapters, because an update of 2e-5 is lost in bf16.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ def between_libraries() -> Iterator[None]:
         yield
 
 
-def dtype_of(device: torch.device) -> torch.dtype:
-    return torch.bfloat16 if device.type == "cuda" else torch.float32
+def dtype_of(settings: ModelSettings, device: torch.device) -> torch.dtype:
+    halved = settings.precision == "bf16" and device.type == "cuda"
+    return torch.bfloat16 if halved else torch.float32
 
 
 def config_of(settings: ModelSettings) -> Any:
@@ -72,7 +73,7 @@ def build(settings: ModelSettings, device: torch.device, *, seed: int) -> Any:
     config = config_of(settings)
     from transformers import AutoModelForCausalLM
 
-    dtype = dtype_of(device)
+    dtype = dtype_of(settings, device)
     if settings.path is not None:
         model: Any = AutoModelForCausalLM.from_pretrained(
             settings.path, dtype=dtype, local_files_only=True, attn_implementation="sdpa"
@@ -165,8 +166,16 @@ class Tuned(torch.nn.Module):
     def forward(self, batch: Batch) -> torch.Tensor:
         """Sum of the losses over the learned places, in nats; fp32."""
         decoder = getattr(self.causal, self.causal.base_model_prefix)
+        kinds = getattr(self.causal.config, "layer_types", None)
+        mask = None
+        if batch.positions is None and kinds is not None and set(kinds) == {"full_attention"}:
+            # Else transformers looks for restarting positions, and waits for the GPU to see them.
+            mask = {"full_attention": None}
         hidden = decoder(
-            input_ids=batch.tokens, position_ids=batch.positions, use_cache=False
+            input_ids=batch.tokens,
+            attention_mask=mask,
+            position_ids=batch.positions,
+            use_cache=False,
         ).last_hidden_state
         places = hidden.flatten(0, 1).index_select(0, batch.where)
         weight = self.causal.get_output_embeddings().weight
