@@ -93,6 +93,43 @@ def cells_without_verdict(nodeid: str, said: str, result: str) -> list[str]:
     ]
 
 
+MANY = 24_000
+"""Above so many verdicts (those on 128 nodes are 19 141) what passed is summed up a node."""
+
+
+def one_of_many(verdict: Verdict, *, many: bool) -> bool:
+    """Whether a verdict gets no row of its own: there are many, and it is good on one node."""
+    good = verdict.outcome in (Outcome.PASS, Outcome.NOT_APPLICABLE)
+    return many and good and verdict.devices.get("planned", 0) <= 16
+
+
+def cells_of_sum(subject: str, passed: Sequence[Verdict]) -> list[str]:
+    """The cells of one row for everything that passed on a node."""
+    real = [v for v in passed if v.outcome is Outcome.PASS]
+    closest = min(
+        (v for v in real if v.margin is not None), key=lambda v: v.margin or 0.0, default=None
+    )
+    said = Markup("<b>{} passed</b>").format(len(real))
+    if len(passed) > len(real):
+        said += Markup("<span class=why>{} not applicable</span>").format(len(passed) - len(real))
+    return [
+        _outcome_cell(Outcome.PASS),
+        _cell(
+            "criterion", _pair("all others", (closest and f"closest: {closest.criterion}") or "")
+        ),
+        _cell("where", _pair(subject, "")),
+        _cell("measured", said),
+        _cell("limit", _NOTHING),
+        _cell("margin", _margin(closest) if closest else _NOTHING),
+        _result_cell("Passed"),
+    ]
+
+
+def details_of_sum(passed: Sequence[Verdict]) -> str:
+    names = ", ".join(v.criterion for v in passed if v.outcome is Outcome.PASS)
+    return str(Markup('<div class="why-row">{}</div>').format(names))
+
+
 def test_id(nodeid: str) -> str:
     """What stands in brackets at the end of a node id: criterion-subject."""
     return nodeid.rpartition("[")[2].rstrip("]") if nodeid.endswith("]") else ""
