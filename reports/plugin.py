@@ -19,7 +19,7 @@ import pytest
 
 from fixtures.records import RecordError, RunDirectory, read_json, read_lines
 from fixtures.verdict import RunVerdict, Verdict
-from reports import banner, certificate, export, rows, tables
+from reports import banner, certificate, export, figures, rows, tables
 
 TITLE = "GPU cluster acceptance"
 
@@ -142,6 +142,8 @@ class Page:
             return
         verdict, run = self._last_word(self._directory)
         prefix.append(banner.banner(verdict, run))
+        if verdict["criteria"]:
+            prefix.append(figures.figures(self._directory, verdict, run))
         postfix.append(banner.remarks(verdict))
         for report in self._reports:
             report.title = f"{TITLE}: {verdict['verdict']}"

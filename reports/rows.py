@@ -6,6 +6,7 @@ cell, and its page hands them to innerHTML.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -68,10 +69,15 @@ def cells(verdict: Verdict, result: str) -> list[str]:
     """The cells of a verdict, in the order of COLUMNS."""
     outcome = shown_outcome(result, verdict)
     limit, loose = split_limit(verdict.limit)
+    at = verdict.criterion, verdict.subject
     return [
         _outcome_cell(outcome),
         _cell("criterion", _pair(verdict.criterion, verdict.title)),
-        _cell("where", _pair(verdict.subject, _device(verdict))),
+        _cell(
+            "where",
+            _pair(verdict.subject, _device(verdict)),
+            at=at,
+        ),
         _cell("measured", _measured(verdict)),
         _cell("limit", _pair(limit, f"loose: {loose}" if loose else "") if limit else _NOTHING),
         _cell("margin", _margin(verdict)),
@@ -117,7 +123,7 @@ def cells_of_sum(subject: str, passed: Sequence[Verdict]) -> list[str]:
         _cell(
             "criterion", _pair("all others", (closest and f"closest: {closest.criterion}") or "")
         ),
-        _cell("where", _pair(subject, "")),
+        _cell("where", _pair(subject, ""), at=("", subject)),
         _cell("measured", said),
         _cell("limit", _NOTHING),
         _cell("margin", _margin(closest) if closest else _NOTHING),
@@ -167,10 +173,12 @@ def one_line(value: Any) -> str:
     return value if isinstance(value, Markup) else " ".join(str(value).split())
 
 
-def _cell(name: str, content: str) -> str:
+def _cell(name: str, content: str, *, at: tuple[str, str] | None = None) -> str:
+    """`at`: criterion and subject, by which the matrix above the table finds its rows."""
+    more = Markup(' data-at="{}"').format(json.dumps(at)) if at else ""
     return str(
-        Markup('<td class="col-{}" data-label="{}">{}</td>').format(
-            name, name.capitalize(), content
+        Markup('<td class="col-{}" data-label="{}"{}>{}</td>').format(
+            name, name.capitalize(), more, content
         )
     )
 
