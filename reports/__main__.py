@@ -1,7 +1,7 @@
-"""`python -m reports render RUN`, `judge RUN --thresholds T`, `tables RUN`, `calibrate RUN ...`.
+"""What is made of a run, and of several: `python -m reports COMMAND RUN`.
 
-All but `tables` start `pytest --cluster replay --from RUN` in a process of its own: the acceptance
-tests themselves judge the records, so there is one way to a verdict, not two.
+render, judge, verify and calibrate start `pytest --cluster replay --from RUN` in a process of its
+own: the acceptance tests themselves judge the records, so there is one way to a verdict, not two.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 
 from fixtures.records import SCHEMA, RecordError, RunDirectory, read_json, write_json
+from reports import certificate, compare, export, verify
 from reports.export import replace_file
 from reports.tables import records_of, table
 
@@ -32,6 +33,8 @@ INCOMPLETE, BROKEN, USAGE = 2, 3, 4
 PROPOSAL = "proposal.yaml"
 
 RENDERED = ("report.html", "junit.xml", "results.csv")
+CERTIFIED = ("cluster", "sandbox", "local")
+"""Origins that have a certificate: neither what a replay judged, nor what was started by hand."""
 CONCLUDED = ("verdict.json", "good-nodes.txt", "bad-nodes.txt")
 """What a run writes when it ends; one that was killed has none, and gets them too."""
 
@@ -57,6 +60,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--thresholds", type=Path, required=True, metavar="T", help="the limits to judge by"
     )
     judge_.add_argument("--run-dir", type=Path, metavar="DIR", help="where to write")
+    sign_ = commands.add_parser("sign", help="sign RUN's certificate with an SSH key")
+    sign_.add_argument("--key", type=Path, required=True, help="private key, or the public one")
+    verify_ = commands.add_parser("verify", help="check evidence, verdict, certificate, signature")
+    verify_.add_argument("--allowed-signers", type=Path, metavar="FILE", help="see ssh-keygen(1)")
+    verify_.add_argument("--thresholds", type=Path, metavar="T", help="the limits of that run")
+    export_ = commands.add_parser("export", help="write RUN's verdicts for other tools")
+    kinds = export_.add_mutually_exclusive_group(required=True)
+    for name in export.KINDS:
+        kinds.add_argument(f"--{name}", dest="kind", action="store_const", const=name)
+    export_.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
+    for command in (sign_, verify_, export_):
+        command.add_argument("run", type=Path, metavar="RUN", help="a run directory")
+    compare_ = commands.add_parser("compare", help="two runs side by side, what changed first")
+    for name in ("run", "other"):
+        compare_.add_argument(name, type=Path, metavar="RUN", help="a run directory")
+    compare_.add_argument("--thresholds", type=Path, metavar="T", help="for what runs differ by")
+    compare_.add_argument("--all", action="store_true", help="also what did not change")
     calibrate_ = commands.add_parser("calibrate", help="propose limits from runs of one fleet")
     calibrate_.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run directories")
     calibrate_.add_argument(
@@ -72,6 +92,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             return render(source, run)
         if options.command == "tables":
             return tables(source)
+        if options.command == "sign":
+            return sign(source, options.key)
+        if options.command == "verify":
+            return check(source, run, options.allowed_signers, options.thresholds)
+        if options.command == "export":
+            return export.write(source, options.kind, options.out)
+        if options.command == "compare":
+            _open(options.other.resolve())
+            limits = options.thresholds or CHECKOUT / "thresholds.yaml"
+            return compare.show(source, options.other.resolve(), limits, every=options.all)
         return judge(source, thresholds=options.thresholds, into=options.run_dir)
     except Refused as error:
         print(f"reports: {error}", file=sys.stderr)
@@ -99,8 +129,56 @@ def render(source: Path, run: dict[str, Any]) -> int:
         if not (run.get("ended") and (source / "verdict.json").exists()):
             for name in CONCLUDED[1:]:
                 replace_file(source / name, (made / name).read_bytes())
-            write_json(source / CONCLUDED[0], {**verdict, "run_id": run["id"]})
+            own = {k: v for k, v in verdict.items() if k != "replay"}
+            write_json(source / CONCLUDED[0], {**own, "run_id": run["id"]})
+            RunDirectory(source).write_manifest()
+        if run.get("origin") in CERTIFIED:
+            certificate.write(RunDirectory(source))
     return _say(verdict, source / "report.html")
+
+
+def sign(source: Path, key: Path) -> int:
+    """Sign the certificate; who may be trusted with that is ssh-keygen's business."""
+    if not (source / certificate.NAME).exists():
+        raise Refused(f"{source} has no {certificate.NAME}: `python -m reports render {source}`")
+    try:
+        print(f"signature {verify.sign(RunDirectory(source), key)}")
+    except (OSError, subprocess.CalledProcessError) as error:
+        said = getattr(error, "stderr", None) or str(error)
+        raise Refused(f"ssh-keygen -Y sign with {key}: {said.strip()}") from None
+    return 0
+
+
+def check(source: Path, run: dict[str, Any], signers: Path | None, thresholds: Path | None) -> int:
+    """Name everything that is not as it was; 0 only where there is nothing."""
+    limits = [f"--thresholds={thresholds.resolve()}"] if thresholds else []
+
+    def rejudge() -> dict[str, Any]:
+        with tempfile.TemporaryDirectory(prefix="acceptance-verify-") as temporary:
+            made = Path(temporary) / "run"
+            found = _replay(source, made, *limits, "-p", "no:html")
+            _refuse_other_limits(run, read_json(made / "run.json"))
+            return found
+
+    wrong, fine = verify.check(RunDirectory(source), rejudge, signers)
+    for line in fine:
+        print(f"ok     {line}")
+    for line in wrong:
+        print(f"WRONG  {line}")
+    commit = current_commit()
+    if run.get("commit") and run["commit"] != commit:
+        print(f"note   the run's suite was {run['commit']}, this one is {commit}")
+    print(f"{'NOT AS IT WAS' if wrong else 'VERIFIED'}: {source}")
+    return 1 if wrong else 0
+
+
+def current_commit() -> str:
+    """As run.json has it."""
+    done = subprocess.run(
+        ["git", "-C", str(CHECKOUT), "describe", "--always", "--dirty", "--abbrev=40",
+         "--exclude=*"], capture_output=True, text=True,
+    )  # fmt: skip
+    return done.stdout.strip() or "not in git"
 
 
 def judge(source: Path, *, thresholds: Path, into: Path | None) -> int:

@@ -75,7 +75,7 @@ def banner(verdict: Mapping[str, Any], run: Mapping[str, Any]) -> str:
     """The verdict, its reasons and counts, what was not measured, and what all that is about."""
     counts = verdict["counts"]
     planned, unmeasured = counts.get("planned", 0), counts.get("not_measured", 0)
-    return _render(
+    return render(
         "banner.jinja2",
         verdict=str(verdict["verdict"]),
         meaning=MEANING.get(str(verdict["verdict"]), ""),
@@ -85,7 +85,7 @@ def banner(verdict: Mapping[str, Any], run: Mapping[str, Any]) -> str:
         judged=planned - unmeasured,
         replay=verdict.get("replay"),
         unmeasured=_group(verdict["criteria"], Outcome.NOT_MEASURED),
-        facts=_facts(verdict, run),
+        facts=facts(verdict, run),
         nodes=[str(n) for n in (verdict.get("scope") or {}).get("nodes") or []],
     )
 
@@ -100,7 +100,7 @@ def remarks(verdict: Mapping[str, Any]) -> str:
             _add(loose, v, reason)
         for note in v["notes"]:
             _add(noted, v, str(note))
-    return _render(
+    return render(
         "remarks.jinja2",
         sections=[
             ("Waived", list(_group(criteria, Outcome.WAIVED))),
@@ -135,11 +135,12 @@ def ordered(contract: Mapping[str, Any] | None) -> str:
     return ", ".join(said)
 
 
-def _facts(verdict: Mapping[str, Any], run: Mapping[str, Any]) -> list[tuple[str, str]]:
+def facts(verdict: Mapping[str, Any], run: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What the run was: its order, place, scope, time, commit and limits."""
     replay = verdict.get("replay") or {}
     scope = verdict.get("scope") or {}
     commit = str(run.get("commit") or "not in git")
-    facts = [
+    found = [
         ("Ordered", ordered(run.get("contract"))),
         ("Run", str(replay.get("run") or verdict["run_id"])),
         ("Measured on", ORIGIN.get(str(scope.get("origin")), str(scope.get("origin", "")))),
@@ -148,7 +149,7 @@ def _facts(verdict: Mapping[str, Any], run: Mapping[str, Any]) -> list[tuple[str
         ("Suite commit", commit.replace("-dirty", ", with changes that are not committed")),
         ("Limits SHA-256", str((run.get("thresholds") or {}).get("sha256", ""))),
     ]
-    return [(name, value) for name, value in facts if value]
+    return [(name, value) for name, value in found if value]
 
 
 def _scope(scope: Mapping[str, Any]) -> str:
@@ -183,7 +184,8 @@ def _add(groups: dict[str, Group], v: Mapping[str, Any], reason: str, step: str 
     group.where.setdefault(str(v["criterion"]), []).append(str(v["subject"]))
 
 
-def _render(name: str, **values: Any) -> str:
+def render(name: str, **values: Any) -> str:
+    """A template of this folder, every string in it escaped."""
     html = _TEMPLATES.get_template(name).render(**values)
     # A lone surrogate in a message (bytes that were no UTF-8) must not cost the whole report.
     return html.encode("utf-8", "replace").decode("utf-8")

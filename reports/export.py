@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,16 +23,104 @@ _FORMULA = ("=", "+", "-", "@")
 """A cell that begins like this is a formula to a spreadsheet, whoever wrote it."""
 
 
-def write_results(directory: RunDirectory) -> Path:
+def write_results(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> Path:
     """Write results.csv from verdict.json, one row a verdict."""
-    # pandas takes most of a second to import, and is needed by nothing but this.
+    verdict = read_json(directory.verdict) if verdict is None else verdict
+    path = directory.root / "results.csv"
+    replace_file(path, results(verdict).encode("utf-8", "replace"))
+    return path
+
+
+def results(verdict: Mapping[str, Any]) -> str:
+    """The text of results.csv. By the csv of the standard library: it needs no list of all rows."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(list(_row(v).values()) for v in verdict["criteria"])
+    return text.getvalue()
+
+
+def frame(verdict: Mapping[str, Any]) -> Any:
+    """The verdicts as a pandas DataFrame of COLUMNS; text is harmless() to spreadsheets."""
+    # It takes most of a second to import, and is needed by nothing but exports and comparisons.
     import pandas as pd  # type: ignore[import-untyped]
 
-    rows = [_row(v) for v in read_json(directory.verdict)["criteria"]]
-    path = directory.root / "results.csv"
-    text = pd.DataFrame(rows, columns=list(COLUMNS), dtype=object).to_csv(index=False)
-    replace_file(path, text.encode("utf-8", "replace"))
-    return path
+    return pd.DataFrame([_row(v) for v in verdict["criteria"]], columns=list(COLUMNS), dtype=object)
+
+
+KINDS = ("csv", "json", "parquet", "prometheus")
+
+
+def write(source: Path, kind: str, out: Path | None) -> int:
+    """Write a run's verdicts for another tool; 0, or 4 with one line said."""
+    try:
+        verdict = read_json(RunDirectory(source).verdict)
+    except FileNotFoundError:
+        return _refuse(f"{source} has no verdict.json: `python -m reports render {source}`")
+    if kind == "parquet":
+        if out is None:
+            return _refuse("--parquet is binary: give --out FILE")
+        table = frame(verdict)
+        # One column holds numbers and states: as text it has one type.
+        mixed = ["value", "worst_value", "worst_gpu", "job"]
+        table[mixed] = table[mixed].astype("string")
+        try:
+            table.to_parquet(out, index=False)
+        except ImportError:
+            return _refuse(
+                "--parquet needs pyarrow: `pip install pyarrow`, or take --csv or --json"
+            )
+        return 0
+    text = {
+        "csv": results,
+        "json": lambda v: frame(v).to_json(orient="records", indent=1) + "\n",
+        "prometheus": prometheus,
+    }[kind](verdict)
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        # node_exporter reads while we write: it must see the old file or the new one.
+        replace_file(out, text.encode("utf-8", "replace"))
+    return 0
+
+
+def _refuse(why: str) -> int:
+    print(f"reports: {why}", file=sys.stderr)
+    return 4
+
+
+def prometheus(verdict: Mapping[str, Any]) -> str:
+    """The verdicts in the text format that node_exporter's textfile collector reads."""
+    lines = [
+        "# HELP gpu_acceptance_pass 1 where the criterion passed, 0 where it failed.",
+        "# TYPE gpu_acceptance_pass gauge",
+        "# HELP gpu_acceptance_value What was measured, in the unit of the label.",
+        "# TYPE gpu_acceptance_value gauge",
+        "# HELP gpu_acceptance_margin Relative distance to the limit, positive on the good side.",
+        "# TYPE gpu_acceptance_margin gauge",
+        "# HELP gpu_acceptance_criteria Number of criteria by what became of them.",
+        "# TYPE gpu_acceptance_criteria gauge",
+    ]
+    samples: dict[str, list[str]] = {name: [] for name in ("pass", "value", "margin", "criteria")}
+    for v in verdict["criteria"]:
+        given = {name: v[name] for name in ("criterion", "subject", "unit")}
+        labels = ",".join(f'{name}="{_label(text)}"' for name, text in given.items())
+        if v["outcome"] in ("PASS", "FAIL", "WAIVED"):
+            samples["pass"].append(f"{{{labels}}} {int(v['outcome'] == 'PASS')}")
+        for name in ("value", "margin"):
+            if isinstance(v[name], (int, float)):
+                samples[name].append(f"{{{labels}}} {float(v[name])!r}")
+    for name, count in verdict["counts"].items():
+        samples["criteria"].append(f'{{outcome="{_label(name)}"}} {count}')
+    text = []
+    for k, name in enumerate(samples):
+        metric = f"gpu_acceptance_{name}"
+        text += [*lines[2 * k : 2 * k + 2], *(metric + sample for sample in samples[name])]
+    return "\n".join(text) + "\n"
+
+
+def _label(text: Any) -> str:
+    return str(text).replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def replace_file(path: Path, data: bytes) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,7 @@ import pytest
 
 from fixtures.records import RecordError, RunDirectory, read_json, read_lines
 from fixtures.verdict import RunVerdict, Verdict
-from reports import banner, export, rows, tables
+from reports import banner, certificate, export, figures, rows, tables
 
 TITLE = "GPU cluster acceptance"
 
@@ -40,6 +40,7 @@ class Page:
         self._config = config
         self._directory: RunDirectory | None = None
         self._concluded = False
+        self._verdict: Mapping[str, Any] = {}
         self._reports: list[Any] = []
         """pytest-html's report data: ours, and the user's with --html."""
         self._earlier: dict[_Key, list[dict[str, Any]]] = {}
@@ -50,7 +51,7 @@ class Page:
     def pytest_acceptance_started(self, session: pytest.Session, directory: RunDirectory) -> None:
         """Have report.html and junit.xml written into the run directory."""
         self._directory = directory
-        for name in ("report.html", "junit.xml", "results.csv"):
+        for name in ("report.html", "junit.xml", "results.csv", certificate.NAME):
             # Those of the session that is resumed would outlive a killed one, and contradict it.
             (directory.root / name).unlink(missing_ok=True)
         self._earlier = _attempts(directory)
@@ -73,13 +74,20 @@ class Page:
     ) -> None:
         """verdict.json is of this session: the page may say it, and results.csv is made of it."""
         self._concluded = True
+        said = read_json(directory.verdict)
+        self._verdict = said
+        self._write("results.csv", lambda: export.write_results(directory, said))
+        if "replay" not in said:
+            self._write(certificate.NAME, lambda: certificate.write(directory, said))
+
+    def _write(self, name: str, write: Callable[[], object]) -> None:
+        """The verdict stands without its spreadsheet, so the session goes on and says so."""
         try:
-            export.write_results(directory)
-        except (ImportError, OSError) as error:
-            # The verdict stands without its spreadsheet, so the session goes on and says so.
+            write()
+        except (OSError, RecordError, KeyError) as error:
             reporter = self._config.pluginmanager.getplugin("terminalreporter")
             if reporter is not None:
-                reporter.write_line(f"results.csv was not written: {error}")
+                reporter.write_line(f"{name} was not written: {error!r}")
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """With -v the tables of what was measured, as nccl-tests and nvbandwidth print theirs."""
@@ -103,6 +111,9 @@ class Page:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_table_row(self, report: Any, cells: list[str]) -> None:
+        if getattr(report, "area", None) is not None:
+            cells.clear()  # each of its verdicts gets a row of its own at the end
+            return
         result = cells[0].partition(">")[2].partition("<")[0]
         verdict = verdict_of(report)
         if verdict is not None:
@@ -131,6 +142,8 @@ class Page:
             return
         verdict, run = self._last_word(self._directory)
         prefix.append(banner.banner(verdict, run))
+        if verdict["criteria"]:
+            prefix.append(figures.figures(self._directory, verdict, run))
         postfix.append(banner.remarks(verdict))
         for report in self._reports:
             report.title = f"{TITLE}: {verdict['verdict']}"
@@ -143,8 +156,7 @@ class Page:
         with suppress(OSError, RecordError):
             run = read_json(directory.run_json)
         if self._concluded:
-            with suppress(OSError, RecordError):
-                return read_json(directory.verdict), run
+            return self._verdict, run
         verdict = {
             "verdict": "INCOMPLETE",
             "run_id": run.get("id", directory.root.name),
@@ -159,11 +171,19 @@ class Page:
         tests: dict[str, list[dict[str, Any]]] = report.data["tests"]
         have = {rows.test_id(nodeid) for nodeid, found in tests.items() if found}
         place = {}
+        summed: dict[str, list[Verdict]] = {}
         for index, data in enumerate(criteria):
             name = f"{data['criterion']}-{data['subject']}"
             place[name] = index
-            if name not in have:
-                self._add_row(report, f"[{name}]", Verdict.from_json(data))
+            if name in have:
+                continue
+            verdict = Verdict.from_json(data)
+            if rows.one_of_many(verdict, many=len(criteria) > rows.MANY):
+                summed.setdefault(verdict.subject, []).append(verdict)
+            else:
+                self._add_row(report, f"[{name}]", verdict)
+        for subject, passed in summed.items():
+            self._add_sum(report, subject, passed)
 
         def rank(nodeid: str) -> tuple[int, int]:
             worst = min((rows.RANK.get(row["result"], 1) for row in tests[nodeid]), default=9)
@@ -188,6 +208,14 @@ class Page:
         told = rows.details(verdict, self._attempts_before(verdict))
         test = SimpleNamespace(nodeid=nodeid, when="call", outcome=result.lower(), sections=[])
         report.add_test(data, test, result, [told])
+
+    def _add_sum(self, report: Any, subject: str, passed: list[Verdict]) -> None:
+        """All that passed on a node of a large fleet; each of them is in results.csv."""
+        made = rows.cells_of_sum(subject, passed)
+        data = {"extras": [], "result": "Passed", "resultsTableRow": made, **rows.sort_keys(made)}
+        nodeid = f"[{subject}]"
+        test = SimpleNamespace(nodeid=nodeid, when="call", outcome="passed", sections=[])
+        report.add_test(data, test, "Passed", [rows.details_of_sum(passed)])
 
     def _attempts_before(self, verdict: Verdict) -> list[dict[str, Any]]:
         lines = self._earlier.get((verdict.criterion, verdict.subject), [])

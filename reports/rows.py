@@ -6,6 +6,7 @@ cell, and its page hands them to innerHTML.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -68,10 +69,15 @@ def cells(verdict: Verdict, result: str) -> list[str]:
     """The cells of a verdict, in the order of COLUMNS."""
     outcome = shown_outcome(result, verdict)
     limit, loose = split_limit(verdict.limit)
+    at = verdict.criterion, verdict.subject
     return [
         _outcome_cell(outcome),
         _cell("criterion", _pair(verdict.criterion, verdict.title)),
-        _cell("where", _pair(verdict.subject, _device(verdict))),
+        _cell(
+            "where",
+            _pair(verdict.subject, _device(verdict)),
+            at=at,
+        ),
         _cell("measured", _measured(verdict)),
         _cell("limit", _pair(limit, f"loose: {loose}" if loose else "") if limit else _NOTHING),
         _cell("margin", _margin(verdict)),
@@ -91,6 +97,43 @@ def cells_without_verdict(nodeid: str, said: str, result: str) -> list[str]:
         _cell("margin", _NOTHING),
         _result_cell(result),
     ]
+
+
+MANY = 24_000
+"""Above so many verdicts (those on 128 nodes are 19 141) what passed is summed up a node."""
+
+
+def one_of_many(verdict: Verdict, *, many: bool) -> bool:
+    """Whether a verdict gets no row of its own: there are many, and it is good on one node."""
+    good = verdict.outcome in (Outcome.PASS, Outcome.NOT_APPLICABLE)
+    return many and good and verdict.devices.get("planned", 0) <= 16
+
+
+def cells_of_sum(subject: str, passed: Sequence[Verdict]) -> list[str]:
+    """The cells of one row for everything that passed on a node."""
+    real = [v for v in passed if v.outcome is Outcome.PASS]
+    closest = min(
+        (v for v in real if v.margin is not None), key=lambda v: v.margin or 0.0, default=None
+    )
+    said = Markup("<b>{} passed</b>").format(len(real))
+    if len(passed) > len(real):
+        said += Markup("<span class=why>{} not applicable</span>").format(len(passed) - len(real))
+    return [
+        _outcome_cell(Outcome.PASS),
+        _cell(
+            "criterion", _pair("all others", (closest and f"closest: {closest.criterion}") or "")
+        ),
+        _cell("where", _pair(subject, ""), at=("", subject)),
+        _cell("measured", said),
+        _cell("limit", _NOTHING),
+        _cell("margin", _margin(closest) if closest else _NOTHING),
+        _result_cell("Passed"),
+    ]
+
+
+def details_of_sum(passed: Sequence[Verdict]) -> str:
+    names = ", ".join(v.criterion for v in passed if v.outcome is Outcome.PASS)
+    return str(Markup('<div class="why-row">{}</div>').format(names))
 
 
 def test_id(nodeid: str) -> str:
@@ -130,10 +173,12 @@ def one_line(value: Any) -> str:
     return value if isinstance(value, Markup) else " ".join(str(value).split())
 
 
-def _cell(name: str, content: str) -> str:
+def _cell(name: str, content: str, *, at: tuple[str, str] | None = None) -> str:
+    """`at`: criterion and subject, by which the matrix above the table finds its rows."""
+    more = Markup(' data-at="{}"').format(json.dumps(at)) if at else ""
     return str(
-        Markup('<td class="col-{}" data-label="{}">{}</td>').format(
-            name, name.capitalize(), content
+        Markup('<td class="col-{}" data-label="{}"{}>{}</td>').format(
+            name, name.capitalize(), more, content
         )
     )
 

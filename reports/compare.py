@@ -1,0 +1,193 @@
+"""Two runs side by side: before against after, or one size against another (login side).
+
+Two figures of one device differ significantly where they lie further apart than SIGMAS standard
+deviations of the difference of two runs: sqrt(2) x the run sigma that thresholds.yaml gives for
+that class of metric (a two-sided test at about 0.3 %). A criterion without such a sigma is held
+against the spread of its own samples, where it has any, else against 3 %.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fixtures import thresholds
+from fixtures.records import Record, RunDirectory, read_json
+from fixtures.thresholds import Thresholds
+from fixtures.verdict import device_value
+from reports.tables import records_of
+
+SIGMAS = 3.0
+DEFAULT_SIGMA = 0.01
+"""Where thresholds.yaml names no spread for a criterion."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One figure before and after."""
+
+    criterion: str
+    where: str
+    unit: str
+    before: float
+    after: float
+    sigma: float
+    """Relative, of one run."""
+    worse_if: str
+    """"lower" or "higher"."""
+
+    @property
+    def drift(self) -> float:
+        return self.after / self.before - 1 if self.before else math.inf
+
+    @property
+    def z(self) -> float:
+        """In standard deviations of the difference of two runs."""
+        return abs(self.drift) / (math.sqrt(2) * self.sigma)
+
+    @property
+    def significant(self) -> bool:
+        return self.z >= SIGMAS
+
+    @property
+    def worse(self) -> bool:
+        return (self.drift < 0) == (self.worse_if == "lower")
+
+
+def changes(before: RunDirectory, after: RunDirectory, limits: Thresholds) -> list[Change]:
+    """Every figure of every device that both runs have, the most significant first."""
+    then, now = (_figures(run, limits) for run in (before, after))
+    found = [
+        Change(key[0], key[1], now[key][1], then[key][0], now[key][0], *_judged(key[0], limits))
+        for key in then.keys() & now.keys()
+    ]
+    return sorted(found, key=lambda c: (not c.significant, -c.z, c.criterion, c.where))
+
+
+def sizes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every rate and latency side by side, of each run the worst subject."""
+    gpus = [len(run["scope"]["nodes"]) * run["scope"]["gpus_per_node"] for run in (before, after)]
+    one, two = (_worst(run["criteria"]) for run in (before, after))
+    rows = []
+    for key in (key for key in one if key in two):
+        a, b = float(one[key]["value"]), float(two[key]["value"])
+        # Of what the whole cluster does in a second: 100 % is as much again for each GPU.
+        grows = one[key]["unit"] == "tokens/s" and one[key]["subject"] == "cluster"
+        rows.append(
+            {
+                "criterion": key, "unit": one[key]["unit"], "a": a, "b": b,
+                "where": " / ".join(dict.fromkeys((one[key]["subject"], two[key]["subject"]))),
+                "ratio": b / a if a else None,
+                "efficiency": b / a * gpus[0] / gpus[1] if a and grows else None,
+            }
+        )  # fmt: skip
+    return rows
+
+
+RATES = ("TFLOPS", "GB/s", "us", "tokens/s", "ops/s")
+"""What is worth a comparison between clusters of two sizes; the rest are states and counts."""
+
+
+def _worst(criteria: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    found: dict[str, Mapping[str, Any]] = {}
+    for v in criteria:
+        if v["unit"] not in RATES or not isinstance(v["value"], float):
+            continue
+        have = found.get(v["criterion"])
+        if have is None or (v["margin"] or 0.0) < (have["margin"] or 0.0):
+            found[str(v["criterion"])] = v
+    return found
+
+
+def show(first: Path, second: Path, limits: Path, *, every: bool) -> int:
+    """Print both comparisons; 1 where something became significantly worse."""
+    loaded = thresholds.load(limits)
+    runs = [RunDirectory(path) for path in (first, second)]
+    verdicts = [read_json(run.verdict) for run in runs]
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    about = [
+        f"{v['run_id']}: {v['verdict']}, {len(v['scope']['nodes'])} nodes x "
+        f"{v['scope']['gpus_per_node']} {v['scope'].get('gpu_model') or 'GPUs'}"
+        for v in verdicts
+    ]
+    console.print(Text(f"A  {about[0]}\nB  {about[1]}"))
+    rows = sizes(*verdicts)
+    shown = Table(title="Side by side", title_justify="left", box=box.SIMPLE_HEAD)
+    for name in ("criterion", "where", "A", "B", "unit", "B / A", "efficiency"):
+        shown.add_column(
+            name, justify="left" if name in ("criterion", "where", "unit") else "right"
+        )
+    for row in rows:
+        efficiency = "" if row["efficiency"] is None else f"{100 * row['efficiency']:.1f} %"
+        ratio = "" if row["ratio"] is None else f"{row['ratio']:.3f}"
+        cells = (row["criterion"], row["where"], f"{row['a']:.4g}", f"{row['b']:.4g}", row["unit"])
+        shown.add_row(*map(Text, (*cells, ratio, efficiency)))
+    if rows:
+        console.print(shown)
+    found = changes(runs[0], runs[1], loaded)
+    moved = [change for change in found if change.significant]
+    console.print(
+        Text(
+            f"{len(found)} figures of one device in both runs; {len(moved)} changed significantly: "
+            f"|drift| >= {SIGMAS:g} x sqrt(2) x the run sigma of thresholds.yaml"
+        )
+    )
+    drift = Table(title="Drift", title_justify="left", box=box.SIMPLE_HEAD)
+    for name in ("criterion", "device", "A", "B", "unit", "drift", "sigmas", ""):
+        left = name in ("criterion", "device", "unit", "")
+        drift.add_column(name, justify="left" if left else "right")
+    for c in found if every else moved:
+        said = ("worse" if c.worse else "better") if c.significant else ""
+        numbers = (
+            f"{c.before:.4g}",
+            f"{c.after:.4g}",
+            c.unit,
+            f"{100 * c.drift:+.2f} %",
+            f"{c.z:.1f}",
+        )
+        drift.add_row(*map(Text, (c.criterion, c.where, *numbers, said)))
+    if drift.row_count:
+        console.print(drift)
+    if not rows and not found:
+        console.print("the two runs have no figure in common")
+        return 2
+    return 1 if any(c.worse for c in moved) else 0
+
+
+def _judged(key: str, limits: Thresholds) -> tuple[float, str]:
+    criterion = limits.criteria[key]
+    spread = limits.spread.get(criterion.spread or "")
+    higher = any(row.fail_above is not None for row in criterion.limits)
+    return (spread.run_sigma if spread else DEFAULT_SIGMA), "higher" if higher else "lower"
+
+
+def _figures(run: RunDirectory, limits: Thresholds) -> dict[tuple[str, str], tuple[float, str]]:
+    """(criterion, device) -> value and unit, from the newest records."""
+    found = {}
+    by_workload: dict[str, list[Any]] = {}
+    for criterion in limits.criteria.values():
+        if criterion.statistic == "median":
+            by_workload.setdefault(criterion.workload, []).append(criterion)
+    for record in records_of(run):
+        for criterion in by_workload.get(record.workload, []):
+            if (criterion.per == "node") != (len(record.nodes) == 1):
+                continue
+            for rank, m in record.points(criterion.metric, criterion.at):
+                if m.samples and m.unit == criterion.unit:
+                    where = _where(record, rank, m)
+                    found[criterion.key, where] = (device_value(rank, m), m.unit)
+    return found
+
+
+def _where(record: Record, rank: Any, m: Any) -> str:
+    part = m.at.get("part") or f"gpu{rank.local_rank}"
+    return f"{rank.node} {part}"
