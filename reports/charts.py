@@ -7,6 +7,7 @@ shows records; whether a value is good is said by the verdicts, and repeated her
 from __future__ import annotations
 
 import io
+import math
 import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -294,10 +295,10 @@ def _pairs(verdicts: Mapping[str, list[Mapping[str, Any]]], limits: Thresholds) 
             values[places[a]][places[b]] = values[places[b]][places[a]] = float(value)
         axes.imshow(values, cmap="Blues", vmin=0, vmax=2 * max(pairs.values()))
         if len(nodes) <= BARS:
-            for a, row in enumerate(values):
-                for b, value in enumerate(row):
-                    text = "" if value != value else f"{value:.0f}"
-                    axes.text(b, a, text, ha="center", va="center", fontsize=6, color=INK)
+            for i, row in enumerate(values):
+                for j, value in enumerate(row):
+                    text = "" if math.isnan(value) else f"{value:.0f}"
+                    axes.text(j, i, text, ha="center", va="center", fontsize=6, color=INK)
             axes.set_xticks(range(len(nodes)), nodes, fontsize=6, rotation=90)
             axes.set_yticks(range(len(nodes)), nodes, fontsize=6)
         worst = min(pairs, key=lambda pair: pairs[pair])

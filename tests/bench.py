@@ -27,6 +27,7 @@ from rich.table import Table
 from fixtures import launch, run
 from fixtures.records import RecordError, RunDirectory, read_json, read_lines, write_json
 from fixtures.sandbox import Sandbox, SandboxError
+from tests import bench_fleet
 
 RUN_TIMEOUT_S = 1800
 
@@ -51,6 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="default: reports/runs/")
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--gpus", type=int, default=2)
+    parser.add_argument("--fleet", type=int, default=1024, help="nodes of 8 GPUs to judge")
     parser.add_argument("--accounting", action="store_true", help="with slurmdbd")
     options = parser.parse_args(arguments)
     facts = machine()
@@ -59,6 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
             collection(),
             *sandbox(options.nodes, options.gpus, accounting=options.accounting),
             *healthy_run(options.nodes, options.gpus, accounting=options.accounting),
+            *(Figure(*found) for found in bench_fleet.fleet(options.fleet, 8)),
         ]
     except SandboxError as error:
         print(error, file=sys.stderr)

@@ -1,0 +1,144 @@
+"""Many verdicts at once: the same as one by one, in one process and in several."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from fixtures import judging, plan, thresholds
+from fixtures.contract import Contract
+from fixtures.evidence import Evidence, judge_item, siblings_of
+from fixtures.inventory import Population
+from fixtures.records import RunDirectory, read_json, read_lines
+from fixtures.verdict import Outcome
+from tests.selftests import derive_runs, support
+
+pytestmark = pytest.mark.cpu
+
+
+def bench(root):
+    run = read_json(root / "run.json")
+    limits = replace(thresholds.load(support.SHIPPED), cluster=Contract(**run["contract"]))
+    evidence = Evidence(RunDirectory(root), run["nonce"], lean=True)
+    people = Population.from_json(run["population"])
+    return judging.Bench(evidence, limits, people), plan.planned_list(limits, people)
+
+
+def one_by_one(bench, items):
+    whole = replace(bench.evidence, lean=False, _records={}, _sizes={})
+    found = {}
+    for item in items:
+        record = None
+        if not item.not_applicable:
+            record = whole.get(item.workload, item.placement) or judging.NEVER
+        siblings = siblings_of(item, items, whole.get, bench.thresholds)
+        found[item.key] = judge_item(
+            item, record, thresholds=bench.thresholds, population=bench.population,
+            siblings=siblings,
+        )  # fmt: skip
+    return found
+
+
+@pytest.mark.parametrize("variant", ["unchanged", "slow-gpu-spread", "missing-node", "lost-record"])
+def test_all_at_once_gives_what_one_by_one_gives(variant, tmp_path):
+    derive_runs.derive(support.DATA / "h200-2x2", tmp_path / "run", variant)
+    made, items = bench(tmp_path / "run")
+    assert judging.judge_many(made, items, [i.key for i in items]).verdicts == one_by_one(
+        made, items
+    )
+
+
+def test_several_processes_give_what_one_gives(tmp_path, monkeypatch):
+    derive_runs.derive(support.DATA / "h200-2x2", tmp_path / "run", "slow-gpu")
+    made, items = bench(tmp_path / "run")
+    alone = judging.judge_many(made, items, [i.key for i in items])
+    monkeypatch.setattr(judging, "ALONE", 0)
+    monkeypatch.setattr(judging.os, "sched_getaffinity", lambda _: {0, 1})
+    together = judging.judge_many(made, items, [i.key for i in items])
+    assert together == alone
+    assert [v.criterion for v in alone.verdicts.values() if v.outcome is Outcome.FAIL] == [
+        "gemm.fp32"
+    ]
+
+
+def test_siblings_of_a_part_are_those_of_the_whole_fleet(tmp_path):
+    derive_runs.derive(support.DATA / "h200-2x2", tmp_path / "run", "slow-gpu")
+    made, items = bench(tmp_path / "run")
+    every = one_by_one(made, items)
+    (bad,) = [key for key, v in every.items() if v.outcome is Outcome.FAIL]
+    judged = judging.judge_many(made, items, [bad]).verdicts
+    assert judged == {bad: every[bad]}
+    assert "outlier" in judged[bad].reason
+
+
+def test_what_is_not_judged_of_a_record_is_not_kept(tmp_path):
+    made, _ = bench(support.DATA / "sandbox-2x2-cpu")
+    record = made.evidence.get("gemm", "worker0")
+    assert {name for rank in record.ranks for name in rank.facts} <= {"emulated"}
+
+
+@pytest.mark.parametrize("number", ["1e999", "NaN", "-Infinity", "1" + 400 * "0"])
+def test_a_number_that_is_none_is_refused_however_fast_it_is_read(number, tmp_path):
+    derive_runs.derive(support.DATA / "sandbox-2x2-cpu", tmp_path / "run", "unchanged")
+    path = tmp_path / "run" / "records" / "gemm@worker0.json"
+    data = json.loads(path.read_text())
+    data["ranks"][0]["measurements"][0]["samples"][0] = "@"
+    path.write_text(json.dumps(data).replace('"@"', number, 1))
+    made, _ = bench(tmp_path / "run")
+    found = made.evidence.get("gemm", "worker0")
+    assert found["kind"] == "unusable record"
+
+
+def test_records_do_not_pile_up_in_memory(monkeypatch):
+    monkeypatch.setattr("fixtures.evidence.HELD_BYTES", 1)
+    made, _ = bench(support.DATA / "sandbox-2x2-cpu")
+    for node in ("worker0", "worker1"):
+        made.evidence.get("gemm", node)
+    assert list(made.evidence._records) == [("gemm", "worker1", 1)]
+
+
+# --- a large fleet's tests
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """The same run judged by a test for each verdict, and by a test for each node and area."""
+    root = tmp_path_factory.mktemp("areas")
+    derive_runs.derive(support.DATA / "h200-2x2", root / "source", "slow-gpu")
+    plain = support.replay(root / "source", root / "plain", "-m", "multinode")
+    many = support.replay(root / "source", root / "many", "-m", "multinode",
+                          "-p", "tests.selftests.many")  # fmt: skip
+    return root, plain, many
+
+
+def test_a_test_for_a_node_and_area_gives_every_verdict(both):
+    root, (status, plain), (same_status, many) = both
+    assert (status, plain["verdict"]) == (same_status, many["verdict"]) == (1, "REJECTED")
+    assert many["criteria"] == plain["criteria"]
+    assert many["counts"] == plain["counts"]
+    lines = [n for n in read_lines(root / "many" / "ledger.jsonl") if n["event"] == "verdict"]
+    assert len(lines) == plain["counts"]["planned"]
+    names = ("results.csv", "good-nodes.txt", "bad-nodes.txt")
+    assert all((root / "plain" / n).read_bytes() == (root / "many" / n).read_bytes() for n in names)
+
+
+def test_the_test_of_the_bad_area_is_the_one_that_fails(both):
+    root, *_ = both
+    junit = (root / "many" / "junit.xml").read_text()
+    assert junit.count("<failure") == 1
+    assert junit.count("<testcase") < (root / "plain" / "junit.xml").read_text().count("<testcase")
+    failure = junit[: junit.index("<failure")].rpartition("<testcase")[2]
+    assert "test_compute" in failure
+    assert "worker1" in failure
+    assert "gemm.fp32: 10.2" in junit
+
+
+def test_k_chooses_among_them_by_criterion_and_node(both, tmp_path):
+    root, *_ = both
+    _, verdict = support.replay(root / "source", tmp_path / "part", "-p", "tests.selftests.many",
+                                "-k", "memory.copy and worker0")  # fmt: skip
+    judged = [v for v in verdict["criteria"] if v["reason"] != "never judged"]
+    assert {v["subject"] for v in judged if v["outcome"] == "PASS"} == {"worker0"}
+    assert "memory.copy" in {v["criterion"] for v in judged}

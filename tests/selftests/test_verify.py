@@ -1,0 +1,211 @@
+"""`python -m reports verify`: whatever was changed in a run is found, and named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fixtures import thresholds
+from fixtures.records import RunDirectory
+from reports import __main__ as command
+from reports import certificate, verify
+from tests.selftests import support
+
+pytestmark = pytest.mark.cpu
+
+SSH = shutil.which("ssh-keygen")
+needs_ssh = pytest.mark.skipif(SSH is None, reason="no ssh-keygen on the PATH")
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory) -> Path:
+    """A whole run with its verdict, certificate and manifest, made of a recorded one."""
+    root = tmp_path_factory.mktemp("verify") / "run"
+    shutil.copytree(support.DATA / "sandbox-2x2-cpu", root)
+    run = json.loads((root / "run.json").read_text())
+    # It was judged by the limits of its day.
+    run["thresholds"]["sha256"] = thresholds.load(support.SHIPPED).sha256
+    (root / "run.json").write_text(json.dumps(run))
+    (root / "jobs").mkdir(exist_ok=True)
+    (root / "jobs" / "out.txt").write_text("what a rank printed\n")
+    assert command.main(["render", str(root)]) == 0
+    return root
+
+
+@pytest.fixture
+def run(rendered, tmp_path) -> Path:
+    return Path(shutil.copytree(rendered, tmp_path / "run"))
+
+
+def found(root: Path, *, signers: Path | None = None) -> list[str]:
+    """What is wrong, where the records give the verdict that render found."""
+    again = (
+        json.loads((root / "again.json").read_text()) if (root / "again.json").exists() else None
+    )
+
+    def rejudge() -> dict:
+        return again or json.loads((root.parent / "sound.json").read_text())
+
+    return verify.check(RunDirectory(root), rejudge, signers)[0]
+
+
+@pytest.fixture(autouse=True)
+def sound(rendered, tmp_path):
+    shutil.copy(rendered / "verdict.json", tmp_path / "sound.json")
+
+
+def test_a_run_as_it_was_is_verified_through_a_replay_of_its_own(rendered, capsys):
+    assert command.main(["verify", str(rendered)]) == 0
+    out = capsys.readouterr().out
+    assert "WRONG" not in out
+    assert f"VERIFIED: {rendered}" in out
+    assert "only a signature shows intent" in out
+
+
+def _append(root: Path, name: str) -> None:
+    with (root / name).open("ab") as file:
+        file.write(b" ")
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("records/gemm@worker0.json", "changed"),
+        ("run.json", "changed"),
+        ("jobs/out.txt", "changed"),
+        ("verdict.json", "not what this suite makes"),
+        ("certificate.html", "not what this suite makes"),
+        ("results.csv", "not what this suite makes"),
+    ],
+)
+def test_a_byte_more_in_any_file_is_found_and_named(run, name, what):
+    assert found(run) == []
+    _append(run, name)
+    said = found(run)
+    assert any(what in line for line in said), said
+    # The certificate holds the hash of the verdict.
+    named = "certificate.html" if name == "verdict.json" else name
+    assert any(line.startswith(named) for line in said)
+
+
+@pytest.mark.parametrize("name", ["records/gemm@worker0.json", "jobs/out.txt"])
+def test_a_missing_file_is_named(run, name):
+    (run / name).unlink()
+    assert f"{name}: missing, though manifest.sha256 names it" in found(run)
+
+
+@pytest.mark.parametrize(
+    "name", ["records/gemm@worker9.json", "jobs/x/rank0.jsonl", "ledger.jsonl"]
+)
+def test_an_added_file_is_named(run, name):
+    (run / name).parent.mkdir(exist_ok=True)
+    (run / name).write_text("{}")
+    assert f"{name}: added: manifest.sha256 does not name it" in found(run)
+
+
+def test_without_a_manifest_nothing_is_in_order(run):
+    (run / "manifest.sha256").unlink()
+    assert any(line.startswith("manifest.sha256: ") for line in found(run))
+
+
+def test_a_verdict_that_was_rewritten_with_its_certificate_is_found(run):
+    verdict = json.loads((run / "verdict.json").read_text())
+    row = next(v for v in verdict["criteria"] if v["criterion"] == "gemm.bf16")
+    row["value"] = 1e6
+    (run / "verdict.json").write_text(json.dumps(verdict))
+    certificate.write(RunDirectory(run))
+    (line,) = [line for line in found(run) if line.startswith("verdict.json")]
+    assert line.startswith(
+        f"verdict.json: gemm.bf16 {row['subject']}: value is 1000000.0, from the"
+    )
+
+
+def test_records_that_were_changed_with_the_manifest_are_judged_again(run, capsys):
+    path = run / "records" / "gemm@worker0.json"
+    data = json.loads(path.read_text())
+    for m in data["ranks"][0]["measurements"]:
+        m["samples"] = [s / 50 for s in m.get("samples", [])]
+    path.write_text(json.dumps(data))
+    RunDirectory(run).write_manifest()
+    certificate.write(RunDirectory(run))
+    assert command.main(["verify", str(run)]) == 1
+    out = capsys.readouterr().out
+    assert "ok     evidence" in out
+    assert (
+        "WRONG  verdict.json: gemm.fp32 worker0: outcome is 'PASS', from the records 'FAIL'" in out
+    )
+
+
+def test_a_waiver_that_has_run_out_since_changes_nothing(run):
+    verdict = json.loads((run / "verdict.json").read_text())
+    row = next(v for v in verdict["criteria"] if v["criterion"] == "gemm.bf16")
+    again = json.loads(json.dumps(verdict))
+    row.update(outcome="WAIVED", reason="waived by Kim, until 2026-12-31: heat sink")
+    verdict["counts"]["waived"] += 1
+    verdict["counts"]["pass"] -= 1
+    other = next(v for v in again["criteria"] if v["criterion"] == "gemm.bf16")
+    other.update(outcome="FAIL", reason="waiver expired (Kim, until 2026-12-31: heat sink)")
+    again["counts"]["fail"] += 1
+    again["counts"]["pass"] -= 1
+    again["verdict"] = "REJECTED"
+    assert list(verify._differences(verdict, again)) == []
+    other["value"] = 1.0
+    assert list(verify._differences(verdict, again)) != []
+
+
+# --- signatures
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("key") / "id"
+    subprocess.run([str(SSH), "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
+    public = path.with_suffix(".pub").read_text()
+    (path.parent / "signers").write_text(f"kim@example.org {public}")
+    (path.parent / "strangers").write_text("")
+    return path
+
+
+@needs_ssh
+def test_a_signature_is_made_and_checked(run, key, capsys):
+    assert command.main(["sign", str(run), "--key", str(key)]) == 0
+    assert (run / "certificate.html.sig").exists()
+    wrong, fine = verify.check(
+        RunDirectory(run), lambda: json.loads((run / "verdict.json").read_text()),
+        key.parent / "signers",
+    )  # fmt: skip
+    assert wrong == []
+    assert "signature: good, by kim@example.org" in fine
+
+
+@needs_ssh
+def test_a_signature_of_another_page_or_by_another_key_is_none(run, key):
+    verify.sign(RunDirectory(run), key)
+    assert found(run, signers=key.parent / "strangers")[0].startswith(
+        "signature: its key is not in"
+    )
+    _append(run, "certificate.html")
+    said = found(run, signers=key.parent / "signers")
+    assert "certificate.html.sig: is not a signature of this certificate.html" in said
+
+
+@needs_ssh
+def test_a_signature_that_is_asked_for_and_missing_is_wrong(run, key):
+    (line,) = found(run, signers=key.parent / "signers")
+    assert line.startswith("certificate.html.sig: missing")
+
+
+def test_a_key_that_is_none_is_one_line(run, capsys):
+    assert command.main(["sign", str(run), "--key", str(run / "run.json")]) == command.USAGE
+    said = capsys.readouterr().err
+    assert said.startswith("reports: ssh-keygen -Y sign")
+
+
+def test_a_new_certificate_takes_the_old_signature_away(run):
+    (run / "certificate.html.sig").write_text("old")
+    certificate.write(RunDirectory(run))
+    assert not (run / "certificate.html.sig").exists()
