@@ -108,7 +108,9 @@ def _telemetry(directory: RunDirectory, v: Mapping[str, Any]) -> list[dict[str, 
         if path.stat().st_size > LARGEST:
             return []
         ranks = [r for r in read_json(path)["ranks"] if r["node"] == node]
-        own = next(r["facts"]["telemetry"] for r in ranks if "telemetry" in r["facts"])
+        own = next((f["telemetry"] for r in ranks if "telemetry" in (f := r["facts"])), None)
+        if own is None:
+            return []
         names = {r["device"].get("uuid"): f"gpu{r['local_rank']}" for r in ranks}
         return [
             {"GPU": names.get(uuid, str(uuid)), **_cells(of_gpu)}

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from markupsafe import Markup
 
 from fixtures.records import RecordError, RunDirectory, read_json, read_lines
 from fixtures.verdict import RunVerdict, Verdict
@@ -84,7 +85,7 @@ class Page:
         """The verdict stands without its spreadsheet, so the session goes on and says so."""
         try:
             write()
-        except (OSError, RecordError, KeyError) as error:
+        except Exception as error:
             reporter = self._config.pluginmanager.getplugin("terminalreporter")
             if reporter is not None:
                 reporter.write_line(f"{name} was not written: {error!r}")
@@ -143,12 +144,22 @@ class Page:
         verdict, run = self._last_word(self._directory)
         prefix.append(banner.banner(verdict, run))
         if verdict["criteria"]:
-            prefix.append(figures.figures(self._directory, verdict, run))
+            prefix.append(self._figures(self._directory, verdict, run))
         postfix.append(banner.remarks(verdict))
         for report in self._reports:
             report.title = f"{TITLE}: {verdict['verdict']}"
             report.set_data("environment", banner.environment(run, _versions()))
             self._complete(report, verdict["criteria"])
+
+    def _figures(
+        self, directory: RunDirectory, verdict: Mapping[str, Any], run: Mapping[str, Any]
+    ) -> str:
+        """Whatever goes wrong in a drawing, the table with the verdicts is written."""
+        try:
+            return figures.figures(directory, verdict, run)
+        except Exception as error:
+            said = f"Coverage and charts could not be drawn ({error!r}); the table below is whole."
+            return str(Markup("<p>{}</p>").format(said))
 
     def _last_word(self, directory: RunDirectory) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """verdict.json and run.json; a session that did not conclude has no verdict but this."""
