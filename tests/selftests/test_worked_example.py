@@ -13,7 +13,9 @@ pytestmark = pytest.mark.cpu
 
 ROOT = Path(__file__).resolve().parents[2]
 PATCH = ROOT / "docs" / "examples" / "adding-a-criterion.patch"
-PARTS = ("fixtures", "reports", "tests", "conftest.py", "pyproject.toml", "thresholds.yaml")
+PARTS = (
+    "fixtures", "reports", "tests", "training", "conftest.py", "pyproject.toml", "thresholds.yaml",
+)  # fmt: skip
 
 
 @pytest.fixture
