@@ -1,0 +1,34 @@
+"""LoRA fine-tuning for function calling: prepare, train, evaluate (node side) [I4 I5 I7].
+
+    torchrun --nproc-per-node=8 -m training.finetune --config default.yaml --out DIR
+
+Needs the extra `finetune` beside torch: transformers, peft, accelerate, tensorboard, PyYAML.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fixtures.records import Result
+from fixtures.workloads.ranks import Ranks, Workload
+
+WORKLOAD = Workload(
+    metrics=(
+        "loss", "checkpoint", "logs", "parses", "function", "arguments", "exact", "fsdp_loss",
+        "fsdp_share", "zero3_loss", "rate", "speedup", "ooms",
+    ),
+    needs_torch=True,
+    seconds=240,
+    cpu_seconds=40,
+    deadline_s=1200,
+    cpu_deadline_s=300,
+    across=True,
+    training=True,
+)  # fmt: skip
+
+
+def run(ranks: Ranks, metrics: list[str], **params: Any) -> Result:
+    """The acceptance's trainings, or those of the settings that were named by hand."""
+    from training.finetune import acceptance
+
+    return acceptance.run(ranks, metrics, **params)
