@@ -166,7 +166,7 @@ def _rate(ranks: Ranks, training: Training, trainings: dict[str, Any]) -> tuple[
     about |= {
         "tokens_per_s_gpu": round(speed, 1),
         "model_tflops": round(speed * flop / 1e12, 3),
-        "flop_per_token": flop,
+        "flops_per_token": flop,
         "learned_share": round(learned / tokens, 4),
     }
     trainings[training.settings.name] = about
@@ -175,7 +175,7 @@ def _rate(ranks: Ranks, training: Training, trainings: dict[str, Any]) -> tuple[
         unit="tokens/s",
         samples=[float(f"{rate:.6g}") for rate in rates],
         at={"settings": training.settings.name},
-        conditions={"dtype": "bf16" if ranks.on_gpu else "fp32", "flop_per_token": flop},
+        conditions={"dtype": "bf16" if ranks.on_gpu else "fp32", "flops_per_token": flop},
         checks={
             "steps": float(len(rates)),
             "gradient_norm": min(found.norms),

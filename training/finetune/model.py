@@ -138,9 +138,10 @@ class Cost:
         return 4 * (body + head * learned_share) + 6 * self.trainable + attention
 
     def memory_gib(self, tokens: int, *, checkpointing: bool, bytes_each: int = 2) -> float:
-        """What a pass over so many tokens holds at its peak, by a rule fitted to measured runs.
+        """What passes over so many tokens hold at their peak, by a rule fitted to measured runs.
 
-        78 GiB measured at 8,192 tokens of the Qwen2-7B shape without recomputation, 31 with.
+        67 GiB measured at 8,192 tokens of the Qwen2-7B shape without recomputation, 31 with; about
+        ten of them were logits, of which head_loss() keeps one chunk.
         """
         wide, narrow = int(self.shape.intermediate_size), int(self.shape.hidden_size)
         layer = bytes_each * (3 * wide + 10 * narrow) * tokens
