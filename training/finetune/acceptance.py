@@ -28,6 +28,9 @@ TIMED_SAMPLES = 2000
 COMPARED_STEPS = 10
 """Of a sharded training with the plain one; further on roundings have grown apart."""
 
+OUTCOME = ("loss", "checkpoint", "logs", *evaluate.RATES)
+"""What only a training that has gone to its end can show."""
+
 NOTICED = 1.05
 """A rank whose passes take so many times the median of all is named beside the rate."""
 
@@ -90,9 +93,12 @@ def _suite(ranks: Ranks, wanted: set[str], trainings: dict[str, Any]) -> list[Me
     small = small.but("training", global_batch_size=batch)
     plain: list[float] = []
     if wanted - {"rate", "speedup", "ooms"}:
-        training = train_once(ranks, small, log=True)
+        whole = bool(wanted & set(OUTCOME))
+        training = train_once(ranks, small, log=whole, stop=None if whole else COMPARED_STEPS)
         plain = training.found.losses
-        found += _outcome(ranks, training, trainings)
+        if whole:
+            found += _outcome(ranks, training, trainings)
+        release(training)
     for metric, strategy in (("fsdp_loss", "fsdp"), ("zero3_loss", "zero3")):
         if metric in wanted:
             sharded = train_once(
