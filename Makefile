@@ -75,10 +75,14 @@ $(READY): $(PY) pyproject.toml constraints.txt
 	  echo "installing $(TORCH)"; $(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH); fi
 	@$(DEPENDENCIES) > $(VENV)/requirements.txt
 	@$(PIP) $$([ -e $(VENV)/.borrowed ] || echo -c constraints.txt) -r $(VENV)/requirements.txt
+	@$(DEPENDENCIES) finetune > $(VENV)/requirements-finetune.txt
+	@$(PIP) -r $(VENV)/requirements-finetune.txt \
+	  $$([ -e $(VENV)/.borrowed ] || echo -c constraints.txt) || \
+	  echo "without the extra finetune: fine-tuning will not be applicable"
 	@touch $@
 
 $(READY_DEV): $(READY)
-	@$(DEPENDENCIES) dev > $(VENV)/requirements-dev.txt
+	@{ $(DEPENDENCIES) dev; $(DEPENDENCIES) finetune; } > $(VENV)/requirements-dev.txt
 	@$(PIP) -c constraints.txt -r $(VENV)/requirements-dev.txt
 	@touch $@
 

@@ -6,6 +6,7 @@ adapters, because an update of 2e-5 is lost in bf16.
 
 from __future__ import annotations
 
+import functools
 import os
 import warnings
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from training.finetune.loss import head_loss
 from training.finetune.packing import Batch
@@ -178,26 +180,31 @@ class Tuned(torch.nn.Module):
 def prepared(adapted: Any, settings: Settings, ranks: Ranks) -> Tuned:
     """Ready to train: recomputation, compiled layers, sharding, as the settings say."""
     compiled = settings.training.compile and ranks.on_gpu
-    if settings.training.gradient_checkpointing:
-        base = adapted.get_base_model()
-        # Its newer name; the older one warns where there are both.
-        name = "activation_checkpointing_enable"
-        enable = getattr(base, name, None) or base.gradient_checkpointing_enable
-        enable({"use_reentrant": False})
     tuned = Tuned(adapted, compiled=compiled)
     tuned.train()
     if compiled:
         compile_layers(tuned)
+    if settings.training.gradient_checkpointing:
+        recompute_layers(tuned)
     if settings.distributed.strategy == "fsdp":
         shard(tuned, ranks)
     return tuned
 
 
-def compile_layers(tuned: Tuned, backend: str = "inductor") -> None:
-    """Each layer's forward alone: hooks of FSDP and the recomputation stay around it."""
+def compile_layers(tuned: Tuned, backend: Any = "inductor") -> None:
+    """Each layer's forward alone: recomputation and the hooks of FSDP stay around it."""
     torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
     for layer in tuned.layers:
         layer.forward = torch.compile(layer.forward, dynamic=False, backend=backend)
+
+
+def recompute_layers(tuned: Tuned) -> None:
+    """Keep a layer's input only and compute the layer again on the way back.
+
+    Not by transformers' own switch: versions differ in whether FSDP's hooks are computed again too.
+    """
+    for layer in tuned.layers:
+        layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False)
 
 
 def shard(tuned: Tuned, ranks: Ranks) -> None:
