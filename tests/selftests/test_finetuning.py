@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import traceback
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -380,13 +381,16 @@ def small(steps: int) -> Settings:
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_one_compiled_layer_serves_them_all(tokenizer, conversations, tmp_path, checkpointing):
+def test_one_compiled_layer_serves_them_all(
+    tokenizer, conversations, tmp_path, monkeypatch, checkpointing
+):
     import torch
     from torch._dynamo.testing import CompileCounter
 
-    from training.finetune import model, packing
+    from training.finetune import model, packing, shapes
 
     torch._dynamo.reset()
+    monkeypatch.setitem(shapes.SHAPES["tiny"], "num_hidden_layers", 4)
     wanted = small(6)
     ranks: Any = Alone(tmp_path)
     adapted = model.adapt(model.build(wanted.model, ranks.device, seed=0), wanted.lora, seed=0)
@@ -399,8 +403,9 @@ def test_one_compiled_layer_serves_them_all(tokenizer, conversations, tmp_path, 
     for rows in ([0, 1], [2, 3], [4, 5]):
         with model.between_libraries():
             tuned(packing.batch_of(packed, rows, separate=False)).backward()
-    assert len(tuned.layers) == 2
-    assert counter.frame_count == 1  # no graph break, no graph for each layer
+    assert len(tuned.layers) == 4
+    # The first layer's input needs no gradient, that of the others does; and no graph is broken.
+    assert counter.frame_count == 2
     torch._dynamo.reset()
 
 
@@ -506,6 +511,30 @@ def test_a_training_on_shuffled_labels_is_red(learned, limits, tmp_path):
     found = loop.train(tuned, wrong, wanted, learned.ranks)
     verdict = judged(limits, "finetune.loss", found.losses[-1])
     assert verdict.outcome is Outcome.FAIL, verdict.line
+
+
+def test_no_step_waits_for_the_device(learned):
+    """A number that is read on the way would stop the queue of a GPU in every step."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from training.finetune import loop, model
+
+    read: list[str] = []
+
+    class Count(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if "_local_scalar_dense" in str(func) or "nonzero" in str(func):
+                read.append("".join(traceback.format_stack(limit=12)))
+            return func(*args, **(kwargs or {}))
+
+    wanted = learned.wanted.but("data", separate=False)
+    base = model.build(wanted.model, learned.ranks.device, seed=0)
+    tuned = model.prepared(model.adapt(base, wanted.lora, seed=0), wanted, learned.ranks)
+    with Count():
+        loop.train(tuned, learned.packed, wanted, learned.ranks, stop=3)
+    assert [where for where in read if "packing.py" not in where] == []
 
 
 def test_recomputed_layers_train_the_same(learned):
@@ -655,7 +684,7 @@ class Finder:
             def slow(*given, **more):
                 time.sleep(0.05)
                 return attention(*given, **more)
-            if os.environ.get("SUBMITIT_LOCAL_GLOBALID") == "1":
+            if os.environ.get("SLURM_PROCID") == "1":
                 functional.scaled_dot_product_attention = slow
         return None
 
@@ -667,7 +696,7 @@ def test_faults_are_red_and_name_the_rank(tmp_path, limits):
     """Unsharded weights, and a rank whose kernels are slow: the job's rate is that rank's."""
     job = job_of(tmp_path, ["fsdp_loss", "fsdp_share", "rate", "speedup"])
     (tmp_path / "sitecustomize.py").write_text(FAULTS)
-    assert job.run() == [0, 0], job.output()
+    assert job.run(slurm=True) == [0, 0], job.output()
     record = job.record("training_finetune")
     share = decided(limits, "finetune.fsdp.share", record)
     assert (share.outcome, share.value) == (Outcome.FAIL, 200.0), share.line
@@ -692,7 +721,7 @@ def test_faults_are_red_and_name_the_rank(tmp_path, limits):
 
 def test_fsdp_has_the_losses_of_the_plain_training_and_shards(tmp_path, limits):
     job = job_of(tmp_path, ["fsdp_loss", "fsdp_share"])
-    assert job.run() == [0, 0], job.output()
+    assert job.run(slurm=True) == [0, 0], job.output()
     record = job.record("training_finetune")
     for key in ("finetune.fsdp.loss", "finetune.fsdp.share"):
         verdict = decided(limits, key, record)

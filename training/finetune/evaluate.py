@@ -102,7 +102,7 @@ def settings_of(final: Path) -> Settings:
             if f.name != "name"
         }
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} cannot be read ({error}); is this a final/?") from error
+        raise InputError(f"{final} is no final/ of a training: settings.json: {error}") from error
     return Settings(name=data["name"], **parts)
 
 

@@ -165,8 +165,16 @@ class Tuned(torch.nn.Module):
     def forward(self, batch: Batch) -> torch.Tensor:
         """Sum of the losses over the learned places, in nats; fp32."""
         decoder = getattr(self.causal, self.causal.base_model_prefix)
+        kinds = getattr(self.causal.config, "layer_types", None)
+        mask = None
+        if batch.positions is None and kinds is not None and set(kinds) == {"full_attention"}:
+            # Else transformers looks for restarting positions, and waits for the GPU to see them.
+            mask = {"full_attention": None}
         hidden = decoder(
-            input_ids=batch.tokens, position_ids=batch.positions, use_cache=False
+            input_ids=batch.tokens,
+            attention_mask=mask,
+            position_ids=batch.positions,
+            use_cache=False,
         ).last_hidden_state
         places = hidden.flatten(0, 1).index_select(0, batch.where)
         weight = self.causal.get_output_embeddings().weight
