@@ -229,6 +229,7 @@ def test_default_and_optimised_differ_in_what_makes_it_faster_and_nothing_else()
         ("training: {batch_size: 0}", "training.batch_size: 0 is not above 0"),
         ("training: {warmup_steps: 100}", "is not below training.steps, 100"),
         ("training: {seed: 1, seed: 2}", "seed is given twice"),
+        ("model: {precision: fp16}", "model.precision: 'fp16' is not known"),
         ("model: {preset: qwen2-70b}", "'qwen2-70b' is not known; did you mean qwen2-7b"),
         ("distributed: {strategy: ddp}", "distributed.strategy: 'ddp' is not known"),
         ("lora: {targets: [1]}", "lora.targets: expected str or list"),

@@ -28,6 +28,9 @@ TIMED_SAMPLES = 2000
 COMPARED_STEPS = 10
 """Of a sharded training with the plain one; further on roundings have grown apart."""
 
+GPU_STEPS = 3
+"""So many times the small model's steps on GPUs, where all of them take ten seconds."""
+
 OUTCOME = ("loss", "checkpoint", "logs", *evaluate.RATES)
 """What only a training that has gone to its end can show."""
 
@@ -89,8 +92,7 @@ def _suite(ranks: Ranks, wanted: set[str], trainings: dict[str, Any]) -> list[Me
     """What the suite's criteria need: each training once, and only those that are asked for."""
     found: list[Measurement] = []
     small = load(find("small"))
-    batch = small.training.batch_size * ranks.world_size
-    small = small.but("training", global_batch_size=batch)
+    small = small.but("training", **_small_steps(ranks, small))
     plain: list[float] = []
     if wanted - {"rate", "speedup", "ooms"}:
         whole = bool(wanted & set(OUTCOME))
@@ -120,6 +122,14 @@ def _suite(ranks: Ranks, wanted: set[str], trainings: dict[str, Any]) -> list[Me
     if ranks.rank == 0:
         summary.write(summary.folder(ranks), {"trainings": trainings})
     return found
+
+
+def _small_steps(ranks: Ranks, small: Settings) -> dict[str, int]:
+    """At least the step of the file on any number of ranks; more steps where they cost nothing."""
+    together = small.training.batch_size * ranks.world_size
+    steps = small.training.steps * (GPU_STEPS if ranks.on_gpu else 1)
+    batch = together * -(-small.training.global_batch_size // together)
+    return {"steps": steps, "global_batch_size": batch}
 
 
 def _by_hand(ranks: Ranks, settings: Settings, trainings: dict[str, Any]) -> list[Measurement]:
@@ -157,13 +167,13 @@ def _rate(ranks: Ranks, training: Training, trainings: dict[str, Any]) -> tuple[
 
     Correct, or no rate: a loss or a gradient that is no number ends the workload.
     """
-    found, skip = training.found, training.skip
-    summary.finite(found, f"{training.settings.name}.yaml")
+    settings, found, skip = training.settings, training.found, training.skip
+    summary.finite(found, f"{settings.name}.yaml")
     rates = training.rates()[skip:]
     tokens, learned = (
         sum(each) for each in zip(*ranks.gather([sum(found.tokens), found.learned]), strict=True)
     )
-    length = training.settings.data.max_length
+    length = settings.data.max_length
     flop = training.cost.flop_per_token(length, learned / tokens)
     medians = ranks.gather(statistics.median(rates))
     speed = min(medians)
@@ -175,13 +185,16 @@ def _rate(ranks: Ranks, training: Training, trainings: dict[str, Any]) -> tuple[
         "flops_per_token": flop,
         "learned_share": round(learned / tokens, 4),
     }
-    trainings[training.settings.name] = about
+    trainings[settings.name] = about
     measurement = Measurement(
         metric="rate",
         unit="tokens/s",
         samples=[float(f"{rate:.6g}") for rate in rates],
-        at={"settings": training.settings.name},
-        conditions={"dtype": "bf16" if ranks.on_gpu else "fp32", "flops_per_token": flop},
+        at={"settings": settings.name},
+        conditions={
+            "dtype": settings.model.precision if ranks.on_gpu else "fp32",
+            "flops_per_token": flop,
+        },
         checks={
             "steps": float(len(rates)),
             "gradient_norm": min(found.norms),

@@ -1,6 +1,6 @@
 """The model that is fine-tuned: from a local directory, or random weights of a shape (node side).
 
-Everything is in one precision, bf16 on GPUs and fp32 on a CPU; loop.py keeps fp32 copies of the
+All weights are of one precision, on GPUs bf16 as a rule, on a CPU fp32; loop.py keeps fp32 copies of the
 adapters, because an update of 2e-5 is lost in bf16.
 """
 
@@ -52,8 +52,9 @@ def between_libraries() -> Iterator[None]:
         yield
 
 
-def dtype_of(device: torch.device) -> torch.dtype:
-    return torch.bfloat16 if device.type == "cuda" else torch.float32
+def dtype_of(settings: ModelSettings, device: torch.device) -> torch.dtype:
+    halved = settings.precision == "bf16" and device.type == "cuda"
+    return torch.bfloat16 if halved else torch.float32
 
 
 def config_of(settings: ModelSettings) -> Any:
@@ -72,7 +73,7 @@ def build(settings: ModelSettings, device: torch.device, *, seed: int) -> Any:
     config = config_of(settings)
     from transformers import AutoModelForCausalLM
 
-    dtype = dtype_of(device)
+    dtype = dtype_of(settings, device)
     if settings.path is not None:
         model: Any = AutoModelForCausalLM.from_pretrained(
             settings.path, dtype=dtype, local_files_only=True, attn_implementation="sdpa"

@@ -18,6 +18,7 @@ from typing import Any
 HERE = Path(__file__).parent
 
 NEEDED = ("transformers", "peft", "accelerate", "safetensors", "yaml")
+PRECISIONS = ("bf16", "fp32")
 STRATEGIES = ("plain", "fsdp", "zero3")
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -34,6 +35,8 @@ class InputError(ValueError):
 class ModelSettings:
     preset: str = "qwen2-7b"
     """Shape that gets random weights where no path is given: throughput and memory are the same."""
+    precision: str = "bf16"
+    """Of all weights, on GPUs: bf16 or fp32. On a CPU it is fp32."""
     path: str | None = None
     """A local directory as transformers' save_pretrained leaves it; nothing is downloaded."""
 
@@ -183,6 +186,7 @@ def check(settings: Settings) -> None:
     from training.finetune.shapes import SHAPES
 
     _one_of("model.preset", settings.model.preset, SHAPES)
+    _one_of("model.precision", settings.model.precision, PRECISIONS)
     _one_of("distributed.strategy", settings.distributed.strategy, STRATEGIES)
     if isinstance(settings.lora.targets, str):
         _one_of("lora.targets", settings.lora.targets, TARGETS)
