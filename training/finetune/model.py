@@ -1,7 +1,7 @@
 """The model that is fine-tuned: from a local directory, or random weights of a shape (node side).
 
-All weights are of one precision, on GPUs bf16 as a rule, on a CPU fp32; loop.py keeps fp32 copies of the
-adapters, because an update of 2e-5 is lost in bf16.
+All weights are of one precision, on GPUs bf16 as a rule, on a CPU fp32; loop.py keeps fp32 copies
+of the adapters, because an update of 2e-5 is lost in bf16.
 """
 
 from __future__ import annotations
