@@ -660,6 +660,12 @@ def test_what_was_not_measured_never_passes(limits, key):
 # --- as a job
 
 
+def test_the_example_for_sbatch_is_a_script_that_starts_the_fine_tuning():
+    path = settings.HERE / "finetune_2nodes.sbatch"
+    subprocess.run(["bash", "-n", str(path)], check=True, timeout=30)
+    assert '-m training.finetune --out "$OUT" "$@"' in path.read_text()
+
+
 def job_of(root: Path, metrics: list[str]) -> Job:
     job = Job(root, nodes=["worker0", "worker1"])
     job.spec["workloads"].append(

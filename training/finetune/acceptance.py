@@ -28,9 +28,6 @@ TIMED_SAMPLES = 2000
 COMPARED_STEPS = 10
 """Of a sharded training with the plain one; further on roundings have grown apart."""
 
-GPU_STEPS = 3
-"""So many times the small model's steps on GPUs, where all of them take ten seconds."""
-
 OUTCOME = ("loss", "checkpoint", "logs", *evaluate.RATES)
 """What only a training that has gone to its end can show."""
 
@@ -92,7 +89,7 @@ def _suite(ranks: Ranks, wanted: set[str], trainings: dict[str, Any]) -> list[Me
     """What the suite's criteria need: each training once, and only those that are asked for."""
     found: list[Measurement] = []
     small = load(find("small"))
-    small = small.but("training", **_small_steps(ranks, small))
+    small = small.but("training", **_small_batch(ranks, small))
     plain: list[float] = []
     if wanted - {"rate", "speedup", "ooms"}:
         whole = bool(wanted & set(OUTCOME))
@@ -124,12 +121,11 @@ def _suite(ranks: Ranks, wanted: set[str], trainings: dict[str, Any]) -> list[Me
     return found
 
 
-def _small_steps(ranks: Ranks, small: Settings) -> dict[str, int]:
-    """At least the step of the file on any number of ranks; more steps where they cost nothing."""
+def _small_batch(ranks: Ranks, small: Settings) -> dict[str, int]:
+    """At least the step of the file, on any number of ranks."""
     together = small.training.batch_size * ranks.world_size
-    steps = small.training.steps * (GPU_STEPS if ranks.on_gpu else 1)
     batch = together * -(-small.training.global_batch_size // together)
-    return {"steps": steps, "global_batch_size": batch}
+    return {"global_batch_size": batch}
 
 
 def _by_hand(ranks: Ranks, settings: Settings, trainings: dict[str, Any]) -> list[Measurement]:
