@@ -65,7 +65,7 @@ def test_render_concludes_a_killed_run_and_leaves_its_evidence(run, replayed, ca
     assert {name: after[name] for name in before} == before
     assert set(after) - set(before) == {
         "report.html", "junit.xml", "results.csv", "verdict.json", "good-nodes.txt",
-        "bad-nodes.txt",
+        "bad-nodes.txt", "manifest.sha256",
     }  # fmt: skip
     assert json.loads((run / "verdict.json").read_text())["run_id"] == run.name
     out = capsys.readouterr().out

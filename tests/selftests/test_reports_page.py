@@ -276,7 +276,8 @@ class Dom(HTMLParser):
             self.loads.append(tag)
         if tag == "section" and "banner" in (given.get("class") or ""):
             self._in_banner = True
-        if tag == "tbody" and not self._in_template:
+        own = "results-table-row" in (given.get("class") or "")
+        if tag == "tbody" and own and not self._in_template:
             self._in_row = True
             self.rows.append("")
 
@@ -305,3 +306,55 @@ def test_in_a_browser_the_page_shows_verdict_failures_first_and_no_foreign_marku
     # pytest-html's own template brings images with no or an empty source; data brings none.
     assert all(not given.get("src") and "onerror" not in given for given in dom.images)
     assert dom.loads == []
+
+
+CLICK = """<script>
+addEventListener("load", function () {
+  document.querySelector('#coverage button[data-node="worker1"]').click();
+});
+</script></body>"""
+
+
+def shown(dom: str) -> list[str]:
+    """Text of the table's rows that are not hidden."""
+    dom = re.sub(r"<template.*?</template>", "", dom, flags=re.DOTALL)
+    bodies = re.findall(r'<tbody class="results-table-row[^>]*>.*?</tbody>', dom, re.DOTALL)
+    seen = [b for b in bodies if not re.match(r"<tbody[^>]*\shidden", b)]
+    return [re.sub(r"<[^>]*>", " ", b) for b in seen]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
+def test_in_a_browser_a_click_on_the_matrix_leaves_the_rows_of_that_node(tmp_path):
+    page = session(tmp_path)
+    page.write_text(page.read_text().replace("</body>", CLICK))
+    dom = browse(page, tmp_path / "profile", "--dump-dom", "--virtual-time-budget=2000")
+    rows = shown(dom)
+    assert len(rows) == 2
+    assert all("worker1" in row for row in rows)
+    assert "<b>Compute of worker1</b>" in dom
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
+def test_in_a_browser_nothing_is_asked_of_the_network_and_a_print_holds_the_verdict(tmp_path):
+    page = session(tmp_path)
+    log, printed = tmp_path / "net.json", tmp_path / "page.pdf"
+    browse(page, tmp_path / "profile", f"--log-net-log={log}", f"--print-to-pdf={printed}")
+    assert printed.read_bytes().startswith(b"%PDF")
+    asked = set(re.findall(r'"url":"(https?://[^"]*)"', log.read_text()))
+    # Chromium itself may look for updates; the page's own requests carry its origin.
+    assert [url for url in asked if "initiator" in url or "pypi" in url] == []
+    text = page.read_text()
+    assert not re.findall(r'<(?:link|script|img|iframe)[^>]*\s(?:src|href)="[^"#]', text)
+    assert "@media print" in text
+
+
+def test_what_a_reader_needs_stands_there_without_a_script(tmp_path):
+    text = re.sub(r"<script.*?</script>", "", session(tmp_path).read_text(), flags=re.DOTALL)
+    static = text.partition('<table id="results-table">')[0]
+    for said in ("REJECTED", "1 of 7 criteria failed", "gemm.bf16", "541 TFLOPS",
+                 "check airflow of GPU-8f1c", "node lost", "1 failed", "not measured"):  # fmt: skip
+        assert said in static, said
+    # Text beside colour, and a head for every column.
+    matrix = static[static.index('<table id="coverage"') :].partition("</table>")[0]
+    assert matrix.count('scope="col"') == matrix.partition("</tr>")[0].count("<th ")
+    assert not re.findall(r"<button[^>]*></button>", matrix)
