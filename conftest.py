@@ -3,6 +3,7 @@
 pytest_plugins = [
     "fixtures.options",
     "fixtures.collection",
+    "fixtures.budget",
     "fixtures.session",
     "fixtures.measurements",
     "fixtures.calibration",
