@@ -8,4 +8,5 @@ pytest_plugins = [
     "fixtures.measurements",
     "fixtures.calibration",
     "reports.plugin",
+    "reports.live",
 ]

@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 
 from fixtures.records import SCHEMA, RecordError, RunDirectory, read_json, write_json
+from reports import github, watch
 from reports.export import replace_file
 from reports.tables import records_of, table
 
@@ -57,6 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--thresholds", type=Path, required=True, metavar="T", help="the limits to judge by"
     )
     judge_.add_argument("--run-dir", type=Path, metavar="DIR", help="where to write")
+    watch.add_to(commands)
+    github.add_to(commands)
     calibrate_ = commands.add_parser("calibrate", help="propose limits from runs of one fleet")
     calibrate_.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run directories")
     calibrate_.add_argument(
@@ -64,6 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(argv)
     try:
+        if options.command == "watch":
+            return watch.main(options)
+        if options.command == "summary":
+            return github.main(options)
         if options.command == "calibrate":
             return calibrate([run.resolve() for run in options.runs], options.out)
         source = options.run.resolve()
