@@ -4,11 +4,13 @@
 #   WHEELHOUSE=DIR  install from wheels in DIR, for a machine without a network
 #   TORCH_INDEX=URL index to take torch from (for a CPU build where the default brings CUDA)
 #   ARGS="..."      more arguments for pytest
+#   IMAGE=NAME      of `make image` and `make test-image`
 
 PYTHON ?= python3
 WHEELHOUSE ?=
 TORCH_INDEX ?=
 ARGS ?=
+IMAGE ?= gpu-cluster-acceptance
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP = $(PY) -m pip install --quiet --disable-pip-version-check \
@@ -23,7 +25,8 @@ DEPENDENCIES = $(PY) -c 'import sys, tomllib; p = tomllib.load(open("pyproject.t
 # Without cached bytecode each start of pytest costs two more seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: accept test lint format bench bench-gpu soak soak-gpu drills setup sandbox-packages clean
+.PHONY: accept test lint format bench bench-gpu soak soak-gpu drills tour image \
+  test-image setup setup-dev sandbox-packages clean
 
 accept: $(READY) sandbox-packages ## accept this cluster; without Slurm, a sandbox on this host
 	@$(PY) -m fixtures.accept $(ARGS)
@@ -36,6 +39,7 @@ lint: $(READY_DEV) ## formatting, types, import contracts
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 format: $(READY_DEV)
 	$(VENV)/bin/ruff check --fix .
@@ -57,7 +61,20 @@ soak: $(READY_DEV) sandbox-packages ## what takes long: every point of interrupt
 drills: $(READY_DEV) sandbox-packages ## every fault put in one by one, and who is named for it
 	$(PY) -m tests.drills $(ARGS)
 
+tour: $(READY) sandbox-packages ## the whole way in a few minutes, without a cluster
+	@$(PY) -m reports.tour $(ARGS)
+
+image: ## the container image, from deploy/Dockerfile
+	docker build --file deploy/Dockerfile --build-arg TORCH_INDEX=$(TORCH_INDEX) --tag $(IMAGE) .
+
+test-image: ## the suite's own tests inside the image, and a recorded run judged in it
+	docker run --rm $(IMAGE) make test
+	docker run --rm $(IMAGE) pytest -m multinode --cluster replay \
+	  --from=tests/selftests/data/sandbox-2x2-cpu
+
 setup: $(READY)
+
+setup-dev: $(READY_DEV)
 
 # The interpreter's own torch is never doubled: its packages are put behind those of the venv.
 $(PY):

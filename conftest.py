@@ -3,8 +3,10 @@
 pytest_plugins = [
     "fixtures.options",
     "fixtures.collection",
+    "fixtures.budget",
     "fixtures.session",
     "fixtures.measurements",
     "fixtures.calibration",
     "reports.plugin",
+    "reports.live",
 ]

@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from fixtures.records import SCHEMA, RecordError, RunDirectory, read_json, write_json
-from reports import certificate, compare, export, verify
+from reports import certificate, compare, export, github, verify, watch
 from reports.export import replace_file
 from reports.tables import records_of, table
 
@@ -77,6 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         compare_.add_argument(name, type=Path, metavar="RUN", help="a run directory")
     compare_.add_argument("--thresholds", type=Path, metavar="T", help="for what runs differ by")
     compare_.add_argument("--all", action="store_true", help="also what did not change")
+    watch.add_to(commands)
+    github.add_to(commands)
     calibrate_ = commands.add_parser("calibrate", help="propose limits from runs of one fleet")
     calibrate_.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run directories")
     calibrate_.add_argument(
@@ -84,6 +86,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(argv)
     try:
+        if options.command == "watch":
+            return watch.main(options)
+        if options.command == "summary":
+            return github.main(options)
         if options.command == "calibrate":
             return calibrate([run.resolve() for run in options.runs], options.out)
         source = options.run.resolve()

@@ -1,0 +1,148 @@
+"""`make tour`: one run from its beginning to its end, and what each part of it shows (login side).
+
+Runs `make accept`'s job on whatever there is, then leads through its run directory. With
+`--run RUN` it leads through a run that is there already.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from fixtures.records import Record, RunDirectory, read_json
+from reports.tables import records_of, table
+from reports.watch import LATEST, PIPE_COLUMNS
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+HEALTH = ("inventory", "gpu", "infiniband", "nvlink", "scheduler", "environment", "isolation")
+"""First parts of the keys of what a node must be before it is fast."""
+TRAINING = ("training", "train", "ddp", "fsdp", "finetuning")
+COLOURS = {"PASS": "green", "FAIL": "red", "NOT_MEASURED": "yellow", "WAIVED": "yellow"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The run's exit status; 4 where --run names none."""
+    parser = argparse.ArgumentParser(prog="python -m reports.tour", description=__doc__)
+    parser.add_argument("--run", type=Path, metavar="RUN", help="of this run, without a new one")
+    options, more = parser.parse_known_args(argv)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=PIPE_COLUMNS)
+    banner(console)
+    status = 0
+    if options.run is None:
+        console.print(Rule("1 the run"))
+        command = [sys.executable, "-m", "fixtures.accept", "-r", "", *more]
+        status = subprocess.run(command, cwd=CHECKOUT).returncode
+        given = [a.partition("=")[2] for a in more if a.startswith("--run-dir=")]
+        options.run = Path(given[-1]) if given else LATEST
+    directory = RunDirectory(options.run.resolve())
+    if not directory.verdict.exists():
+        console.print(f"tour: {directory.root} has no verdict.json", style="red", markup=False)
+        return status or 4
+    show(console, directory)
+    return status
+
+
+def banner(console: Console) -> None:
+    text = (
+        "The acceptance of a GPU cluster: one job a node measures all that needs the node,\n"
+        "then pairs, then all nodes together; each figure is judged against thresholds.yaml;\n"
+        "what was not measured is never a pass."
+    )
+    console.print(Panel(text, title="GPU cluster acceptance", expand=False))
+
+
+def show(console: Console, directory: RunDirectory) -> None:
+    """Hardware, health, benchmarks, training where there is any, summary."""
+    records = list(records_of(directory))
+    verdict = read_json(directory.verdict)
+    console.print(Rule("2 hardware"))
+    console.print(hardware(records))
+    console.print(Rule("3 health"))
+    console.print(outcomes(verdict, HEALTH))
+    console.print(Rule("4 benchmarks"))
+    for text in benchmarks(records):
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+    trained = [c for c in verdict["criteria"] if _area(c) in TRAINING]
+    if trained:
+        console.print(Rule("5 training"))
+        console.print(outcomes(verdict, TRAINING))
+    console.print(Rule("summary"))
+    console.print(Text(verdict["verdict"], "bold"))
+    counts = ", ".join(f"{k.replace('_', ' ')} {n}" for k, n in verdict["counts"].items())
+    for line in (counts, *verdict["reasons"], f"report  {directory.root / 'report.html'}"):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print(f"next    python -m reports watch {directory.root} --speed 10", markup=False,
+                  highlight=False, soft_wrap=True)  # fmt: skip
+
+
+def hardware(records: Iterable[Record]) -> Table:
+    """What each node is, from its record of the environment."""
+    shown = Table("node", "CPU", "cores", "GiB", "GPUs", "NICs", "driver", "torch", box=None)
+    for record in records:
+        if record.workload != "environment":
+            continue
+        facts = record.ranks[0].facts
+        gpus = [str(gpu.get("name", "?")) for gpu in facts.get("gpus", [])]
+        cells = (
+            record.nodes[0], facts.get("cpu", "?"), facts.get("cpus", "?"),
+            facts.get("memory_gib", "?"),
+            f"{len(gpus)} x {gpus[0]}" if gpus else "none",
+            len(facts.get("nics", [])), facts.get("driver", "none"), facts.get("torch", "?"),
+        )  # fmt: skip
+        shown.add_row(*(Text(str(cell)) for cell in cells))
+    return shown
+
+
+def outcomes(verdict: Mapping[str, Any], areas: Sequence[str]) -> Table:
+    """A line an area: how many criteria had which outcome, and the first that is red."""
+    shown = Table("area", "outcomes", "first that is red", box=None)
+    for area in areas:
+        own = [c for c in verdict["criteria"] if _area(c) == area]
+        if not own:
+            continue
+        tally = Text()
+        for outcome in dict.fromkeys(c["outcome"] for c in own):
+            n = sum(c["outcome"] == outcome for c in own)
+            said = f"{n} {outcome.lower().replace('_', ' ')}  "
+            tally.append(said, COLOURS.get(outcome, "dim"))
+        red = [c for c in own if c["outcome"] in ("FAIL", "NOT_MEASURED")]
+        shown.add_row(
+            area, tally, Text(f"{red[0]['subject']} {red[0]['criterion']}" if red else "")
+        )
+    return shown
+
+
+def benchmarks(records: Iterable[Record]) -> Iterator[str]:
+    """GEMM rates, and the tables that nccl-tests and nvbandwidth would print of the rest."""
+    for record in records:
+        if record.workload == "gemm":
+            rates: dict[str, list[float]] = {}
+            for rank in record.ranks:
+                for m in rank.measurements:
+                    if m.samples and m.unit == "TFLOPS":
+                        rates.setdefault(m.metric, []).append(statistics.median(m.samples))
+            shown = ", ".join(f"{k} {min(v):.4g}" for k, v in rates.items())
+            yield f"# gemm {record.placement}, slowest of {len(record.ranks)}, TFLOPS: {shown}\n"
+        elif record.workload in ("memory", "p2p", "allreduce") and (text := table(record)):
+            yield f"{text}\n"
+
+
+def _area(criterion: Mapping[str, Any]) -> str:
+    return str(criterion["criterion"]).partition(".")[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

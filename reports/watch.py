@@ -1,0 +1,305 @@
+"""`python -m reports watch [RUN]`: all GPUs and links of a run in the terminal (login side).
+
+Reads the telemetry that every node of a run leaves beside its ranks' lines, while the run goes on
+or after it. Where only records were kept, each workload's mean is one frame.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from fixtures.records import RecordError, RunDirectory, read_json
+from reports.live import render as render_progress
+from reports.progress import Lines, Progress
+
+LATEST = Path(__file__).parent / "runs" / "latest"
+PERIOD_S = 0.5
+STALE_S = 5.0
+"""A node whose newest sample is older than this is shown as silent."""
+
+PIPE_COLUMNS = 120
+"""Where the output is no terminal, and so has no width."""
+
+COLUMNS = (
+    "node", "GPU", "util\n%", "memory\nGiB", "temp\nC", "power\nW", "SM\nMHz",
+    "NVLink out/in\nGB/s", "NICs out/in\nGB/s", "",
+)  # fmt: skip
+LIMITERS = ((0x20 | 0x40, "thermal"), (0x80, "power brake"), (0x4, "power cap"))
+"""Bits of NVML's clock event reasons that slow a GPU down, the gravest first."""
+
+
+@dataclass
+class Gpu:
+    """What one GPU did at one moment; None is not known."""
+
+    util: float | None = None
+    mem_gib: float | None = None
+    temp_c: float | None = None
+    power_w: float | None = None
+    sm_mhz: float | None = None
+    nvlink_gb_s: tuple[float, float] | None = None
+    slowed_by: str = ""
+
+
+@dataclass
+class Node:
+    """What one node did at one moment."""
+
+    time: float
+    gpus: dict[str, Gpu] = field(default_factory=dict)
+    nics_gb_s: tuple[float, float] | None = None
+    cpu_percent: float | None = None
+    doing: str = ""
+
+
+Frame = dict[str, Node]
+
+
+def add_to(commands: Any) -> None:
+    """The subcommand and its options."""
+    watch = commands.add_parser("watch", help="GPUs and links of a running or recorded run, live")
+    watch.add_argument("run", type=Path, nargs="?", default=LATEST, metavar="RUN")
+    watch.add_argument("--once", action="store_true", help="print the newest frame, and end")
+    watch.add_argument(
+        "--speed", type=float, metavar="X", help="play a run again, X times as fast as it was"
+    )
+
+
+def main(options: argparse.Namespace) -> int:
+    """Show the run until it ends or Ctrl-C; 4 where there is no such run."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=PIPE_COLUMNS)
+    root: Path = options.run.resolve()
+    directory = RunDirectory(root)
+    if not directory.run_json.exists():
+        said = "there is no run yet" if options.run == LATEST else f"{root} has no run.json"
+        Console(stderr=True).print(f"reports watch: {said}: give a run directory", markup=False)
+        return 4
+    if options.speed is not None and options.speed <= 0:
+        Console(stderr=True).print("reports watch: --speed wants a number above 0")
+        return 4
+    with suppress(KeyboardInterrupt):
+        if options.speed is not None:
+            _play(console, directory, options.speed)
+        elif options.once or not console.is_terminal:
+            _once(console, directory)
+        else:
+            _follow(console, directory)
+    return 0
+
+
+def _once(console: Console, directory: RunDirectory) -> None:
+    telemetry, progress = Telemetry(directory), Progress(directory)
+    progress.refresh()
+    telemetry.refresh()
+    newest = telemetry.now or next(reversed(list(of_records(directory))), {})
+    console.print(render(newest, progress, time.time()))
+
+
+def _follow(console: Console, directory: RunDirectory) -> None:
+    telemetry, progress = Telemetry(directory), Progress(directory)
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            progress.refresh()
+            telemetry.refresh()
+            live.update(render(telemetry.now, progress, time.time()), refresh=True)
+            if progress.verdict:
+                break
+            time.sleep(PERIOD_S)
+    console.print(render(telemetry.now, progress, time.time()))
+
+
+def _play(console: Console, directory: RunDirectory, speed: float) -> None:
+    frames = list(replayed(directory)) or list(of_records(directory))
+    progress = Progress(directory)
+    progress.refresh()
+    if not console.is_terminal:
+        for frame in frames:
+            console.print(render(frame, None, max(n.time for n in frame.values())))
+        return
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        before = None
+        for frame in frames:
+            now = max(node.time for node in frame.values())
+            time.sleep(min(5.0, max(0.0, (now - (before or now)) / speed)))
+            before = now
+            live.update(render(frame, None, now), refresh=True)
+    _once(console, directory)
+
+
+# --- what the files say
+
+
+class Telemetry:
+    """The newest sample of every node, with rates from the one before."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self._directory = directory
+        self._files: dict[Path, Lines] = {}
+        self._before: dict[str, Mapping[str, Any]] = {}
+        self.now: Frame = {}
+
+    def refresh(self) -> list[tuple[str, Node]]:
+        """Read what is new; the samples in order of their time."""
+        for path in sorted(self._directory.jobs.glob("*/telemetry-*.jsonl")):
+            self._files.setdefault(path, Lines(path))
+        new = [
+            (sample["t"], path.stem.removeprefix("telemetry-"), path.parent.name, sample)
+            for path, lines in self._files.items()
+            for sample in lines.read()
+            if isinstance(sample.get("t"), (int, float))
+        ]
+        seen = []
+        for _, name, job, sample in sorted(new, key=lambda n: n[:2]):
+            with suppress(KeyError, TypeError, IndexError, AttributeError):
+                node = _node(sample, self._before.get(name), job)
+                self._before[name] = sample
+                self.now[name] = node
+                seen.append((name, node))
+        return seen
+
+
+def replayed(directory: RunDirectory) -> Iterator[Frame]:
+    """All nodes as they were at each second of the telemetry."""
+    frame: Frame = {}
+    shown: float | None = None
+    for name, node in Telemetry(directory).refresh():
+        if shown is not None and node.time - shown >= 1:
+            yield dict(frame)
+            shown = node.time
+        shown = node.time if shown is None else shown
+        frame[name] = node
+    if frame:
+        yield dict(frame)
+
+
+def _node(sample: Mapping[str, Any], before: Mapping[str, Any] | None, job: str) -> Node:
+    seconds = sample["t"] - before["t"] if before else 0.0
+    node = Node(time=float(sample["t"]), doing=job)
+    for uuid, now in sample["gpus"].items():
+        then = before["gpus"].get(uuid) if before else None
+        totals = [(then or {}).get(k) for k in ("nvlink_tx", "nvlink_rx")]
+        ends = [now.get(k) for k in ("nvlink_tx", "nvlink_rx")]
+        reasons = now.get("reasons") or 0
+        memory = now.get("mem_mib")
+        node.gpus[uuid] = Gpu(
+            util=now.get("util"), temp_c=now.get("temp_c"), power_w=now.get("power_w"),
+            sm_mhz=now.get("sm_mhz"), mem_gib=None if memory is None else memory / 1024,
+            nvlink_gb_s=_rates(totals, ends, seconds),
+            slowed_by=next((said for bits, said in LIMITERS if reasons & bits), ""),
+        )  # fmt: skip
+    if before and sample.get("nics"):
+        both = [
+            (before["nics"][n], now) for n, now in sample["nics"].items() if n in before["nics"]
+        ]
+        sums = [[sum(pair[side][way] for pair in both) for way in (0, 1)] for side in (0, 1)]
+        node.nics_gb_s = _rates(sums[0], sums[1], seconds)
+    if before and sample.get("cpu"):
+        busy, total = (sample["cpu"][k] - before["cpu"][k] for k in (0, 1))
+        node.cpu_percent = 100 * busy / total if total > 0 else None
+    return node
+
+
+def _rates(then: list[Any], now: list[Any], seconds: float) -> tuple[float, float] | None:
+    """GB/s out and in, of totals in bytes; None where a total is missing or was reset."""
+    if seconds <= 0 or None in then or None in now:
+        return None
+    out, into = ((b - a) / seconds / 1e9 for a, b in zip(then, now, strict=True))
+    return (out, into) if out >= 0 and into >= 0 else None
+
+
+def of_records(directory: RunDirectory) -> Iterator[Frame]:
+    """A frame a workload from the means in the records, where the telemetry was not kept."""
+    found = []
+    for path in sorted(directory.records.glob("*.json")):
+        with suppress(OSError, RecordError, KeyError, TypeError):
+            record = read_json(path)
+            for rank in record["ranks"]:
+                if summary := rank["facts"].get("telemetry"):
+                    node = _of_summary(summary, float(rank["end"]), record["workload"])
+                    found.append((node.time, rank["node"], node))
+    frame: Frame = {}
+    for _, name, node in sorted(found, key=lambda f: f[:2]):
+        frame[name] = node
+        yield dict(frame)
+
+
+def _of_summary(summary: Mapping[str, Any], when: float, workload: str) -> Node:
+    def mean(of: Mapping[str, Any], name: str) -> float | None:
+        return float(of[name]["mean"]) if name in of else None
+
+    node = Node(time=when, cpu_percent=summary.get("cpu_percent"), doing=f"{workload} (mean)")
+    for uuid, of in summary["gpus"].items():
+        memory = mean(of, "mem_mib")
+        links = "nvlink_tx_gb_s" in of and "nvlink_rx_gb_s" in of
+        shares = (("thermal_percent", "thermal"), ("power_cap_percent", "power cap"))
+        node.gpus[uuid] = Gpu(
+            util=mean(of, "util"), temp_c=mean(of, "temp_c"), power_w=mean(of, "power_w"),
+            sm_mhz=mean(of, "sm_mhz"), mem_gib=None if memory is None else memory / 1024,
+            nvlink_gb_s=(of["nvlink_tx_gb_s"], of["nvlink_rx_gb_s"]) if links else None,
+            slowed_by=", ".join(f"{said} {of[k]:.0f} %" for k, said in shares if of.get(k)),
+        )  # fmt: skip
+    if nics := summary.get("nics"):
+        ways = [sum(n[w] for n in nics.values()) for w in ("tx_gb_s", "rx_gb_s")]
+        node.nics_gb_s = (ways[0], ways[1])
+    return node
+
+
+# --- what a person sees
+
+
+def render(frame: Frame, progress: Progress | None, now: float) -> RenderableType:
+    """One frame. Names come from nodes, so they are text and never markup."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1))
+    for column in COLUMNS:
+        left = column in ("node", "GPU", "")
+        table.add_column(column, justify="left" if left else "right", no_wrap=True)
+    for name, node in sorted(frame.items()):
+        for text in _rows(name, node, silent=progress is not None and now - node.time > STALE_S):
+            table.add_row(*text)
+    said: list[RenderableType] = []
+    if progress is not None:
+        about = progress.run.get("id", progress.directory.root.name)
+        said += [Text(f"run {about} {progress.verdict}".strip(), "bold")]
+        said += [render_progress(progress, now), Text("")]
+    said += [table] if frame else [Text("no telemetry yet")]
+    return Group(*said)
+
+
+def _rows(name: str, node: Node, *, silent: bool) -> Iterator[list[Text]]:
+    nics = _pair(node.nics_gb_s)
+    doing = f"{node.doing}{', ended' if silent else ''}"
+    if not node.gpus:
+        cpu = "?" if node.cpu_percent is None else f"{node.cpu_percent:.0f}"
+        yield [Text(t) for t in (name, "CPU", cpu, "", "", "", "", "", nics, doing)]
+    for k, (uuid, gpu) in enumerate(node.gpus.items()):
+        first = k == 0
+        yield [
+            Text(name if first else ""),
+            Text(f"{k} {uuid.removeprefix('GPU-')[:8]}"),
+            *(Text(_number(v)) for v in (gpu.util, gpu.mem_gib, gpu.temp_c)),
+            *(Text(_number(v)) for v in (gpu.power_w, gpu.sm_mhz)),
+            Text(_pair(gpu.nvlink_gb_s)),
+            Text(nics if first else ""),
+            Text(gpu.slowed_by, "yellow") if gpu.slowed_by else Text(doing if first else ""),
+        ]
+
+
+def _number(value: float | None) -> str:
+    return "?" if value is None else f"{value:.0f}"
+
+
+def _pair(rates: tuple[float, float] | None) -> str:
+    return "?" if rates is None else f"{rates[0]:.1f}/{rates[1]:.1f}"

@@ -1,0 +1,123 @@
+"""Minutes known before the run, from recorded ones; a budget chooses the depth and says so."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+
+from fixtures import cost, durations, plan, thresholds
+from fixtures.errors import ConfigError
+from fixtures.records import read_json
+from tests.selftests.support import DATA, SHIPPED, population, run_pytest
+
+pytestmark = pytest.mark.cpu
+
+LIMITS = thresholds.load(SHIPPED)
+RUNS = [DATA / name for name in ("h200-2x2", "h200-1x4", "sandbox-2x2-cpu")]
+
+
+def whole(nodes: int = 2, gpus: int = 2, model: str = "cpu", tier: str = "standard"):
+    people = population(nodes, gpus, model)
+    return plan.planned_list(LIMITS, people, tier=tier), people
+
+
+def test_the_durations_are_those_of_the_recorded_runs():
+    """Made again from the runs in data/, the file is the same: no number in it was thought up."""
+    assert durations.of_runs(RUNS) == read_json(durations.RECORDED)
+
+
+@pytest.mark.parametrize(("name", "model"), [("h200-2x2", "H200 SXM"), ("sandbox-2x2-cpu", "cpu")])
+def test_the_plan_s_minutes_are_near_those_that_the_recorded_run_took(name, model):
+    items, people = whole(2, 2, model)
+    node = [j for j in plan.jobs_for(items, LIMITS, people) if j.name == "node-worker0"]
+    began, ended = read_json(DATA / name / "run.json")["durations"]["jobs"]["node-worker0"]
+    took = ended - began + durations.start_s(people.device, small=False)
+    assert 0.8 * took < cost.stage_seconds(node, people.device) < 1.25 * took
+
+
+def test_a_workload_that_was_never_recorded_goes_by_its_own_estimate_and_is_named():
+    items, people = whole(2, 8, "H200 SXM")
+    jobs = plan.jobs_for(items, LIMITS, people)
+    assert durations.seconds("rails", "cuda") is None
+    estimate = plan.entry.describe(plan.module_of("rails")).seconds
+    assert plan.workload_seconds("rails", "cuda") == estimate
+    (said,) = [line for line in cost.summary(jobs, items, people) if "never measured" in line]
+    assert "rails" in said
+    assert "gemm" not in said
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("20m", 1200), ("90s", 90), ("1h30m", 5400), ("1.5h", 5400)]
+)
+def test_a_budget_is_a_duration(text, seconds):
+    assert cost.parse_budget(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "20", "0m", "-5m", "20 m", "m", "30m1h", "nanm", "1e3s"])
+def test_anything_else_is_refused(text):
+    with pytest.raises(ConfigError, match="expected a duration, as 20m"):
+        cost.parse_budget(text)
+
+
+@pytest.mark.parametrize("tier", ["standard", "burnin"])
+def test_what_is_chosen_fits_and_more_time_never_costs_a_criterion(tier):
+    items, people = whole(3, 8, "H200 SXM", tier)
+    everything = cost.choose_depth(1e9, items, LIMITS, people)
+    assert not everything.left_out
+    budgets = [30, 60, 120, 180, 240, 600, everything.whole_s]
+    depths = [cost.choose_depth(b, items, LIMITS, people) for b in budgets]
+    for depth in depths:
+        assert depth.takes_s <= depth.budget_s
+    lost = [sum(d.left_out.values()) for d in depths]
+    assert all(more >= less for more, less in itertools.pairwise(lost))
+    assert lost[0] > 0
+    assert lost[-1] == 0
+
+
+def test_gates_come_first():
+    items, people = whole(2, 8, "H200 SXM")
+    depth = cost.choose_depth(120, items, LIMITS, people)
+    gates = {i.workload for i in items if LIMITS.criteria[i.criterion].gate}
+    assert gates
+    assert not gates & set(depth.left_out)
+    assert depth.left_out
+
+
+def test_a_budget_for_nothing_is_refused():
+    items, people = whole()
+    with pytest.raises(ConfigError, match="holds no workload"):
+        cost.choose_depth(0.5, items, LIMITS, people)
+
+
+def test_the_plan_says_what_a_budget_leaves_out():
+    run = run_pytest("-m", "multinode", "--cluster", "sandbox", "--plan", "--budget=25s", "-q")
+    assert run.returncode == 0, run.stdout + run.stderr
+    (said,) = [line for line in run.stdout.splitlines() if line.startswith("--budget")]
+    assert "left out allreduce (" in said
+    (gemm,) = [n for n in run.stdout.splitlines() if n.startswith("node     node-worker0")]
+    assert "gemm" in gemm
+    assert "allreduce" not in gemm
+
+
+def test_a_budget_is_of_a_new_run():
+    source = DATA / "sandbox-2x2-cpu"
+    run = run_pytest("--cluster", "replay", f"--from={source}", "--budget=20m", "-q")
+    assert run.returncode == 4
+    assert "--budget chooses the depth of a new run" in run.stderr
+
+
+def test_a_run_under_a_budget_is_of_a_part_and_says_which(tmp_path):
+    into = tmp_path / "run"
+    run = run_pytest(
+        "-m", "singlenode", "--cluster", "local", "--budget=6s", f"--run-dir={into}", "-q"
+    )
+    said = json.loads((into / "verdict.json").read_text(encoding="utf-8"))
+    assert said["scope"]["whole"] is False, run.stdout
+    assert said["verdict"] in ("DEMONSTRATION", "PARTIAL")
+    (reason,) = [r for r in said["reasons"] if r.startswith("--budget 0.1 min")]
+    assert "gemm" in reason
+    assert {c["criterion"].partition(".")[0] for c in said["criteria"]} >= {"environment"}
+    assert "gemm.bf16" not in {c["criterion"] for c in said["criteria"]}
+    assert read_json(into / "run.json")["budget"]["left_out"]["gemm"] > 0

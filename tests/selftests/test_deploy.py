@@ -1,0 +1,317 @@
+"""What ships: workflows, image, Kubernetes Job, Terraform: parsed, and run where it can be."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import hcl2
+import jinja2
+import kubernetes_validate
+import pytest
+import yaml
+from dockerfile_parse import DockerfileParser
+
+from fixtures.workloads import entry
+from tests.selftests.support import CHECKOUT, replay
+
+pytestmark = pytest.mark.cpu
+
+DEPLOY = CHECKOUT / "deploy"
+WORKFLOW = CHECKOUT / ".github" / "workflows" / "ci.yml"
+MANIFEST = DEPLOY / "kubernetes" / "acceptance.yaml"
+
+
+def targets() -> set[str]:
+    """The targets of the Makefile."""
+    text = (CHECKOUT / "Makefile").read_text(encoding="utf-8")
+    return set(re.findall(r"^([a-z-]+):", text, re.MULTILINE))
+
+
+# --- workflows
+
+
+def jobs() -> dict:
+    return yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))["jobs"]
+
+
+def test_the_workflow_obeys_githubs_schema_and_a_broken_one_does_not(tmp_path):
+    def check(path: Path) -> int:
+        argv = ["check_jsonschema", "--builtin-schema", "vendor.github-workflows", str(path)]
+        return subprocess.run([sys.executable, "-m", *argv], capture_output=True).returncode
+
+    assert check(WORKFLOW) == 0
+    broken = tmp_path / "broken.yml"
+    broken.write_text(WORKFLOW.read_text().replace("timeout-minutes: 15", "timeout-minuets: 15"))
+    assert check(broken) != 0
+
+
+def test_every_action_is_pinned_by_commit_and_every_job_ends_by_itself():
+    for name, job in jobs().items():
+        assert job["timeout-minutes"] <= 120, name
+        for step in job["steps"]:
+            if "uses" in step:
+                assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", step["uses"]), step["uses"]
+            if step.get("uses", "").startswith("actions/checkout@"):
+                assert step["with"]["persist-credentials"] is False
+
+
+def test_only_publish_and_release_may_write_and_neither_runs_for_a_pull_request():
+    whole = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))
+    assert whole["permissions"] == {"contents": "read"}
+    writing = {n: j["permissions"] for n, j in jobs().items() if "permissions" in j}
+    assert writing == {
+        "publish": {"contents": "read", "packages": "write"},
+        "release": {"contents": "write"},
+    }
+    assert "github.event_name == 'push'" in jobs()["publish"]["if"]
+    assert jobs()["release"]["if"] == "startsWith(github.ref, 'refs/tags/v')"
+    assert jobs()["release"]["needs"] == ["publish"]
+    assert "pull_request_target" not in WORKFLOW.read_text(encoding="utf-8")
+    for job in jobs().values():
+        for step in job["steps"]:
+            # What others name (branches, titles) reaches a shell as a variable, never as its text.
+            assert "${{" not in step.get("run", ""), step
+
+
+def test_the_three_pythons_and_the_tags_of_the_image():
+    assert jobs()["cpu"]["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13"]
+    (push,) = [s["run"] for s in jobs()["publish"]["steps"] if "docker push" in s.get("run", "")]
+    script = push.replace("docker", "echo docker")
+    for ref, tags in (
+        ("refs/heads/main", ["sha-0123456", "latest"]),
+        ("refs/tags/v1.0.0", ["sha-0123456", "v1.0.0"]),
+    ):
+        env = {"REPOSITORY": "Owner/Name", "REF": ref, "SHA": "0123456789", "TOKEN": "t",
+               "ACTOR": "a", "GITHUB_STEP_SUMMARY": os.devnull,
+               "PATH": os.environ["PATH"]}  # fmt: skip
+        said = subprocess.run(
+            ["bash", "-c", script], env=env, capture_output=True, text=True, check=True
+        )
+        pushed = [n.split()[-1] for n in said.stdout.splitlines() if n.startswith("docker push")]
+        assert pushed == [f"ghcr.io/owner/name:{tag}" for tag in tags]
+
+
+def test_the_make_targets_that_ci_and_the_image_call_exist():
+    named = []
+    for job in jobs().values():
+        named += re.findall(r"\bmake ([a-z-]+)", " ".join(s.get("run", "") for s in job["steps"]))
+    dockerfile = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    named += re.findall(r"(?:RUN|`)\s?make ([a-z-]+)", dockerfile)
+    readme = (DEPLOY / "README.md").read_text(encoding="utf-8")
+    named += re.findall(r"(?:`|    )make ([a-z-]+)", readme)
+    assert len(named) > 6
+    assert set(named) <= targets(), set(named) - targets()
+
+
+# --- image
+
+
+def test_the_image_is_on_cuda_and_is_nobody_s_root(tmp_path):
+    text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    parser = DockerfileParser(path=str(tmp_path / "Dockerfile"))
+    parser.content = text
+    steps = [(s["instruction"], s["value"]) for s in parser.structure]
+    assert re.fullmatch(r"nvidia/cuda:\d+\.\d+\.\d+-base-ubuntu[\d.]+", parser.baseimage)
+    assert [v for i, v in steps if i == "USER"][-1] not in ("root", "0")
+    installing = next(k for k, s in enumerate(steps) if s == ("USER", "acceptance"))
+    assert all("apt-get" not in v for _, v in steps[installing:])
+    assert not [i for i, _ in steps if i == "ADD"]
+    for copied in [v for i, v in steps if i == "COPY"]:
+        assert "--chown=acceptance:acceptance" in copied
+        for source in [w for w in shlex.split(copied)[:-1] if not w.startswith("--")]:
+            assert (CHECKOUT / source).exists(), source
+    assert json.loads(parser.cmd) == ["make", "accept"]
+
+
+def test_nothing_of_a_run_or_of_git_gets_into_the_image():
+    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
+    assert {".git", ".venv", "reports/runs"} <= set(ignored)
+
+
+# --- Kubernetes
+
+
+def documents() -> dict[str, dict]:
+    found = list(yaml.safe_load_all(MANIFEST.read_text(encoding="utf-8")))
+    return {document["kind"]: document for document in found}
+
+
+def pod() -> dict:
+    return documents()["Job"]["spec"]["template"]["spec"]
+
+
+def test_the_manifest_obeys_kubernetes_schemas_strictly():
+    for document in documents().values():
+        kubernetes_validate.validate(document, "1.37", strict=True)
+    broken = documents()["Job"]
+    broken["spec"]["completionmode"] = broken["spec"].pop("completionMode")
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(broken, "1.37", strict=True)
+
+
+def test_two_pods_on_two_nodes_meet_at_the_first_one_s_name():
+    job, service = documents()["Job"]["spec"], documents()["Service"]
+    assert (job["completionMode"], job["completions"], job["parallelism"]) == ("Indexed", 2, 2)
+    assert job["backoffLimit"] == 0
+    labels = job["template"]["metadata"]["labels"]
+    (rule,) = pod()["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert rule["labelSelector"]["matchLabels"] == labels == service["spec"]["selector"]
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    assert pod()["subdomain"] == service["metadata"]["name"]
+    given = environment()
+    assert given["MASTER_ADDR"] == f"{documents()['Job']['metadata']['name']}-0.acceptance"
+    limits = pod()["containers"][0]["resources"]["limits"]
+    assert str(limits["nvidia.com/gpu"]) == given["GPUS_PER_NODE"]
+    assert limits["rdma/ib"] == 8
+    claim = documents()["PersistentVolumeClaim"]
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    assert pod()["volumes"][0]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    mount = pod()["containers"][0]["volumeMounts"][0]["mountPath"]
+    assert given["OUT"].startswith(f"{mount}/")
+
+
+def environment() -> dict[str, str]:
+    return {e["name"]: e["value"] for e in pod()["containers"][0]["env"]}
+
+
+def test_the_workloads_that_the_job_names_exist():
+    names = [*environment()["NODE_WORKLOADS"].split(), *environment()["CLUSTER_WORKLOADS"].split()]
+    assert len(names) > 20
+    for name in names:
+        assert entry.describe(f"fixtures.workloads.{name}").small is None
+
+
+def test_the_command_of_the_job_runs_and_the_suite_judges_its_records(tmp_path):
+    """The container's own command, for both indices at once, on the CPU of this machine."""
+    (container,) = pod()["containers"]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    gone = ("PYTEST_", "SLURM_")
+    ours = {
+        **{k: v for k, v in os.environ.items() if not k.startswith(gone)},
+        **environment(),
+        "PATH": f"{CHECKOUT / '.venv' / 'bin'}:{os.environ['PATH']}",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GPUS_PER_NODE": "1",
+        "OUT": str(tmp_path), "OPTIONS": "--cpu", "NODE_WORKLOADS": "inventory environment",
+        "CLUSTER_WORKLOADS": "connectivity allreduce_ring", "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    pods = [
+        subprocess.Popen(
+            [*container["command"], *container["args"]], cwd=CHECKOUT, text=True,
+            env={**ours, "JOB_COMPLETION_INDEX": str(k)},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )
+        for k in (0, 1)
+    ]  # fmt: skip
+    said = [process.communicate(timeout=170)[0] for process in pods]
+    assert [process.returncode for process in pods] == [0, 0], "\n".join(said)
+    assert (tmp_path / "node-0" / "run.json").exists()
+    for name, expected in (("node-1", "environment."), ("cluster", "connectivity.")):
+        status, verdict = replay(tmp_path / name, tmp_path / f"judged-{name}", "-m", "multinode")
+        measured = [c for c in verdict["criteria"] if c["outcome"] in ("PASS", "FAIL")]
+        assert any(c["criterion"].startswith(expected) for c in measured), verdict
+        assert verdict["counts"]["not_measured"] == 0, verdict["criteria"]
+        assert verdict["verdict"] in ("DEMONSTRATION", "REJECTED")
+        assert status == verdict["exit_status"]
+
+
+# --- Terraform
+
+TERRAFORM = DEPLOY / "terraform"
+TEMPLATES = ("login.yaml.tftpl", "gpu.yaml.tftpl")
+
+
+def blocks(kind: str) -> dict:
+    found: dict = {}
+    for path in sorted(TERRAFORM.glob("*.tf")):
+        for block in hcl2.loads(path.read_text(encoding="utf-8")).get(kind, []):
+            for name, body in block.items():
+                found.setdefault(name.strip('"'), []).append(body)
+    return found
+
+
+def test_one_login_node_and_two_gpu_nodes():
+    (first, *more) = blocks("resource")["openstack_compute_instance_v2"]
+    instances = {k.strip('"'): v for block in (first, *more) for k, v in block.items()}
+    assert set(instances) - {"__is_block__"} == {"login", "gpu"}
+    assert instances["gpu"]["count"] == "${var.gpu_nodes}"
+    assert "count" not in instances["login"]
+    (nodes,) = blocks("variable")["gpu_nodes"]
+    assert nodes["default"] == 2
+    (ssh,) = blocks("variable")["ssh_from"]
+    assert ssh["default"] == []
+
+
+def test_every_variable_is_declared_described_and_used():
+    text = (TERRAFORM / "main.tf").read_text(encoding="utf-8")
+    declared = blocks("variable")
+    assert set(re.findall(r"\bvar\.(\w+)", text)) == set(declared)
+    assert all("description" in body for (body,) in declared.values())
+
+
+def given(gpus: int = 8) -> dict:
+    return {
+        "munge_key": "k" * 64, "login_name": "a-login", "login_ip": "10.20.0.5",
+        "gpu_names": ["a-gpu00", "a-gpu01"], "gpu_ips": ["10.20.0.10", "10.20.0.11"],
+        "gpus_per_node": gpus, "gpu_cpus": 64, "gpu_memory_mb": 900000, "subnet": "10.20.0.0/24",
+    }  # fmt: skip
+
+
+def rendered(name: str) -> dict:
+    """A template as Terraform would fill it in: for loops and ${...} are all that they use."""
+    text = (TERRAFORM / name).read_text(encoding="utf-8")
+    assert text.startswith("#cloud-config\n")
+    text = re.sub(
+        r"%\{ for (\w+), (\w+) in (\w+) ~\}\n", r"{% for \1, \2 in enumerate(\3) %}", text
+    )
+    text = re.sub(r"%\{ for (\w+) in (.+?) ~\}\n", r"{% for \1 in \2 %}", text)
+    text = re.sub(r"%\{ endfor ~\}\n", "{% endfor %}", text)
+    text = re.sub(r"\$\{(.+?)\}", r"{{ \1 }}", text)
+    strict = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False)
+    strict.globals |= {"enumerate": enumerate, "join": lambda by, of: by.join(of)}
+    return yaml.safe_load(strict.from_string(text).render(given()))
+
+
+def test_the_values_that_the_templates_take_are_those_that_main_tf_gives():
+    text = (TERRAFORM / "main.tf").read_text(encoding="utf-8")
+    shared = re.search(r"shared = \{(.+?)\n  \}", text, re.DOTALL)
+    assert shared is not None
+    assert set(re.findall(r"^\s+(\w+)\s+=", shared[1], re.MULTILINE)) == set(given())
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_all_nodes_get_the_same_slurm_with_fenced_gpus(name):
+    files = {f["path"]: f["content"] for f in rendered(name)["write_files"]}
+    other = {f["path"]: f["content"] for f in rendered(TEMPLATES[0])["write_files"]}
+    conf = files["/etc/slurm/slurm.conf"]
+    assert conf == other["/etc/slurm/slurm.conf"]
+    lines = [dict(w.split("=", 1) for w in line.split()) for line in conf.splitlines()]
+    nodes = [line for line in lines if "NodeName" in line]
+    assert [(n["NodeName"], n["NodeAddr"]) for n in nodes] == list(
+        zip(given()["gpu_names"], given()["gpu_ips"], strict=True)
+    )
+    assert {n["Gres"] for n in nodes} == {"gpu:8"}
+    (partition,) = [line for line in lines if "PartitionName" in line]
+    assert partition["Nodes"].split(",") == given()["gpu_names"]
+    assert "ConstrainDevices=yes" in files["/etc/slurm/cgroup.conf"]
+
+
+def test_a_gpu_node_names_each_gpu_and_mounts_what_the_login_node_exports():
+    gpu, login = rendered("gpu.yaml.tftpl"), rendered("login.yaml.tftpl")
+    files = {f["path"]: f["content"] for f in gpu["write_files"]}
+    devices = [line.split("=")[-1] for line in files["/etc/slurm/gres.conf"].splitlines()]
+    assert devices == [f"/dev/nvidia{k}" for k in range(8)]
+    assert gpu["mounts"][0][:2] == ["10.20.0.5:/shared", "/shared"]
+    exports = {f["path"]: f["content"] for f in login["write_files"]}["/etc/exports"]
+    assert exports.startswith("/shared 10.20.0.0/24(")
+    assert "slurmctld" in login["packages"]
+    assert "slurmd" in gpu["packages"]
