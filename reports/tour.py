@@ -25,7 +25,7 @@ from reports.tables import records_of, table
 from reports.watch import LATEST, PIPE_COLUMNS
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-HEALTH = ("inventory", "gpu", "infiniband", "nvlink", "scheduler", "environment", "isolation")
+HEALTH = ("inventory", "environment", "scheduler", "isolation", "health", "nvlink", "infiniband")
 """First parts of the keys of what a node must be before it is fast."""
 TRAINING = ("training", "train", "ddp", "fsdp", "finetuning")
 COLOURS = {"PASS": "green", "FAIL": "red", "NOT_MEASURED": "yellow", "WAIVED": "yellow"}
