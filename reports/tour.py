@@ -27,7 +27,7 @@ from reports.watch import LATEST, PIPE_COLUMNS
 CHECKOUT = Path(__file__).resolve().parent.parent
 HEALTH = ("inventory", "environment", "scheduler", "isolation", "health", "nvlink", "infiniband")
 """First parts of the keys of what a node must be before it is fast."""
-TRAINING = ("training", "train", "ddp", "fsdp", "finetuning")
+TRAINING = ("training_single", "training_ddp", "training_fsdp", "training_resume", "finetune")
 COLOURS = {"PASS": "green", "FAIL": "red", "NOT_MEASURED": "yellow", "WAIVED": "yellow"}
 
 
