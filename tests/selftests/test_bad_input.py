@@ -145,7 +145,7 @@ def checkout(tmp_path: Path) -> Path:
     """The checkout without its data and runs."""
     copied = tmp_path / "checkout"
     ignored = shutil.ignore_patterns("__pycache__", "selftests", "runs")
-    for name in ("fixtures", "tests", "reports"):
+    for name in ("fixtures", "tests", "training", "reports"):
         shutil.copytree(CHECKOUT / name, copied / name, ignore=ignored)
     for name in ("conftest.py", "pyproject.toml", "thresholds.yaml"):
         shutil.copy(CHECKOUT / name, copied / name)
