@@ -41,6 +41,8 @@ class Page:
         self._config = config
         self._directory: RunDirectory | None = None
         self._concluded = False
+        self._many = False
+        """Whether the verdicts are too many for a row each."""
         self._verdict: Mapping[str, Any] = {}
         self._reports: list[Any] = []
         """pytest-html's report data: ours, and the user's with --html."""
@@ -56,6 +58,8 @@ class Page:
             # Those of the session that is resumed would outlive a killed one, and contradict it.
             (directory.root / name).unlink(missing_ok=True)
         self._earlier = _attempts(directory)
+        with suppress(OSError, RecordError):
+            self._many = read_json(directory.run_json).get("planned", 0) > rows.MANY
         option = self._config.option
         given = {name: getattr(option, name, None) for name in ("htmlpath", "xmlpath")}
         contained = getattr(option, "self_contained_html", False)
@@ -112,8 +116,8 @@ class Page:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_table_row(self, report: Any, cells: list[str]) -> None:
-        if getattr(report, "area", None) is not None:
-            cells.clear()  # each of its verdicts gets a row of its own at the end
+        if getattr(report, "area", None) is not None or (self._many and verdict_of(report)):
+            cells.clear()  # rows are made of the verdicts at the end
             return
         result = cells[0].partition(">")[2].partition("<")[0]
         verdict = verdict_of(report)
@@ -189,7 +193,7 @@ class Page:
             if name in have:
                 continue
             verdict = Verdict.from_json(data)
-            if rows.one_of_many(verdict, many=len(criteria) > rows.MANY):
+            if rows.one_of_many(verdict, many=self._many):
                 summed.setdefault(verdict.subject, []).append(verdict)
             else:
                 self._add_row(report, f"[{name}]", verdict)

@@ -99,8 +99,9 @@ def cells_without_verdict(nodeid: str, said: str, result: str) -> list[str]:
     ]
 
 
-MANY = 24_000
-"""Above so many verdicts (those on 128 nodes are 19 141) what passed is summed up a node."""
+MANY = 3000
+"""Above so many verdicts (20 nodes and more) what passed is summed up a node: with a row for each
+of the 19 141 of 128 nodes a browser takes more than a minute to open the page."""
 
 
 def one_of_many(verdict: Verdict, *, many: bool) -> bool:
