@@ -111,12 +111,12 @@ def test_a_budget_is_of_a_new_run():
 def test_a_run_under_a_budget_is_of_a_part_and_says_which(tmp_path):
     into = tmp_path / "run"
     run = run_pytest(
-        "-m", "singlenode", "--cluster", "local", "--budget=6s", f"--run-dir={into}", "-q"
+        "-m", "singlenode", "--cluster", "local", "--budget=12s", f"--run-dir={into}", "-q"
     )
     said = json.loads((into / "verdict.json").read_text(encoding="utf-8"))
     assert said["scope"]["whole"] is False, run.stdout
     assert said["verdict"] in ("DEMONSTRATION", "PARTIAL")
-    (reason,) = [r for r in said["reasons"] if r.startswith("--budget 0.1 min")]
+    (reason,) = [r for r in said["reasons"] if r.startswith("--budget 0.2 min")]
     assert "gemm" in reason
     assert {c["criterion"].partition(".")[0] for c in said["criteria"]} >= {"environment"}
     assert "gemm.bf16" not in {c["criterion"] for c in said["criteria"]}

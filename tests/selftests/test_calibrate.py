@@ -381,6 +381,7 @@ def test_a_new_gpu_gets_all_that_it_needs(runs, tmp_path):
         "--cluster=replay", f"--from={made[0]}", f"--run-dir={tmp_path / 'again'}", "-q",
         checkout=checkout,
     )  # fmt: skip
+    assert (tmp_path / "again" / "verdict.json").exists(), done.stdout + done.stderr
     verdict = read_json(tmp_path / "again" / "verdict.json")
     assert set(outcomes(verdict).values()) == {"PASS"}, done.stdout
     # The whole plan of an ordered cluster of them can be made.
