@@ -39,7 +39,7 @@ def test_sharding_changes_where_weights_are_and_nothing_else(verdict):
     assert verdict.ok, verdict.line
 
 
-@pytest.mark.criterion("finetune.rate", "finetune.rate.optimised")
+@pytest.mark.criterion("finetune.rate", "finetune.rate_optimised")
 def test_every_gpu_fine_tunes_at_the_agreed_rate(verdict):
     assert verdict.ok, verdict.line
 

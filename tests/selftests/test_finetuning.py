@@ -717,7 +717,7 @@ def test_faults_are_red_and_name_the_rank(tmp_path, limits):
         for m in rank.measurements:
             if m.metric == "rate":
                 m.samples[:] = [s / 50 for s in m.samples]
-    for key in ("finetune.rate", "finetune.rate.optimised"):
+    for key in ("finetune.rate", "finetune.rate_optimised"):
         assert decided(limits, key, record).outcome is Outcome.FAIL
     for rank in record.ranks:
         for m in rank.measurements:
