@@ -24,7 +24,7 @@ from tests.selftests.support import CHECKOUT, DATA
 pytestmark = pytest.mark.cpu
 
 ROWS, COLUMNS = 60, 110
-RUN = ["-m", "singlenode", "--cluster", "local", "--budget=6s", "-p", "no:cacheprovider"]
+RUN = ["-m", "singlenode", "--cluster", "local", "--budget=12s", "-p", "no:cacheprovider"]
 
 
 def environment(**more: str) -> dict[str, str]:
