@@ -270,7 +270,7 @@ def test_the_summary_names_every_job_and_the_totals():
     for job in jobs_of(2):
         assert any(job.name in line for line in lines)
     (total,) = [line for line in lines if line.startswith("total")]
-    assert total.startswith("total    9 jobs, ")
+    assert total.startswith("total    12 jobs, ")
     applicable = sum(1 for i in items if not i.not_applicable)
     assert f"{applicable} verdicts, {len(items) - applicable} not applicable" in total
 
