@@ -207,7 +207,7 @@ RECORDED = Path(__file__).parent / "data" / "sandbox-2x2-cpu"
 
 
 def test_whatever_is_slowed_fifty_times_is_below_its_floor(checkout: Path, tmp_path: Path) -> None:
-    """Derived from the recorded run of an idle machine, so that the limits alone decide.
+    """Derived from the recorded run, so that the limits alone decide.
 
     Live it would pass its deadline first, and a machine twice as fast would be red only at 100.
     """
