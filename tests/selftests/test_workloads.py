@@ -375,6 +375,21 @@ def test_foreign_listener_does_not_count(tmp_path: Path) -> None:
             connectivity._talk(ranks, "127.0.0.1", port, "127.0.0.1", "reach")
 
 
+def test_a_gpu_that_torch_has_used_is_described_in_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A GPU's ceilings are computed from what torch alone says (sm_count).
+    from fixtures.workloads import devices
+
+    spec = {**Job(tmp_path).spec, "device": "cuda"}
+    ranks = Ranks(spec, Identity(rank=0, local_rank=0, world_size=1, node="localhost"))
+    monkeypatch.setattr(devices, "gpu_facts", lambda device: {"sm_count": 132, "at": device})
+    monkeypatch.setattr(devices, "nvml_facts_of_rank", lambda local_rank: {"index": local_rank})
+    assert ranks.identity_facts() == {"index": 0}
+    ranks.__dict__["device"] = "cuda:0"
+    assert ranks.identity_facts() == {"sm_count": 132, "at": "cuda:0"}
+
+
 def test_by_hand_under_torchrun_and_alone(tmp_path: Path) -> None:
     out = tmp_path / "run"
     env = clean_environment() | {"PYTHONPATH": str(ROOT)}
