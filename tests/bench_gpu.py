@@ -1,6 +1,6 @@
 """`make bench-gpu`: our figures beside those of nccl-tests and nvbandwidth, on the same GPUs.
 
-python -m tests.bench_gpu [--tools DIR] [--rounds 3] [--json FILE]
+python -m tests.bench_gpu [--tools DIR] [--rounds 3] [--json FILE] [--parts PART ...]
 
 A and B take turns, three times or more, and every round is printed: the two never share the GPUs.
 The tools (`all_reduce_perf`, ..., `nvbandwidth`) are taken from DIR or the PATH; one that is not
@@ -27,6 +27,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from fixtures import run as runs
 from fixtures.records import RunDirectory, read_lines, write_json
 from fixtures.workloads import crosscheck
 from tests.bench import machine
@@ -108,7 +109,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--tools", type=Path, metavar="DIR", help="where the binaries are")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--only", default="", metavar="TEXT", help="figures with TEXT in the name")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     options = parser.parse_args(arguments)
     if options.tools:
         os.environ["PATH"] = f"{options.tools.resolve()}:{os.environ['PATH']}"
@@ -118,20 +119,21 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     figures: dict[str, Figure] = {}
     for number in range(options.rounds):
-        for measure in (collectives, latency, copies, products):
-            measure(figures, gpus)
+        for part in options.parts:
+            if number == 0 or part != "shape":  # which takes turns by itself
+                PARTS[part](figures, gpus)
         print(f"round {number + 1} of {options.rounds} done", file=sys.stderr)
-    best_shape(figures, gpus)
-    chosen = [f for f in figures.values() if options.only in f.name]
-    show(chosen)
+    show(list(figures.values()))
     if options.json:
         write_json(
             options.json,
             {
+                "commit": runs.commit(),
                 "machine": machine(),
                 "gpus": _run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv"]),
                 "figures": [
-                    {**asdict(f), "difference": f.difference, "met": f.met} for f in chosen
+                    {**asdict(f), "difference": f.difference, "met": f.met}
+                    for f in figures.values()
                 ],
             },
         )
@@ -227,6 +229,12 @@ def best_shape(figures: dict[str, Figure], gpus: int) -> None:
             key, "TFLOPS", 0.03, ours=[statistics.fmean(medians["published"])],
             theirs=[statistics.fmean(medians["search"])],
         )  # fmt: skip
+
+
+PARTS = {
+    "collectives": collectives, "latency": latency, "copies": copies, "products": products,
+    "shape": best_shape,
+}  # fmt: skip
 
 
 def _tables(
