@@ -67,8 +67,20 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     show(figures, facts)
+    save("bench", [{**asdict(f), "met": f.met} for f in figures], facts, options.json)
+    return 0
+
+
+def save(
+    name: str,
+    figures: list[dict[str, Any]],
+    facts: Mapping[str, Any],
+    path: Path | None,
+    **more: Any,
+) -> None:
+    """The figures as JSON beside the runs, or where --json says."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    path = options.json or launch.CHECKOUT / "reports" / "runs" / f"bench-{stamp}.json"
+    path = path or launch.CHECKOUT / "reports" / "runs" / f"{name}-{stamp}.json"
     write_json(
         path,
         {
@@ -76,11 +88,11 @@ def main(arguments: list[str] | None = None) -> int:
             "made": datetime.now(UTC).isoformat(timespec="seconds"),
             "commit": run.commit(),
             "machine": facts,
-            "figures": [{**asdict(f), "met": f.met} for f in figures],
+            "figures": figures,
+            **more,
         },
     )
     print(f"JSON {path}")
-    return 0
 
 
 def machine() -> dict[str, Any]:

@@ -29,7 +29,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +36,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fixtures import launch
-from fixtures import run as runs
-from fixtures.records import RunDirectory, read_json, read_lines, write_json
+from fixtures.records import RunDirectory, read_json, read_lines
 from fixtures.sandbox import Sandbox, SandboxError
 from tests import bench
 
@@ -403,20 +401,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             shutil.rmtree(folder, ignore_errors=True)
     lines = table(sizes)
     show(lines, facts)
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    path = options.json or launch.CHECKOUT / "reports" / "runs" / f"bench-scale-{stamp}.json"
-    write_json(
-        path,
-        {
-            "schema": 1,
-            "made": datetime.now(UTC).isoformat(timespec="seconds"),
-            "commit": runs.commit(),
-            "machine": facts,
-            "figures": [{**vars(line), "met": line.met} for line in lines],
-            "requests": {str(s.nodes): s.whole.rpcs for s in sizes},
-        },
-    )
-    print(f"JSON {path}")
+    figures = [{**vars(line), "met": line.met} for line in lines]
+    requests = {str(s.nodes): s.whole.rpcs for s in sizes}
+    bench.save("bench-scale", figures, facts, options.json, requests=requests)
     return 0
 
 
