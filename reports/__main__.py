@@ -19,13 +19,11 @@ from typing import Any
 
 import yaml
 
+from fixtures.checkout import CHECKOUT, RUNS, commit
 from fixtures.records import SCHEMA, RecordError, RunDirectory, read_json, write_json
 from reports import certificate, compare, export, github, verify, watch
 from reports.export import replace_file
 from reports.tables import records_of, table
-
-CHECKOUT = Path(__file__).resolve().parent.parent
-RUNS = CHECKOUT / "reports" / "runs"
 
 INCOMPLETE, BROKEN, USAGE = 2, 3, 4
 """Exit status for too little, for what went wrong inside, and for what the user gave."""
@@ -171,20 +169,11 @@ def check(source: Path, run: dict[str, Any], signers: Path | None, thresholds: P
         print(f"ok     {line}")
     for line in wrong:
         print(f"WRONG  {line}")
-    commit = current_commit()
-    if run.get("commit") and run["commit"] != commit:
-        print(f"note   the run's suite was {run['commit']}, this one is {commit}")
+    now = commit() or "not in git"
+    if run.get("commit") and run["commit"] != now:
+        print(f"note   the run's suite was {run['commit']}, this one is {now}")
     print(f"{'NOT AS IT WAS' if wrong else 'VERIFIED'}: {source}")
     return 1 if wrong else 0
-
-
-def current_commit() -> str:
-    """As run.json has it."""
-    done = subprocess.run(
-        ["git", "-C", str(CHECKOUT), "describe", "--always", "--dirty", "--abbrev=40",
-         "--exclude=*"], capture_output=True, text=True,
-    )  # fmt: skip
-    return done.stdout.strip() or "not in git"
 
 
 def judge(source: Path, *, thresholds: Path, into: Path | None) -> int:

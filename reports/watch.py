@@ -19,11 +19,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from fixtures.checkout import RUNS
 from fixtures.records import RecordError, RunDirectory, read_json
 from reports.live import render as render_progress
 from reports.progress import Lines, Progress
 
-LATEST = Path(__file__).parent / "runs" / "latest"
+LATEST = RUNS / "latest"
 PERIOD_S = 0.5
 STALE_S = 5.0
 """A node whose newest sample is older than this is shown as silent."""

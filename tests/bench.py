@@ -24,7 +24,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fixtures import launch, run
+from fixtures.checkout import CHECKOUT, RUNS, commit
 from fixtures.records import RecordError, RunDirectory, read_json, read_lines, write_json
 from fixtures.sandbox import Sandbox, SandboxError
 from tests import bench_fleet
@@ -80,13 +80,13 @@ def save(
 ) -> None:
     """The figures as JSON beside the runs, or where --json says."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    path = path or launch.CHECKOUT / "reports" / "runs" / f"{name}-{stamp}.json"
+    path = path or RUNS / f"{name}-{stamp}.json"
     write_json(
         path,
         {
             "schema": 1,
             "made": datetime.now(UTC).isoformat(timespec="seconds"),
-            "commit": run.commit(),
+            "commit": commit(),
             "machine": facts,
             "figures": figures,
             **more,
@@ -267,7 +267,7 @@ def _pytest(*arguments: str) -> subprocess.CompletedProcess[str]:
     env = {k: v for k, v in os.environ.items() if not k.startswith(outer)}
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
-        cwd=launch.CHECKOUT, env=env, capture_output=True, text=True, timeout=RUN_TIMEOUT_S,
+        cwd=CHECKOUT, env=env, capture_output=True, text=True, timeout=RUN_TIMEOUT_S,
     )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fixtures import launch
+from fixtures.checkout import CHECKOUT
 from fixtures.records import RunDirectory, read_json, read_lines
 from fixtures.sandbox import Sandbox, SandboxError
 from tests import bench
@@ -159,7 +159,7 @@ def probe(
     began = time.time()
     with (run.parent / f"{run.name}.txt").open("ab") as log:
         process = subprocess.Popen(
-            command, cwd=launch.CHECKOUT, env=env, stdin=subprocess.DEVNULL, stdout=log,
+            command, cwd=CHECKOUT, env=env, stdin=subprocess.DEVNULL, stdout=log,
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
     observer = Observer(env, process)
