@@ -138,9 +138,9 @@ BAD = {
         "criteria.allreduce.latency.spread: goes with rates only: here a higher value is worse",
     ]),
     "spread of a latency without a number": (
-        "    unit: us\n    ceiling: latency\n    limits:\n      - {model: H200 SXM, when: {gpus: 4}, "
-        "expect: 42, fail_above: 84, source: measured}\n",
-        "    unit: us\n    spread: gemm\n    limits:\n      - {calibrate: true, source: nobody yet}\n",
+        "    ceiling: latency\n    limits:\n      - {model: H200 SXM, when: {gpus: 4}, expect: 42, "
+        "fail_above: 84, source: measured}\n",
+        "    spread: gemm\n    limits:\n      - {calibrate: true, source: nobody yet}\n",
         ["criteria.allreduce.latency.spread: goes with rates only"],
     ),
     "missing limit": ("expect: 660, fail_below: 605, ", "", [
