@@ -19,13 +19,10 @@ from typing import Any
 
 import yaml
 
-from fixtures.records import SCHEMA, RecordError, RunDirectory, read_json, write_json
+from fixtures.checkout import CHECKOUT, RUNS, commit
+from fixtures.records import SCHEMA, RecordError, RunDirectory, read_json, replace_file, write_json
 from reports import certificate, compare, export, github, verify, watch
-from reports.export import replace_file
 from reports.tables import records_of, table
-
-CHECKOUT = Path(__file__).resolve().parent.parent
-RUNS = CHECKOUT / "reports" / "runs"
 
 INCOMPLETE, BROKEN, USAGE = 2, 3, 4
 """Exit status for too little, for what went wrong inside, and for what the user gave."""
@@ -130,11 +127,11 @@ def render(source: Path, run: dict[str, Any]) -> int:
         if not (made / "report.html").exists():
             raise Refused("the replay left no report.html (is pytest-html disabled?)", BROKEN)
         for name in RENDERED:
-            replace_file(source / name, (made / name).read_bytes())
+            replace_file(source / name, ((made / name).read_bytes(),), durable=False)
         # A run that ended by itself has said its last word; a killed one is concluded here.
         if not (run.get("ended") and (source / "verdict.json").exists()):
             for name in CONCLUDED[1:]:
-                replace_file(source / name, (made / name).read_bytes())
+                replace_file(source / name, ((made / name).read_bytes(),), durable=False)
             own = {k: v for k, v in verdict.items() if k != "replay"}
             write_json(source / CONCLUDED[0], {**own, "run_id": run["id"]})
             RunDirectory(source).write_manifest()
@@ -171,20 +168,11 @@ def check(source: Path, run: dict[str, Any], signers: Path | None, thresholds: P
         print(f"ok     {line}")
     for line in wrong:
         print(f"WRONG  {line}")
-    commit = current_commit()
-    if run.get("commit") and run["commit"] != commit:
-        print(f"note   the run's suite was {run['commit']}, this one is {commit}")
+    now = commit() or "not in git"
+    if run.get("commit") and run["commit"] != now:
+        print(f"note   the run's suite was {run['commit']}, this one is {now}")
     print(f"{'NOT AS IT WAS' if wrong else 'VERIFIED'}: {source}")
     return 1 if wrong else 0
-
-
-def current_commit() -> str:
-    """As run.json has it."""
-    done = subprocess.run(
-        ["git", "-C", str(CHECKOUT), "describe", "--always", "--dirty", "--abbrev=40",
-         "--exclude=*"], capture_output=True, text=True,
-    )  # fmt: skip
-    return done.stdout.strip() or "not in git"
 
 
 def judge(source: Path, *, thresholds: Path, into: Path | None) -> int:
@@ -209,7 +197,7 @@ def calibrate(runs: Sequence[Path], out: Path) -> int:
         _replay(newest, made, "--calibrate", *(others or [f"--calibrate-with={newest}"]))
         if not (made / PROPOSAL).exists():
             raise Refused("the replay left no proposal", BROKEN)
-        replace_file(out, (made / PROPOSAL).read_bytes())
+        replace_file(out, ((made / PROPOSAL).read_bytes(),), durable=False)
     print(f"proposal {out}")
     text = out.read_text(encoding="utf-8")
     for line in text.split("#\n")[0].splitlines()[1:]:

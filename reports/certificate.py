@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from fixtures.contract import hostlist
-from fixtures.records import RecordError, RunDirectory, read_json
+from fixtures.records import RecordError, RunDirectory, read_json, replace_file
 from reports import banner
 from reports.areas import AREAS, OTHER, areas, coverage
-from reports.export import replace_file
 from reports.rows import split_limit
 
 NAME = "certificate.html"
@@ -117,7 +116,7 @@ def _margin(v: Mapping[str, Any]) -> float:
 def write(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> Path:
     """Write certificate.html beside the verdict; a signature of an earlier one goes."""
     path = directory.root / NAME
-    replace_file(path, page(directory, verdict).encode("utf-8", "replace"))
+    replace_file(path, (page(directory, verdict).encode("utf-8", "replace"),), durable=False)
     (directory.root / f"{NAME}.sig").unlink(missing_ok=True)
     return path
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fixtures.records import RunDirectory, read_json
+from fixtures.records import RunDirectory, read_json, replace_file
 
 COLUMNS = (
     "id", "criterion", "title", "subject", "outcome", "value", "unit", "limit", "ceiling", "margin",
@@ -27,7 +25,7 @@ def write_results(directory: RunDirectory, verdict: Mapping[str, Any] | None = N
     """Write results.csv from verdict.json, one row a verdict."""
     verdict = read_json(directory.verdict) if verdict is None else verdict
     path = directory.root / "results.csv"
-    replace_file(path, results(verdict).encode("utf-8", "replace"))
+    replace_file(path, (results(verdict).encode("utf-8", "replace"),), durable=False)
     return path
 
 
@@ -80,7 +78,7 @@ def write(source: Path, kind: str, out: Path | None) -> int:
         sys.stdout.write(text)
     else:
         # node_exporter reads while we write: it must see the old file or the new one.
-        replace_file(out, text.encode("utf-8", "replace"))
+        replace_file(out, (text.encode("utf-8", "replace"),), durable=False)
     return 0
 
 
@@ -121,19 +119,6 @@ def prometheus(verdict: Mapping[str, Any]) -> str:
 
 def _label(text: Any) -> str:
     return str(text).replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Replace a file atomically: a reader sees the old one or the new one."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def harmless(value: Any) -> Any:

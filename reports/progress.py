@@ -6,41 +6,14 @@ read the same files. What is not there yet is not an error.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from fixtures.records import RecordError, RunDirectory, read_json, record_name
+from fixtures.records import RecordError, RunDirectory, Tail, read_json, record_name
 
 RED = ("FAIL", "NOT_MEASURED")
-
-
-class Lines:
-    """The complete JSON lines that a file has gained since it was last asked."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._offset = 0
-
-    def read(self) -> list[dict[str, Any]]:
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                data = file.read()
-        except OSError:
-            return []
-        complete, newline, _ = data.rpartition(b"\n")
-        self._offset += len(complete) + len(newline)
-        found = []
-        for raw in complete.split(b"\n") if newline else ():
-            with suppress(ValueError):
-                line = json.loads(raw)
-                if isinstance(line, dict):
-                    found.append(line)
-        return found
 
 
 @dataclass
@@ -62,7 +35,7 @@ class JobProgress:
     began: float | None = None
     last: float | None = None
     """Epoch seconds of its first and last line."""
-    rank0: Lines | None = field(default=None, repr=False)
+    rank0: Tail | None = field(default=None, repr=False)
 
 
 class Progress:
@@ -79,7 +52,7 @@ class Progress:
         self.verdict = ""
         """The run's last word, "" before it."""
         self._outcomes: dict[tuple[str, str], str] = {}
-        self._ledger = Lines(directory.ledger)
+        self._ledger = Tail(directory.ledger)
 
     @property
     def planned(self) -> int:
@@ -118,7 +91,7 @@ class Progress:
             if not folder.is_dir():
                 self._look_at_records(job)
                 return
-            job.rank0 = Lines(folder / "rank0.jsonl")
+            job.rank0 = Tail(folder / "rank0.jsonl")
             job.state = "queued"
         for line in job.rank0.read():
             self._hear(job, line)

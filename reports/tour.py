@@ -20,11 +20,11 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from fixtures.checkout import CHECKOUT
 from fixtures.records import Record, RunDirectory, read_json
 from reports.tables import records_of, table
 from reports.watch import LATEST, PIPE_COLUMNS
 
-CHECKOUT = Path(__file__).resolve().parent.parent
 HEALTH = ("inventory", "environment", "scheduler", "isolation", "health", "nvlink", "infiniband")
 """First parts of the keys of what a node must be before it is fast."""
 TRAINING = ("training_single", "training_ddp", "training_fsdp", "training_resume", "finetune")

@@ -19,11 +19,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fixtures.records import RecordError, RunDirectory, read_json
+from fixtures.checkout import RUNS
+from fixtures.records import RecordError, RunDirectory, Tail, read_json
 from reports.live import render as render_progress
-from reports.progress import Lines, Progress
+from reports.progress import Progress
 
-LATEST = Path(__file__).parent / "runs" / "latest"
+LATEST = RUNS / "latest"
 PERIOD_S = 0.5
 STALE_S = 5.0
 """A node whose newest sample is older than this is shown as silent."""
@@ -147,14 +148,14 @@ class Telemetry:
 
     def __init__(self, directory: RunDirectory) -> None:
         self._directory = directory
-        self._files: dict[Path, Lines] = {}
+        self._files: dict[Path, Tail] = {}
         self._before: dict[str, Mapping[str, Any]] = {}
         self.now: Frame = {}
 
     def refresh(self) -> list[tuple[str, Node]]:
         """Read what is new; the samples in order of their time."""
         for path in sorted(self._directory.jobs.glob("*/telemetry-*.jsonl")):
-            self._files.setdefault(path, Lines(path))
+            self._files.setdefault(path, Tail(path))
         new = [
             (sample["t"], path.stem.removeprefix("telemetry-"), path.parent.name, sample)
             for path, lines in self._files.items()

@@ -24,7 +24,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fixtures import launch, run
+from fixtures.checkout import CHECKOUT, RUNS, commit
 from fixtures.records import RecordError, RunDirectory, read_json, read_lines, write_json
 from fixtures.sandbox import Sandbox, SandboxError
 from tests import bench_fleet
@@ -67,20 +67,32 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     show(figures, facts)
+    save("bench", [{**asdict(f), "met": f.met} for f in figures], facts, options.json)
+    return 0
+
+
+def save(
+    name: str,
+    figures: list[dict[str, Any]],
+    facts: Mapping[str, Any],
+    path: Path | None,
+    **more: Any,
+) -> None:
+    """The figures as JSON beside the runs, or where --json says."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    path = options.json or launch.CHECKOUT / "reports" / "runs" / f"bench-{stamp}.json"
+    path = path or RUNS / f"{name}-{stamp}.json"
     write_json(
         path,
         {
             "schema": 1,
             "made": datetime.now(UTC).isoformat(timespec="seconds"),
-            "commit": run.commit(),
+            "commit": commit(),
             "machine": facts,
-            "figures": [{**asdict(f), "met": f.met} for f in figures],
+            "figures": figures,
+            **more,
         },
     )
     print(f"JSON {path}")
-    return 0
 
 
 def machine() -> dict[str, Any]:
@@ -255,7 +267,7 @@ def _pytest(*arguments: str) -> subprocess.CompletedProcess[str]:
     env = {k: v for k, v in os.environ.items() if not k.startswith(outer)}
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
-        cwd=launch.CHECKOUT, env=env, capture_output=True, text=True, timeout=RUN_TIMEOUT_S,
+        cwd=CHECKOUT, env=env, capture_output=True, text=True, timeout=RUN_TIMEOUT_S,
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from fixtures import launch
+from fixtures.checkout import CHECKOUT
 from tests import fleet_run
 
 JUDGED_S, ALL_S, PEAK_MB = 60, 150, 1000
@@ -117,8 +117,8 @@ def _timed(*command: str) -> tuple[str, float, float]:
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     began = time.monotonic()
     process = subprocess.Popen(
-        [sys.executable, *command], cwd=launch.CHECKOUT, stdout=subprocess.PIPE, text=True,
-        env={**env, "PYTHONPATH": str(launch.CHECKOUT)},
+        [sys.executable, *command], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True,
+        env={**env, "PYTHONPATH": str(CHECKOUT)},
     )  # fmt: skip
     peak = Peak(process.pid)
     peak.start()

@@ -29,16 +29,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from fixtures import launch
-from fixtures import run as runs
-from fixtures.records import RunDirectory, read_json, read_lines, write_json
+from fixtures.checkout import CHECKOUT
+from fixtures.records import RunDirectory, read_json, read_lines
 from fixtures.sandbox import Sandbox, SandboxError
 from tests import bench
 
@@ -161,7 +159,7 @@ def probe(
     began = time.time()
     with (run.parent / f"{run.name}.txt").open("ab") as log:
         process = subprocess.Popen(
-            command, cwd=launch.CHECKOUT, env=env, stdin=subprocess.DEVNULL, stdout=log,
+            command, cwd=CHECKOUT, env=env, stdin=subprocess.DEVNULL, stdout=log,
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
     observer = Observer(env, process)
@@ -403,20 +401,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             shutil.rmtree(folder, ignore_errors=True)
     lines = table(sizes)
     show(lines, facts)
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    path = options.json or launch.CHECKOUT / "reports" / "runs" / f"bench-scale-{stamp}.json"
-    write_json(
-        path,
-        {
-            "schema": 1,
-            "made": datetime.now(UTC).isoformat(timespec="seconds"),
-            "commit": runs.commit(),
-            "machine": facts,
-            "figures": [{**vars(line), "met": line.met} for line in lines],
-            "requests": {str(s.nodes): s.whole.rpcs for s in sizes},
-        },
-    )
-    print(f"JSON {path}")
+    figures = [{**vars(line), "met": line.met} for line in lines]
+    requests = {str(s.nodes): s.whole.rpcs for s in sizes}
+    bench.save("bench-scale", figures, facts, options.json, requests=requests)
     return 0
 
 

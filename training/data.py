@@ -21,9 +21,6 @@ from training.settings import Settings, SettingsError
 Sample = tuple[int, Tensor]
 """Its index, and one token more than a sequence has: inputs and targets overlap."""
 
-BYTES = 256
-"""Words of a file's vocabulary."""
-
 WORDS = 512
 """Of synthetic text, at most: a model of any vocabulary learns these within tens of steps."""
 

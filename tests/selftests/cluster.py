@@ -85,9 +85,11 @@ def healthy(machine: None, checkout: Path, tmp_path_factory: pytest.TempPathFact
                  "--sandbox-gpus", "2")  # fmt: skip
 
 
-def copy_checkout(into: Path) -> Path:
+def copy_checkout(into: Path, *, selftests: bool = True) -> Path:
     """Copy what a checkout needs to run."""
-    ignored = shutil.ignore_patterns("__pycache__", "runs", ".*")
+    ignored = shutil.ignore_patterns(
+        "__pycache__", "runs", ".*", *() if selftests else ("selftests",)
+    )
     for name in SHIPPED:
         source = CHECKOUT / name
         if source.is_dir():

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fixtures.strict_yaml import MAX_BYTES
+from tests.selftests.cluster import copy_checkout
 from tests.selftests.support import CHECKOUT, NONCE, SHIPPED, run_pytest
 
 pytestmark = pytest.mark.cpu
@@ -143,13 +143,7 @@ STRAY_TESTS = {
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """The checkout without its data and runs."""
-    copied = tmp_path / "checkout"
-    ignored = shutil.ignore_patterns("__pycache__", "selftests", "runs")
-    for name in ("fixtures", "tests", "training", "reports"):
-        shutil.copytree(CHECKOUT / name, copied / name, ignore=ignored)
-    for name in ("conftest.py", "pyproject.toml", "thresholds.yaml"):
-        shutil.copy(CHECKOUT / name, copied / name)
-    return copied
+    return copy_checkout(tmp_path / "checkout", selftests=False)
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "-n 2"])

@@ -91,6 +91,19 @@ def test_a_budget_for_nothing_is_refused():
         cost.choose_depth(0.5, items, LIMITS, people)
 
 
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "-n 2"])
+def test_a_budget_for_nothing_is_one_line_and_no_run(tmp_path, workers):
+    into = tmp_path / "run"
+    run = run_pytest(
+        "-m", "singlenode", "--cluster", "local", "--budget=0.5s", f"--run-dir={into}", *workers
+    )
+    assert run.returncode == 4, run.stdout + run.stderr
+    assert "INTERNALERROR" not in run.stdout + run.stderr
+    (said,) = [line for line in run.stderr.splitlines() if line.strip()]
+    assert said.startswith("ERROR: --budget 0.5 s holds no workload")
+    assert not into.exists()
+
+
 def test_the_plan_says_what_a_budget_leaves_out():
     run = run_pytest("-m", "multinode", "--cluster", "sandbox", "--plan", "--budget=25s", "-q")
     assert run.returncode == 0, run.stdout + run.stderr

@@ -137,6 +137,12 @@ BAD = {
     "spread of a latency": ("    unit: us\n", "    unit: us\n    spread: gemm\n", [
         "criteria.allreduce.latency.spread: goes with rates only: here a higher value is worse",
     ]),
+    "spread of a latency without a number": (
+        "    ceiling: latency\n    limits:\n      - {model: H200 SXM, when: {gpus: 4}, expect: 42, "
+        "fail_above: 84, source: measured}\n",
+        "    spread: gemm\n    limits:\n      - {calibrate: true, source: nobody yet}\n",
+        ["criteria.allreduce.latency.spread: goes with rates only"],
+    ),
     "missing limit": ("expect: 660, fail_below: 605, ", "", [
         ":13: criteria.gemm.bf16.limits[0]: no limit; a row has exactly one of",
     ]),

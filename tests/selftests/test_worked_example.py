@@ -2,32 +2,24 @@
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.selftests.cluster import copy_checkout
+
 pytestmark = pytest.mark.cpu
 
 ROOT = Path(__file__).resolve().parents[2]
 PATCH = ROOT / "docs" / "examples" / "adding-a-criterion.patch"
-PARTS = (
-    "fixtures", "reports", "tests", "training", "conftest.py", "pyproject.toml", "thresholds.yaml",
-)  # fmt: skip
 
 
 @pytest.fixture
 def checkout(tmp_path):
     """A copy of the suite with the example applied to it."""
-    for name in PARTS:
-        source = ROOT / name
-        if source.is_dir():
-            leave = shutil.ignore_patterns("__pycache__", "runs", "selftests")
-            shutil.copytree(source, tmp_path / name, ignore=leave)
-        else:
-            shutil.copy(source, tmp_path / name)
+    copy_checkout(tmp_path, selftests=False)
     subprocess.run(["git", "apply", str(PATCH)], cwd=tmp_path, check=True, timeout=30)
     return tmp_path
 
