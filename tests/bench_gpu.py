@@ -27,10 +27,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fixtures import run as runs
-from fixtures.records import RunDirectory, read_lines, write_json
+from fixtures.records import RunDirectory, read_lines
 from fixtures.workloads import crosscheck
-from tests.bench import machine
+from tests.bench import machine, save
 
 MIB = 1 << 20
 TIMEOUT_S = 3600
@@ -124,19 +123,13 @@ def main(arguments: list[str] | None = None) -> int:
                 PARTS[part](figures, gpus)
         print(f"round {number + 1} of {options.rounds} done", file=sys.stderr)
     show(list(figures.values()))
-    if options.json:
-        write_json(
-            options.json,
-            {
-                "commit": runs.commit(),
-                "machine": machine(),
-                "gpus": _run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv"]),
-                "figures": [
-                    {**asdict(f), "difference": f.difference, "met": f.met}
-                    for f in figures.values()
-                ],
-            },
-        )
+    save(
+        "bench-gpu",
+        [{**asdict(f), "difference": f.difference, "met": f.met} for f in figures.values()],
+        machine(),
+        options.json,
+        gpus=_run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv"]),
+    )
     return 0
 
 
