@@ -15,7 +15,7 @@ from typing import Any
 import jinja2
 from markupsafe import escape
 
-from fixtures.verdict import Outcome
+from fixtures.outcome import Outcome
 from reports.rows import split_limit
 
 MEANING = {

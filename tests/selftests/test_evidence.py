@@ -12,9 +12,9 @@ import pytest
 from fixtures import earlier
 from fixtures import evidence as evidence_module
 from fixtures.evidence import Evidence, judge_item, siblings_of
+from fixtures.outcome import Outcome, Verdict
 from fixtures.records import Record, RecordError, RunDirectory, append_line, assemble, read_lines
 from fixtures.thresholds import Thresholds
-from fixtures.verdict import Outcome, Verdict
 from tests.selftests import support
 from tests.selftests.support import NONCE, bf16, line, node_record, rank, record, result_line
 

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from fixtures import thresholds
+from fixtures.outcome import Case, Outcome, Verdict
 from fixtures.records import Measurement, Record
 from fixtures.thresholds import Thresholds
-from fixtures.verdict import Case, Outcome, Verdict, judge
+from fixtures.verdict import judge
 from tests.selftests import support
 from tests.selftests.test_workloads import Job, clean_environment
 from training.finetune import WORKLOAD, evaluate, glaive, sample, settings
