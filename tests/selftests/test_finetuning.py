@@ -281,8 +281,8 @@ def test_what_is_given_wrong_ends_a_run_by_hand_before_torch_is_there(tmp_path):
     )  # fmt: skip
     assert run.returncode == 2
     assert run.stderr == (
-        "python -m training.finetune: training.global_batch_size 8 does not divide by"
-        " batch_size x GPUs = 2 x 3; take a multiple of 6\n"
+        "python -m training.finetune: training.global_batch_size 16 does not divide by"
+        " batch_size x GPUs = 4 x 3; take a multiple of 12\n"
     )
     assert not (tmp_path / "out").exists()
 
