@@ -81,7 +81,8 @@ class Job:
         self.spec: dict[str, Any] = {
             "schema": 1,
             "run_id": "run",
-            "nonce": "nonce",
+            # Ranks take their places under its name, on this host: two test runs at a time may.
+            "nonce": records.new_nonce(),
             "job": "job",
             "attempt": 1,
             "run_directory": str(root),
@@ -159,7 +160,7 @@ class Job:
         record = records.assemble(
             lines,
             run_id="run",
-            nonce="nonce",
+            nonce=self.spec["nonce"],
             workload=workload,
             placement=self.placement,
             attempt=1,
@@ -235,7 +236,7 @@ def test_started_line_names_the_workload_that_a_rank_died_in(tmp_path: Path, do:
     assert job.events(0)[-1] == ("end", "")
     assert job.events(1)[-1] == ("started", "probe")
     lines = [*job.lines(0), *job.lines(1)]
-    about: dict[str, Any] = {"run_id": "run", "nonce": "nonce", "placement": "worker0"}
+    about: dict[str, Any] = {"run_id": "run", "nonce": job.spec["nonce"], "placement": "worker0"}
     about |= {"attempt": 1, "job": {}}
     assert records.assemble(lines, workload="probe", **about) is None
     assert records.assemble(lines, workload="environment", **about) is not None
