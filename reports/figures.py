@@ -10,6 +10,7 @@ from typing import Any
 
 from fixtures import thresholds
 from fixtures.errors import ConfigError
+from fixtures.reading import read_record
 from fixtures.records import Record, RecordError, RunDirectory, read_json
 from fixtures.thresholds import Thresholds
 from fixtures.verdict import Verdict
@@ -82,9 +83,8 @@ def _records(
     for path in sorted(directory.records.glob("*.json")):
         placement = path.stem.partition("@")[2]
         if (placement in some or placement == "all") and path.stat().st_size <= LARGEST:
-            with suppress(RecordError, OSError, KeyError):
-                data = read_json(path)
-                yield Record.from_json(data, nonce=data["nonce"])
+            with suppress(OSError, ValueError):
+                yield read_record(path)
 
 
 def _failure(directory: RunDirectory, v: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import pytest
 from markupsafe import Markup
 
 from fixtures.records import RecordError, RunDirectory, read_json, read_lines
-from fixtures.verdict import RunVerdict, Verdict
+from fixtures.verdict import Verdict
 from reports import banner, certificate, export, figures, rows, tables
 
 TITLE = "GPU cluster acceptance"
@@ -75,15 +75,14 @@ class Page:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_acceptance_concluded(
-        self, session: pytest.Session, directory: RunDirectory, verdict: RunVerdict
+        self, session: pytest.Session, directory: RunDirectory, verdict: Mapping[str, Any]
     ) -> None:
         """verdict.json is of this session: the page may say it, and results.csv is made of it."""
         self._concluded = True
-        said = read_json(directory.verdict)
-        self._verdict = said
-        self._write("results.csv", lambda: export.write_results(directory, said))
-        if "replay" not in said:
-            self._write(certificate.NAME, lambda: certificate.write(directory, said))
+        self._verdict = verdict
+        self._write("results.csv", lambda: export.write_results(directory, verdict))
+        if "replay" not in verdict:
+            self._write(certificate.NAME, lambda: certificate.write(directory, verdict))
 
     def _write(self, name: str, write: Callable[[], object]) -> None:
         """The verdict stands without its spreadsheet, so the session goes on and says so."""

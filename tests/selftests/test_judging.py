@@ -27,7 +27,7 @@ def bench(root):
 
 
 def one_by_one(bench, items):
-    whole = replace(bench.evidence, lean=False, _records={}, _sizes={})
+    whole = replace(bench.evidence.for_many(), lean=False)
     found = {}
     for item in items:
         record = None
@@ -50,11 +50,13 @@ def test_all_at_once_gives_what_one_by_one_gives(variant, tmp_path):
     )
 
 
-def test_several_processes_give_what_one_gives(tmp_path, monkeypatch):
+@pytest.mark.parametrize("large", [0, 20_000, 8_000_000])
+def test_several_processes_give_what_one_gives(tmp_path, monkeypatch, large):
     derive_runs.derive(support.DATA / "h200-2x2", tmp_path / "run", "slow-gpu")
     made, items = bench(tmp_path / "run")
     alone = judging.judge_many(made, items, [i.key for i in items])
     monkeypatch.setattr(judging, "ALONE", 0)
+    monkeypatch.setattr(judging, "LARGE", large)
     monkeypatch.setattr(judging.os, "sched_getaffinity", lambda _: {0, 1})
     together = judging.judge_many(made, items, [i.key for i in items])
     assert together == alone

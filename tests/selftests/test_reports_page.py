@@ -30,7 +30,7 @@ CONFTEST = """
     import pytest
     from fixtures import hookspecs
     from fixtures.records import RunDirectory
-    from fixtures.verdict import Outcome, RunVerdict, Verdict
+    from fixtures.verdict import Outcome, Verdict
 
     pytest_plugins = ["reports.plugin"]
     RUN = RunDirectory(Path(__file__).parent / "run")
@@ -82,10 +82,8 @@ CONFTEST = """
         if hasattr(session.config, "workerinput") or SAID["killed"]:
             return
         RUN.verdict.write_text(json.dumps(SAID["verdict"]))
-        names = ("verdict", "exit_status", "reasons", "counts")
-        last = RunVerdict(**{name: SAID["verdict"][name] for name in names})
         session.config.hook.pytest_acceptance_concluded(
-            session=session, directory=RUN, verdict=last
+            session=session, directory=RUN, verdict=SAID["verdict"]
         )
 """
 
