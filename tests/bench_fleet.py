@@ -43,7 +43,7 @@ def main(root):
     people = Population.from_json(run["population"])
     began = time.monotonic()
     items = plan.planned_list(limits, people)
-    bench = judging.Bench(Evidence(RunDirectory(root), run["nonce"], lean=True), limits, people)
+    bench = judging.Bench(Evidence(RunDirectory(root), run["nonce"]).for_many(), limits, people)
     judged = judging.judge_many(bench, items, [i.key for i in items])
     print(time.monotonic() - began, len(judged.verdicts))
 

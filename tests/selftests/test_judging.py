@@ -21,13 +21,13 @@ pytestmark = pytest.mark.cpu
 def bench(root):
     run = read_json(root / "run.json")
     limits = replace(thresholds.load(support.SHIPPED), cluster=Contract(**run["contract"]))
-    evidence = Evidence(RunDirectory(root), run["nonce"], lean=True)
+    evidence = Evidence(RunDirectory(root), run["nonce"]).for_many()
     people = Population.from_json(run["population"])
     return judging.Bench(evidence, limits, people), plan.planned_list(limits, people)
 
 
 def one_by_one(bench, items):
-    whole = replace(bench.evidence.for_many(), lean=False)
+    whole = Evidence(bench.evidence.directory, bench.evidence.nonce)
     found = {}
     for item in items:
         record = None
@@ -93,8 +93,7 @@ def test_a_number_that_is_none_is_refused_however_fast_it_is_read(number, tmp_pa
     assert found["kind"] == "unusable record"
 
 
-def test_records_do_not_pile_up_in_memory(monkeypatch):
-    monkeypatch.setattr("fixtures.evidence.HELD_BYTES", 1)
+def test_records_do_not_pile_up_in_memory():
     made, _ = bench(support.DATA / "sandbox-2x2-cpu")
     for node in ("worker0", "worker1"):
         made.evidence.get("gemm", node)
