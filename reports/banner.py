@@ -15,6 +15,7 @@ from typing import Any
 import jinja2
 from markupsafe import escape
 
+from fixtures.contract import hostlist
 from fixtures.verdict import Outcome
 from reports.rows import split_limit
 
@@ -44,6 +45,17 @@ _TEMPLATES = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
+
+
+NAMES = 16
+"""Up to so many subjects are named one by one."""
+
+
+def _short(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= NAMES else hostlist(names)
+
+
+_TEMPLATES.filters["short"] = _short
 
 
 @dataclass

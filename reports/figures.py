@@ -38,8 +38,8 @@ def figures(directory: RunDirectory, verdict: Mapping[str, Any], run: Mapping[st
     nodes = [str(n) for n in (verdict.get("scope") or {}).get("nodes") or []]
     matrix = coverage(criteria, nodes)
     order = list(matrix.rows)
+    bad = set(matrix.not_whole)
     if len(order) > ROWS:
-        bad = set(matrix.not_whole)
         order = [n for n in order if n in bad] + [n for n in order if n not in bad]
     drawn: list[charts.Chart] = []
     why = ""
@@ -58,6 +58,7 @@ def figures(directory: RunDirectory, verdict: Mapping[str, Any], run: Mapping[st
         areas=json.dumps(areas(criteria)),
         shown=order[:ROWS],
         rest=max(0, len(order) - ROWS),
+        hidden=sum(n in bad for n in order[ROWS:]),
         charts=drawn,
         why=why,
     )
