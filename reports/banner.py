@@ -47,6 +47,8 @@ _TEMPLATES = jinja2.Environment(
 )
 
 
+REMARKS = 100
+"""So many notes are shown; those of ten thousand GPUs differ by a temperature each."""
 NAMES = 16
 """Up to so many subjects are named one by one."""
 
@@ -117,8 +119,9 @@ def remarks(verdict: Mapping[str, Any]) -> str:
         sections=[
             ("Waived", list(_group(criteria, Outcome.WAIVED))),
             ("Loose limits", list(loose.values())),
-            ("Notes", list(noted.values())),
+            ("Notes", sorted(noted.values(), key=lambda g: -g.count)),
         ],
+        most=REMARKS,
         not_applicable=_group(criteria, Outcome.NOT_APPLICABLE),
     )
 

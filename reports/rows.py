@@ -148,11 +148,10 @@ def cells_of_sum(sum_: Sum, found: Sequence[Verdict]) -> list[str]:
 
 
 def details_of_sum(found: Sequence[Verdict]) -> str:
-    """Their criteria, and what to do where they were not measured."""
-    steps = dict.fromkeys(
-        v.next_step for v in found if v.outcome is Outcome.NOT_MEASURED and v.next_step
-    )
-    names = ", ".join(v.criterion for v in found if v.outcome is not Outcome.NOT_APPLICABLE)
+    """What was not measured, by name, and what to do; of what passed, where each of it stands."""
+    lost = [v for v in found if v.outcome is Outcome.NOT_MEASURED]
+    steps = dict.fromkeys(v.next_step for v in lost if v.next_step)
+    names = ", ".join(v.criterion for v in lost) or "Each of them stands in results.csv."
     text = one_line("; ".join([names, *(f"next: {step}" for step in steps)]))
     return str(Markup('<div class="why-row">{}</div>').format(text))
 
