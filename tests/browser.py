@@ -13,7 +13,9 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 REFUSAL = None if CHROMIUM or os.environ.get("CI") else "no chromium on the PATH"
 """Why a browser test may be skipped; in CI none may."""
 
