@@ -258,7 +258,7 @@ def _evidence(verdict: Verdict) -> Markup:
         # Relative on purpose: the run directory travels as a whole.
         parts.append(
             Markup('<a href="records/{}">records/{}</a>').format(
-                quote(verdict.record, safe=""), one_line(verdict.record)
+                quote(verdict.record, safe="", errors="replace"), one_line(verdict.record)
             )
         )
     return Markup(", ").join(parts)
