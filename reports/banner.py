@@ -15,6 +15,7 @@ from typing import Any
 import jinja2
 from markupsafe import escape
 
+from fixtures.contract import hostlist
 from fixtures.outcome import Outcome
 from reports.rows import split_limit
 
@@ -44,6 +45,19 @@ _TEMPLATES = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
+
+
+REMARKS = 100
+"""So many notes are shown; those of ten thousand GPUs differ by a temperature each."""
+NAMES = 16
+"""Up to so many subjects are named one by one."""
+
+
+def _short(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= NAMES else hostlist(names)
+
+
+_TEMPLATES.filters["short"] = _short
 
 
 @dataclass
@@ -105,8 +119,9 @@ def remarks(verdict: Mapping[str, Any]) -> str:
         sections=[
             ("Waived", list(_group(criteria, Outcome.WAIVED))),
             ("Loose limits", list(loose.values())),
-            ("Notes", list(noted.values())),
+            ("Notes", sorted(noted.values(), key=lambda g: -g.count)),
         ],
+        most=REMARKS,
         not_applicable=_group(criteria, Outcome.NOT_APPLICABLE),
     )
 

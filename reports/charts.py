@@ -22,7 +22,9 @@ INK, SOFT, RED, BLUE = "#1c2127", "#535d68", "#a8201a", "#2d4f83"
 PALE = "#9fb3d1"
 
 BARS = 16
-"""Up to so many GPUs have a bar each; more are a line of points, in order of their value."""
+"""Up to so many GPUs have a bar each; more are in order of their value."""
+MARKS = 64
+"""Up to so many of these have a point each; more are a line, with points for what is too slow."""
 MAPS = 4
 """Heat maps of so many nodes: those with a failure first."""
 ALL_PAIRS = 64
@@ -150,10 +152,11 @@ def _bars(
         axes.set_xlabel(unit, fontsize=7)
     else:
         ranked = sorted(zip((v for _, v in found), bad, strict=True))
-        axes.scatter(
-            range(len(ranked)), [v for v, _ in ranked], s=5, linewidths=0,
-            c=[RED if b else BLUE for _, b in ranked],
-        )  # fmt: skip
+        # A mark for each of a thousand nodes would make the page five times as large.
+        mark = "." if len(ranked) <= MARKS else ""
+        axes.plot([v for v, _ in ranked], color=BLUE, linewidth=0 if mark else 1.4, marker=mark)
+        reds = [k for k, (_, b) in enumerate(ranked) if b][:MARKS]
+        axes.plot(reds, [ranked[k][0] for k in reds], color=RED, linewidth=0, marker=".")
         draw = axes.axhline
         axes.set_ylabel(unit, fontsize=7)
         axes.set_xlabel(f"{each}, by value", fontsize=7)

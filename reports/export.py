@@ -62,12 +62,14 @@ def write(source: Path, kind: str, out: Path | None) -> int:
         # One column holds numbers and states: as text it has one type.
         mixed = ["value", "worst_value", "worst_gpu", "job"]
         table[mixed] = table[mixed].astype("string")
+        made = io.BytesIO()
         try:
-            table.to_parquet(out, index=False)
+            table.to_parquet(made, engine="pyarrow", index=False)
         except ImportError:
             return _refuse(
                 "--parquet needs pyarrow: `pip install pyarrow`, or take --csv or --json"
             )
+        replace_file(out, (made.getvalue(),), durable=False)
         return 0
     text = {
         "csv": results,

@@ -11,6 +11,7 @@ from typing import Any
 from fixtures import thresholds
 from fixtures.errors import ConfigError
 from fixtures.outcome import Verdict
+from fixtures.reading import read_record
 from fixtures.records import Record, RecordError, RunDirectory, read_json
 from fixtures.thresholds import Thresholds
 from reports import banner, charts
@@ -37,8 +38,8 @@ def figures(directory: RunDirectory, verdict: Mapping[str, Any], run: Mapping[st
     nodes = [str(n) for n in (verdict.get("scope") or {}).get("nodes") or []]
     matrix = coverage(criteria, nodes)
     order = list(matrix.rows)
+    bad = set(matrix.not_whole)
     if len(order) > ROWS:
-        bad = set(matrix.not_whole)
         order = [n for n in order if n in bad] + [n for n in order if n not in bad]
     drawn: list[charts.Chart] = []
     why = ""
@@ -57,6 +58,7 @@ def figures(directory: RunDirectory, verdict: Mapping[str, Any], run: Mapping[st
         areas=json.dumps(areas(criteria)),
         shown=order[:ROWS],
         rest=max(0, len(order) - ROWS),
+        hidden=sum(n in bad for n in order[ROWS:]),
         charts=drawn,
         why=why,
     )
@@ -82,9 +84,8 @@ def _records(
     for path in sorted(directory.records.glob("*.json")):
         placement = path.stem.partition("@")[2]
         if (placement in some or placement == "all") and path.stat().st_size <= LARGEST:
-            with suppress(RecordError, OSError, KeyError):
-                data = read_json(path)
-                yield Record.from_json(data, nonce=data["nonce"])
+            with suppress(OSError, ValueError):
+                yield read_record(path)
 
 
 def _failure(directory: RunDirectory, v: Mapping[str, Any]) -> dict[str, Any]:

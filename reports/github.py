@@ -109,15 +109,20 @@ def _row(criterion: Mapping[str, Any]) -> str:
 
 def _text(text: str) -> str:
     """What came from nodes stays text: no HTML, no Markdown, no second line or cell."""
-    line = " ".join(text.split())
+    line = " ".join(_whole(text).split())
     return "".join(f"&#{ord(c)};" if c in "&|*_`[]<>\\#~!" else c for c in line)
+
+
+def _whole(text: str) -> str:
+    """Half a character (bytes that were no UTF-8) cannot be written, and must not cost the rest."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _command(level: str, title: str, text: str) -> str:
     """A workflow command; a line end or `::` in it would begin another."""
 
     def plain(value: str, more: Mapping[str, str]) -> str:
-        value = value.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+        value = _whole(value).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
         for character, escaped in more.items():
             value = value.replace(character, escaped)
         return value

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from markupsafe import Markup
 
-from fixtures.outcome import RunVerdict, Verdict
+from fixtures.outcome import Verdict
 from fixtures.records import RecordError, RunDirectory, read_json, read_lines
 from reports import banner, certificate, export, figures, rows, tables
 
@@ -75,15 +75,14 @@ class Page:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_acceptance_concluded(
-        self, session: pytest.Session, directory: RunDirectory, verdict: RunVerdict
+        self, session: pytest.Session, directory: RunDirectory, verdict: Mapping[str, Any]
     ) -> None:
         """verdict.json is of this session: the page may say it, and results.csv is made of it."""
         self._concluded = True
-        said = read_json(directory.verdict)
-        self._verdict = said
-        self._write("results.csv", lambda: export.write_results(directory, said))
-        if "replay" not in said:
-            self._write(certificate.NAME, lambda: certificate.write(directory, said))
+        self._verdict = verdict
+        self._write("results.csv", lambda: export.write_results(directory, verdict))
+        if "replay" not in verdict:
+            self._write(certificate.NAME, lambda: certificate.write(directory, verdict))
 
     def _write(self, name: str, write: Callable[[], object]) -> None:
         """The verdict stands without its spreadsheet, so the session goes on and says so."""
@@ -186,19 +185,19 @@ class Page:
         tests: dict[str, list[dict[str, Any]]] = report.data["tests"]
         have = {rows.test_id(nodeid) for nodeid, found in tests.items() if found}
         place = {}
-        summed: dict[str, list[Verdict]] = {}
+        summed: dict[rows.Sum, list[Verdict]] = {}
         for index, data in enumerate(criteria):
             name = f"{data['criterion']}-{data['subject']}"
             place[name] = index
             if name in have:
                 continue
             verdict = Verdict.from_json(data)
-            if rows.one_of_many(verdict, many=self._many):
-                summed.setdefault(verdict.subject, []).append(verdict)
+            if (sum_ := rows.sum_of(verdict, many=self._many)) is not None:
+                summed.setdefault(sum_, []).append(verdict)
             else:
                 self._add_row(report, f"[{name}]", verdict)
-        for subject, passed in summed.items():
-            self._add_sum(report, subject, passed)
+        for sum_, found in summed.items():
+            self._add_sum(report, sum_, found)
 
         def rank(nodeid: str) -> tuple[int, int]:
             worst = min((rows.RANK.get(row["result"], 1) for row in tests[nodeid]), default=9)
@@ -224,13 +223,14 @@ class Page:
         test = SimpleNamespace(nodeid=nodeid, when="call", outcome=result.lower(), sections=[])
         report.add_test(data, test, result, [told])
 
-    def _add_sum(self, report: Any, subject: str, passed: list[Verdict]) -> None:
-        """All that passed on a node of a large fleet; each of them is in results.csv."""
-        made = rows.cells_of_sum(subject, passed)
-        data = {"extras": [], "result": "Passed", "resultsTableRow": made, **rows.sort_keys(made)}
-        nodeid = f"[{subject}]"
-        test = SimpleNamespace(nodeid=nodeid, when="call", outcome="passed", sections=[])
-        report.add_test(data, test, "Passed", [rows.details_of_sum(passed)])
+    def _add_sum(self, report: Any, sum_: rows.Sum, found: list[Verdict]) -> None:
+        """Several verdicts on a node of a large fleet; each of them is in results.csv."""
+        result = "Error" if sum_[1] else "Passed"
+        made = rows.cells_of_sum(sum_, found)
+        data = {"extras": [], "result": result, "resultsTableRow": made, **rows.sort_keys(made)}
+        nodeid = f"[{' '.join(sum_)}]"
+        test = SimpleNamespace(nodeid=nodeid, when="call", outcome=result.lower(), sections=[])
+        report.add_test(data, test, result, [rows.details_of_sum(found)])
 
     def _attempts_before(self, verdict: Verdict) -> list[dict[str, Any]]:
         lines = self._earlier.get((verdict.criterion, verdict.subject), [])

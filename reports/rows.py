@@ -100,41 +100,60 @@ def cells_without_verdict(nodeid: str, said: str, result: str) -> list[str]:
 
 
 MANY = 3000
-"""Above so many verdicts (20 nodes and more) what passed is summed up a node: with a row for each
-of the 19 141 of 128 nodes a browser takes more than a minute to open the page."""
+"""Above so many verdicts (20 nodes and more) a row stands for all of a node that passed, and one
+for all that was not measured there for the same reason: with a row for each of the 19 141 of 128
+nodes a browser takes more than a minute to open the page. What failed has a row for each."""
+
+Sum = tuple[str, str]
+"""The subject of a row that stands for several verdicts, and why they were not measured, if so."""
 
 
-def one_of_many(verdict: Verdict, *, many: bool) -> bool:
-    """Whether a verdict gets no row of its own: there are many, and it is good on one node."""
-    good = verdict.outcome in (Outcome.PASS, Outcome.NOT_APPLICABLE)
-    return many and good and verdict.devices.get("planned", 0) <= 16
+def sum_of(verdict: Verdict, *, many: bool) -> Sum | None:
+    """The row that a verdict is summed up in; None where it has one of its own."""
+    alone = verdict.outcome in (Outcome.FAIL, Outcome.WAIVED)
+    if not many or alone or verdict.devices.get("planned", 0) > 16:
+        return None
+    lost = verdict.outcome is Outcome.NOT_MEASURED
+    return verdict.subject, verdict.reason or "no reason given" if lost else ""
 
 
-def cells_of_sum(subject: str, passed: Sequence[Verdict]) -> list[str]:
-    """The cells of one row for everything that passed on a node."""
-    real = [v for v in passed if v.outcome is Outcome.PASS]
-    closest = min(
-        (v for v in real if v.margin is not None), key=lambda v: v.margin or 0.0, default=None
-    )
-    said = Markup("<b>{} passed</b>").format(len(real))
-    if len(passed) > len(real):
-        said += Markup("<span class=why>{} not applicable</span>").format(len(passed) - len(real))
+def cells_of_sum(sum_: Sum, found: Sequence[Verdict]) -> list[str]:
+    """The cells of one row for everything that passed on a node, or was not measured there."""
+    subject, reason = sum_
+    if reason:
+        said = Markup("<b>{} not measured</b><span class=why>{}</span>").format(
+            len(found), one_line(reason)
+        )
+        outcome, result, closest = Outcome.NOT_MEASURED, "Error", None
+    else:
+        real = [v for v in found if v.outcome is Outcome.PASS]
+        outcome, result = Outcome.PASS, "Passed"
+        closest = min(
+            (v for v in real if v.margin is not None), key=lambda v: v.margin or 0.0, default=None
+        )
+        said = Markup("<b>{} passed</b>").format(len(real))
+        if len(found) > len(real):
+            said += Markup("<span class=why>{} not applicable</span>").format(
+                len(found) - len(real)
+            )
     return [
-        _outcome_cell(Outcome.PASS),
-        _cell(
-            "criterion", _pair("all others", (closest and f"closest: {closest.criterion}") or "")
-        ),
+        _outcome_cell(outcome),
+        _cell("criterion", _pair("several", (closest and f"closest: {closest.criterion}") or "")),
         _cell("where", _pair(subject, ""), at=("", subject)),
         _cell("measured", said),
         _cell("limit", _NOTHING),
         _cell("margin", _margin(closest) if closest else _NOTHING),
-        _result_cell("Passed"),
+        _result_cell(result),
     ]
 
 
-def details_of_sum(passed: Sequence[Verdict]) -> str:
-    names = ", ".join(v.criterion for v in passed if v.outcome is Outcome.PASS)
-    return str(Markup('<div class="why-row">{}</div>').format(names))
+def details_of_sum(found: Sequence[Verdict]) -> str:
+    """What was not measured, by name, and what to do; of what passed, where each of it stands."""
+    lost = [v for v in found if v.outcome is Outcome.NOT_MEASURED]
+    steps = dict.fromkeys(v.next_step for v in lost if v.next_step)
+    names = ", ".join(v.criterion for v in lost) or "Each of them stands in results.csv."
+    text = one_line("; ".join([names, *(f"next: {step}" for step in steps)]))
+    return str(Markup('<div class="why-row">{}</div>').format(text))
 
 
 def test_id(nodeid: str) -> str:
@@ -239,7 +258,7 @@ def _evidence(verdict: Verdict) -> Markup:
         # Relative on purpose: the run directory travels as a whole.
         parts.append(
             Markup('<a href="records/{}">records/{}</a>').format(
-                quote(verdict.record, safe=""), one_line(verdict.record)
+                quote(verdict.record, safe="", errors="replace"), one_line(verdict.record)
             )
         )
     return Markup(", ").join(parts)

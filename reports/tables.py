@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+from fixtures.reading import read_record
 from fixtures.records import (
     RankResult,
     Record,
@@ -83,9 +84,8 @@ def records_of(run: RunDirectory) -> list[Record]:
 
 def _assembled(run: RunDirectory) -> Iterator[Record]:
     for path in sorted(run.records.glob("*.json")):
-        with suppress(RecordError, OSError, KeyError):
-            data = read_json(path)
-            yield Record.from_json(data, nonce=data["nonce"])
+        with suppress(OSError, ValueError):
+            yield read_record(path)
 
 
 def _by_hand(run: RunDirectory, about: Mapping[str, Any]) -> Iterator[Record]:

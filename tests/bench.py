@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
             collection(),
             *sandbox(options.nodes, options.gpus, accounting=options.accounting),
             *healthy_run(options.nodes, options.gpus, accounting=options.accounting),
-            *(Figure(*found) for found in bench_fleet.fleet(options.fleet, 8)),
+            *(Figure(*f) for f in bench_fleet.figures(options.fleet, 8, bench_fleet.SHOWN)),
         ]
     except SandboxError as error:
         print(error, file=sys.stderr)

@@ -13,7 +13,15 @@ from fixtures import earlier
 from fixtures import evidence as evidence_module
 from fixtures.evidence import Evidence, judge_item, siblings_of
 from fixtures.outcome import Outcome, Verdict
-from fixtures.records import Record, RecordError, RunDirectory, append_line, assemble, read_lines
+from fixtures.records import (
+    Record,
+    RecordError,
+    RunDirectory,
+    append_line,
+    assemble,
+    json_lines,
+    read_lines,
+)
 from fixtures.thresholds import Thresholds
 from tests.selftests import support
 from tests.selftests.support import NONCE, bf16, line, node_record, rank, record, result_line
@@ -341,3 +349,19 @@ def test_a_line_behind_a_torn_one_is_a_line_of_its_own(tmp_path):
     path.write_bytes(b'{"n": 1}\n{"n": 2, "to')
     append_line(path, {"n": 3})
     assert [line["n"] for line in read_lines(path)] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [{"a": []}, {"a": [1, {"b": None}], "c": {"d": [2]}, "e\n": "\udcff"}, {"x": [[], "y"]}],
+)
+def test_a_line_for_each_key_and_element_is_the_same_json(data):
+    text = "".join(json_lines(data))
+    assert json.loads(text) == data
+    lists = [value for value in data.values() if isinstance(value, list) and value]
+    assert text.count("\n") == 2 + len(data) + sum(len(found) + 1 for found in lists)
+
+
+def test_a_number_that_is_none_gets_into_no_file():
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        list(json_lines({"a": [float("nan")]}))

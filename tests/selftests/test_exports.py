@@ -180,6 +180,27 @@ def test_prometheus_reads_it(run, capsys):
     assert names == sorted(names, key=lambda n: lines.index(f"# TYPE {n} gauge"))
 
 
+def test_parquet_holds_every_verdict_with_its_types(run, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet", reason="no pyarrow: not in the extra dev?")
+    out = tmp_path / "verdicts.parquet"
+    assert command.main(["export", str(run), "--parquet", "--out", str(out)]) == 0
+    table = parquet.read_table(out)
+    rows = table.to_pylist()
+    said = json.loads((run / "verdict.json").read_text())["criteria"]
+    assert [row["criterion"] for row in rows] == [v["criterion"] for v in said]
+    assert [row["margin"] for row in rows] == [v["margin"] for v in said]
+    assert str(table.schema.field("margin").type) == "double"
+    # A column has one type, and this one holds states as well.
+    texts = [None if v["value"] is None else str(v["value"]) for v in said]
+    assert [row["value"] for row in rows] == texts
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+
+
+def test_parquet_is_not_for_a_terminal(run, capsys):
+    assert command.main(["export", str(run), "--parquet"]) == 4
+    assert capsys.readouterr().err == "reports: --parquet is binary: give --out FILE\n"
+
+
 def test_parquet_without_pyarrow_is_one_line(run, monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert command.main(["export", str(run), "--parquet", "--out", str(tmp_path / "x")]) == 4

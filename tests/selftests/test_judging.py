@@ -21,13 +21,13 @@ pytestmark = pytest.mark.cpu
 def bench(root):
     run = read_json(root / "run.json")
     limits = replace(thresholds.load(support.SHIPPED), cluster=Contract(**run["contract"]))
-    evidence = Evidence(RunDirectory(root), run["nonce"], lean=True)
+    evidence = Evidence(RunDirectory(root), run["nonce"]).for_many()
     people = Population.from_json(run["population"])
     return judging.Bench(evidence, limits, people), plan.planned_list(limits, people)
 
 
 def one_by_one(bench, items):
-    whole = replace(bench.evidence, lean=False, _records={}, _sizes={})
+    whole = Evidence(bench.evidence.directory, bench.evidence.nonce)
     found = {}
     for item in items:
         record = None
@@ -50,11 +50,13 @@ def test_all_at_once_gives_what_one_by_one_gives(variant, tmp_path):
     )
 
 
-def test_several_processes_give_what_one_gives(tmp_path, monkeypatch):
+@pytest.mark.parametrize("large", [0, 20_000, 8_000_000])
+def test_several_processes_give_what_one_gives(tmp_path, monkeypatch, large):
     derive_runs.derive(support.DATA / "h200-2x2", tmp_path / "run", "slow-gpu")
     made, items = bench(tmp_path / "run")
     alone = judging.judge_many(made, items, [i.key for i in items])
     monkeypatch.setattr(judging, "ALONE", 0)
+    monkeypatch.setattr(judging, "LARGE", large)
     monkeypatch.setattr(judging.os, "sched_getaffinity", lambda _: {0, 1})
     together = judging.judge_many(made, items, [i.key for i in items])
     assert together == alone
@@ -91,8 +93,7 @@ def test_a_number_that_is_none_is_refused_however_fast_it_is_read(number, tmp_pa
     assert found["kind"] == "unusable record"
 
 
-def test_records_do_not_pile_up_in_memory(monkeypatch):
-    monkeypatch.setattr("fixtures.evidence.HELD_BYTES", 1)
+def test_records_do_not_pile_up_in_memory():
     made, _ = bench(support.DATA / "sandbox-2x2-cpu")
     for node in ("worker0", "worker1"):
         made.evidence.get("gemm", node)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import shutil
 from pathlib import Path
 
 import pytest
 
+from fixtures import thresholds
 from reports import __main__ as command
+from tests.selftests import support
 
 pytestmark = pytest.mark.cpu
 
@@ -119,3 +123,29 @@ def test_a_replay_that_says_nothing_is_no_verdict(run, monkeypatch, capsys):
     monkeypatch.setattr(command.subprocess, "run", lambda *_, **__: silent)
     assert command.main(["render", str(run)]) == command.BROKEN
     assert "collected 0 items" in capsys.readouterr().err
+
+
+def test_the_report_of_a_run_that_was_killed_says_how_much_of_it_was_judged(tmp_path, capsys):
+    root = Path(shutil.copytree(support.DATA / "sandbox-2x2-cpu", tmp_path / "run"))
+    run = json.loads((root / "run.json").read_text())
+    run["thresholds"]["sha256"] = thresholds.load(support.SHIPPED).sha256
+    run.pop("ended", None)  # it never came so far
+    (root / "run.json").write_text(json.dumps(run))
+    (root / "verdict.json").unlink(missing_ok=True)
+    for path in (root / "records").glob("training_*"):
+        path.unlink()
+
+    assert command.main(["render", str(root)]) == 2
+    verdict = json.loads((root / "verdict.json").read_text())
+    counts = verdict["counts"]
+    judged = f"{counts['planned'] - counts['not_measured']} of {counts['planned']}"
+    assert 0 < counts["not_measured"] < counts["planned"]
+    assert f"INCOMPLETE: {judged} judged" in capsys.readouterr().out
+    report = re.sub(r"<script.*?</script>", "", (root / "report.html").read_text(), flags=re.DOTALL)
+    shown = " ".join(re.sub(r"<[^>]*>", " ", report).split())
+    assert "GPU cluster acceptance: INCOMPLETE" in report
+    assert "the run was killed in its middle" in shown
+    assert f"{judged} judged; {counts['not_measured']} not measured" in shown
+    certificate = (root / "certificate.html").read_text()
+    assert "NOT ACCEPTED: INCOMPLETE" in certificate
+    assert f"{judged} verdicts were reached" in " ".join(certificate.split())

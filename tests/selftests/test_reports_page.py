@@ -1,14 +1,14 @@
-"""The page that pytest-html writes for a run, and what a browser makes of it."""
+"""The page that pytest-html writes for a run; test_browser.py looks at it as a reader does."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import textwrap
+from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -21,7 +21,6 @@ pytestmark = pytest.mark.cpu
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 HOSTILE = "<img src=x onerror=document.title=1>"
-CHROMIUM = shutil.which("chromium")
 
 CONFTEST = """
     import json
@@ -30,7 +29,7 @@ CONFTEST = """
     import pytest
     from fixtures import hookspecs
     from fixtures.records import RunDirectory
-    from fixtures.outcome import Outcome, RunVerdict, Verdict
+    from fixtures.outcome import Outcome, Verdict
 
     pytest_plugins = ["reports.plugin"]
     RUN = RunDirectory(Path(__file__).parent / "run")
@@ -82,10 +81,8 @@ CONFTEST = """
         if hasattr(session.config, "workerinput") or SAID["killed"]:
             return
         RUN.verdict.write_text(json.dumps(SAID["verdict"]))
-        names = ("verdict", "exit_status", "reasons", "counts")
-        last = RunVerdict(**{name: SAID["verdict"][name] for name in names})
         session.config.hook.pytest_acceptance_concluded(
-            session=session, directory=RUN, verdict=last
+            session=session, directory=RUN, verdict=SAID["verdict"]
         )
 """
 
@@ -143,7 +140,13 @@ PLAN = [
 NEVER = ("gemm.bf16", "worker2")
 
 
-def session(root: Path, *options: str, plan: list[Verdict] = PLAN, killed: bool = False):
+def session(
+    root: Path,
+    *options: str,
+    plan: list[Verdict] = PLAN,
+    killed: bool = False,
+    nodes: Sequence[str] = ("worker0", "worker1", HOSTILE),
+) -> Path:
     """A pytest session in a process of its own that judges `plan`; report.html of its run."""
     (root / "run").mkdir()
     last = conclude(
@@ -153,7 +156,7 @@ def session(root: Path, *options: str, plan: list[Verdict] = PLAN, killed: bool 
     verdict = {
         **vars(last), "schema": 1, "run_id": "20261120-141500-3fa2",
         "scope": {"tier": "standard", "whole": True, "origin": "cluster",
-                  "nodes": ["worker0", "worker1", HOSTILE]},
+                  "nodes": list(nodes)},
         "criteria": [v.to_json() for v in plan],
     }  # fmt: skip
     ran = [v for v in plan if (v.criterion, v.subject) != NEVER]
@@ -239,113 +242,6 @@ def test_a_session_without_a_verdict_is_incomplete(tmp_path):
     text = session(tmp_path, plan=all_passed, killed=True).read_text()
     assert "GPU cluster acceptance: INCOMPLETE" in text
     assert "the run ended without a verdict" in text
-
-
-# --- in a browser
-
-
-def browse(page: Path, profile: Path, *options: str) -> str:
-    assert CHROMIUM is not None
-    done = subprocess.run(
-        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
-         "--no-first-run", "--disable-background-networking", "--disable-component-update",
-         "--disable-sync", f"--user-data-dir={profile}", *options, page.as_uri()],
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    return done.stdout
-
-
-class Dom(HTMLParser):
-    """What a browser made of the page: elements, and the text of each row and of the banner."""
-
-    def __init__(self, dom: str) -> None:
-        super().__init__()
-        self.images: list[dict] = []
-        self.loads: list[str] = []
-        self.rows: list[str] = []
-        self.banner = ""
-        self._in_banner = self._in_row = self._in_template = False
-        self.feed(dom)
-
-    def handle_starttag(self, tag, attrs):
-        given = dict(attrs)
-        self._in_template |= tag == "template"
-        if tag == "img":
-            self.images.append(given)
-        if tag in ("script", "link", "iframe") and ("src" in given or "href" in given):
-            self.loads.append(tag)
-        if tag == "section" and "banner" in (given.get("class") or ""):
-            self._in_banner = True
-        own = "results-table-row" in (given.get("class") or "")
-        if tag == "tbody" and own and not self._in_template:
-            self._in_row = True
-            self.rows.append("")
-
-    def handle_endtag(self, tag):
-        self._in_template &= tag != "template"
-        self._in_banner &= tag != "section"
-        self._in_row &= tag != "tbody"
-
-    def handle_data(self, data):
-        if self._in_banner:
-            self.banner += data
-        if self._in_row:
-            self.rows[-1] += data
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
-def test_in_a_browser_the_page_shows_verdict_failures_first_and_no_foreign_markup(tmp_path):
-    page = session(tmp_path)
-    dom = Dom(browse(page, tmp_path / "profile", "--dump-dom"))
-    assert "REJECTED" in dom.banner
-    assert "1 of 7 criteria failed" in dom.banner
-    assert len(dom.rows) == len(PLAN)
-    assert dom.rows[0].strip().startswith("FAIL")
-    assert "541 TFLOPS" in dom.rows[0]
-    assert HOSTILE in dom.rows[0]
-    # pytest-html's own template brings images with no or an empty source; data brings none.
-    assert all(not given.get("src") and "onerror" not in given for given in dom.images)
-    assert dom.loads == []
-
-
-CLICK = """<script>
-addEventListener("load", function () {
-  document.querySelector('#coverage button[data-node="worker1"]').click();
-});
-</script></body>"""
-
-
-def shown(dom: str) -> list[str]:
-    """Text of the table's rows that are not hidden."""
-    dom = re.sub(r"<template.*?</template>", "", dom, flags=re.DOTALL)
-    bodies = re.findall(r'<tbody class="results-table-row[^>]*>.*?</tbody>', dom, re.DOTALL)
-    seen = [b for b in bodies if not re.match(r"<tbody[^>]*\shidden", b)]
-    return [re.sub(r"<[^>]*>", " ", b) for b in seen]
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
-def test_in_a_browser_a_click_on_the_matrix_leaves_the_rows_of_that_node(tmp_path):
-    page = session(tmp_path)
-    page.write_text(page.read_text().replace("</body>", CLICK))
-    dom = browse(page, tmp_path / "profile", "--dump-dom", "--virtual-time-budget=2000")
-    rows = shown(dom)
-    assert len(rows) == 2
-    assert all("worker1" in row for row in rows)
-    assert "<b>Compute of worker1</b>" in dom
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
-def test_in_a_browser_nothing_is_asked_of_the_network_and_a_print_holds_the_verdict(tmp_path):
-    page = session(tmp_path)
-    log, printed = tmp_path / "net.json", tmp_path / "page.pdf"
-    browse(page, tmp_path / "profile", f"--log-net-log={log}", f"--print-to-pdf={printed}")
-    assert printed.read_bytes().startswith(b"%PDF")
-    asked = set(re.findall(r'"url":"(https?://[^"]*)"', log.read_text()))
-    # Chromium itself may look for updates; the page's own requests carry its origin.
-    assert [url for url in asked if "initiator" in url or "pypi" in url] == []
-    text = page.read_text()
-    assert not re.findall(r'<(?:link|script|img|iframe)[^>]*\s(?:src|href)="[^"#]', text)
-    assert "@media print" in text
 
 
 def test_what_a_reader_needs_stands_there_without_a_script(tmp_path):
