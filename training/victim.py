@@ -60,8 +60,9 @@ def run(ranks: Ranks, metrics: list[str], *, way: str) -> Result:
         return _resumed(ranks, team)
     lock = _locked(ranks)
     training, held = _begin(ranks, team, way)
+    due = SAVE_EVERY + 1 if way.startswith("storage") else BEGUN
     while True:
-        if training.step == BEGUN and ranks.rank == ranks.world_size - 1:
+        if training.step == due and ranks.rank == ranks.world_size - 1:
             ranks.say({"event": "fault", "way": way, "step": training.step})
             _fail(ranks, way, held)
         training.run(1)
