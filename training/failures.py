@@ -17,6 +17,7 @@ from typing import Any
 from fixtures.records import Measurement, Result, Scalar, read_lines
 from fixtures.workloads import devices
 from fixtures.workloads.ranks import Ranks, Small, Workload
+from training import whole
 from training.victim import CHECKPOINTS, LOCK, gpu_memory, shared_memory
 
 WORKLOAD = Workload(
@@ -178,13 +179,11 @@ def _is_locked(path: Path) -> bool:
 
 def _kept(folder: Path, lines: list[dict[str, Any]], at: dict[str, Scalar]) -> Measurement:
     """Whether the last checkpoint that was whole before the fault still is, and is taken."""
-    from training import checkpoint
-
     steps = [int(n["step"]) for n in lines if n.get("event") == "saved"]
     if not steps:
         notes = ["no checkpoint was whole before the fault"]
         return Measurement(metric="kept", unit="state", at=at, notes=notes)
-    chosen = checkpoint.newest(folder / CHECKPOINTS)
+    chosen = whole.newest(folder / CHECKPOINTS)
     step = int(chosen.name.removeprefix("step-")) if chosen else None
     # The next one may have become whole just before its line was written.
     good = step is not None and step >= max(steps)

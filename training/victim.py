@@ -53,6 +53,8 @@ def run(ranks: Ranks, metrics: list[str], *, way: str) -> Result:
     """Train until the job fails in this way; only the one that is resumed comes to an end."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _note_place(ranks)
+    import torch
+
     from training.strategies import together
 
     team = together(ranks)
@@ -66,6 +68,8 @@ def run(ranks: Ranks, metrics: list[str], *, way: str) -> Result:
             ranks.say({"event": "fault", "way": way, "step": training.step})
             _fail(ranks, way, held)
         training.run(1)
+        if ranks.on_gpu:
+            torch.cuda.synchronize()  # the host runs ahead of a GPU that waits for another
         ranks.allow(STEP_S)
         if way.startswith("storage") and training.step % SAVE_EVERY == 0:
             _save(ranks, training)

@@ -242,9 +242,9 @@ def one_unit_is_not_reduced() -> Iterator[None]:
 @contextlib.contextmanager
 def torn_is_taken() -> Iterator[None]:
     """Nobody looks whether the files of a checkpoint are whole."""
-    from training import checkpoint
+    from training import whole
 
-    with mock.patch.object(checkpoint, "wrong", return_value=None):
+    with mock.patch.object(whole, "wrong", return_value=None):
         yield
 
 
