@@ -68,7 +68,7 @@ def drill(sandbox: Sandbox, fault: Fault, into: Path, *, area: bool) -> Line:
     except Exception as error:  # one drill that breaks must not hide the others
         return Line(**about, expected=expected, named=f"broken: {error}"[:200], others="", ok=False)
     named = " ".join((*found.named, *(found.devices if fault.device else ())))
-    ok = found.named == (fault.culprit,) and not found.others
+    ok = found.named == tuple(fault.culprit.split()) and not found.others
     ok = ok and (not fault.device or fault.device in found.devices)
     also = [f"({key})" for key in fault.also]
     others = ", ".join([*found.others, *also]) or "none"
