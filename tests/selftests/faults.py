@@ -61,7 +61,7 @@ def drill(sandbox: Sandbox, fault: Any, into: Path, *, whole: bool = False) -> O
         arguments = [*more] if isinstance(more, (list, tuple)) else []
         run = support.run_pytest(
             "-m", "multinode", "-q", *selected, "--cluster", "slurm", f"--run-dir={into}",
-            *arguments, **sandbox.env,
+            *arguments, timeout_s=600 if destructive or whole else 180, **sandbox.env,
         )  # fmt: skip
     verdict = into / "verdict.json"
     assert verdict.exists(), run.stdout + run.stderr

@@ -50,6 +50,8 @@ setsid sh -c '
   echo $$ >>{pids}
   exec sleep 900
 ' </dev/null >/dev/null 2>&1 &
+# What the prolog leaves in the control group is killed with its end.
+for k in $(seq 100); do grep -qx $! {pids} && break; sleep 0.05; done
 """
 
 
@@ -142,7 +144,7 @@ def freeze_the_other(sandbox: Sandbox, job: str, folder: Path) -> None:
 
 def reap(sandbox: Sandbox, job: str, folder: Path) -> None:
     """A site that cancels what it takes for idle."""
-    run([sandbox.tools["scancel"], job], env=sandbox.environ)
+    run(["scancel", job], env=sandbox.environ)
 
 
 def _fault(key: str, name: str, where: str, culprit: str, inject: Inject, says: str = "") -> Fault:
