@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import mmap
 import os
 import resource
 import shutil
@@ -37,6 +38,8 @@ WORKLOAD = Workload(
 
 STEP_S = 12.0
 """A step of a few milliseconds that has taken so long hangs: the node's watchdog says so."""
+MEMORY_S = 40.0
+"""Taking all of the memory may take a rank of a large node longer than that."""
 PACE_S = 0.05
 """Between two steps: a victim that waits for its end leaves the cores to others."""
 BEGUN = 4
@@ -70,7 +73,7 @@ def run(ranks: Ranks, metrics: list[str], *, way: str) -> Result:
         training.run(1)
         if ranks.on_gpu:
             torch.cuda.synchronize()  # the host runs ahead of a GPU that waits for another
-        ranks.allow(STEP_S)
+        ranks.allow(MEMORY_S if way.endswith("memory") else STEP_S)
         if way.startswith("storage") and training.step % SAVE_EVERY == 0:
             _save(ranks, training)
         time.sleep(PACE_S)
@@ -177,9 +180,11 @@ def _fail(ranks: Ranks, way: str, held: Any) -> None:
 
 
 def _take_memory() -> None:
+    """All of the job's, page by page."""
     taken = []
     while True:
-        taken.append(bytearray(os.urandom(1) * (64 << 20)))
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
+        taken.append(mmap.mmap(-1, 64 << 20, flags=flags))
 
 
 def _take_gpu_memory(ranks: Ranks) -> None:
