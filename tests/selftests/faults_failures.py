@@ -137,6 +137,17 @@ def purge(sandbox: Sandbox, job: str, folder: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
+@contextmanager
+def purged_and_lost(sandbox: Sandbox) -> Iterator[None]:
+    """The same, while the suite takes a node away and brings it back."""
+    try:
+        with at_the_fault(purge)(sandbox):
+            yield
+    finally:
+        # The suite's own process has started the node again.
+        sandbox.state = Sandbox.attach(sandbox.id, state_dir=sandbox.state.home.parent).state
+
+
 def freeze_the_other(sandbox: Sandbox, job: str, folder: Path) -> None:
     """A second rank, on another node, stands still as well."""
     sandbox.freeze(OTHER, rank=0, job=int(job))
@@ -201,6 +212,6 @@ FAULTS = [
         for way in STORAGE
     ),
     _fault("failures.node.lost", "checkpoints purged", "files of the job deleted", OTHER,
-           at_the_fault(purge), says="never back where it was"),
+           purged_and_lost, says="never back where it was"),
 ]  # fmt: skip
 """In a sandbox of two nodes with two GPUs."""
