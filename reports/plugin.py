@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from fixtures.outcome import Verdict
 from fixtures.records import RecordError, RunDirectory, read_json, read_lines
-from reports import banner, certificate, export, figures, rows, tables
+from reports import banner, certificate, drills, export, figures, rows, tables
 
 TITLE = "GPU cluster acceptance"
 
@@ -54,6 +54,8 @@ class Page:
     def pytest_acceptance_started(self, session: pytest.Session, directory: RunDirectory) -> None:
         """Have report.html and junit.xml written into the run directory."""
         self._directory = directory
+        if given := self._config.getoption("drills"):
+            directory.drills.write_bytes(given.read_bytes())
         for name in ("report.html", "junit.xml", "results.csv", certificate.NAME):
             # Those of the session that is resumed would outlive a killed one, and contradict it.
             (directory.root / name).unlink(missing_ok=True)
@@ -61,7 +63,7 @@ class Page:
         with suppress(OSError, RecordError):
             self._many = read_json(directory.run_json).get("planned", 0) > rows.MANY
         option = self._config.option
-        given = {name: getattr(option, name, None) for name in ("htmlpath", "xmlpath")}
+        paths = {name: getattr(option, name, None) for name in ("htmlpath", "xmlpath")}
         contained = getattr(option, "self_contained_html", False)
         option.htmlpath = str(directory.root / "report.html")
         option.xmlpath = str(directory.root / "junit.xml")
@@ -71,7 +73,7 @@ class Page:
             _start_late("junitxml", session)
         finally:
             option.self_contained_html = contained
-            vars(option).update(given)
+            vars(option).update(paths)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_acceptance_concluded(
@@ -149,6 +151,7 @@ class Page:
         if verdict["criteria"]:
             prefix.append(self._figures(self._directory, verdict, run))
         postfix.append(banner.remarks(verdict))
+        postfix.append(drills.section(self._directory))
         for report in self._reports:
             report.title = f"{TITLE}: {verdict['verdict']}"
             report.set_data("environment", banner.environment(run, _versions()))

@@ -4,7 +4,10 @@ python -m tests.drills [--area] [--only TEXT] [--json FILE]
 
 Each fault goes in below the workload of a real Slurm on this machine, then pytest runs the whole
 suite (with --area the tests of the fault's own area), and its verdict.json is held against what
-must be red. The exit status is 0 where every fault was named and nothing else was red.
+must be red. Then come the faults below a training of two ranks, and, for criteria under which
+nothing can be broken here, those planted in a record: marked so. The table is written as JSON;
+`pytest --drills FILE` shows it in the report. The exit status is 0 where every fault was named and
+nothing else was red.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ import argparse
 import importlib
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +26,16 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from fixtures.records import write_json
+from fixtures import thresholds
+from fixtures.records import SCHEMA, write_json
+from fixtures.run import commit
 from fixtures.sandbox import Sandbox, SandboxError
-from tests.selftests import faults
+from tests.selftests import faults, planted, training_faults
 from tests.selftests.faults import Fault
+from tests.selftests.support import CHECKOUT, SHIPPED
 
 FOLDER = Path(faults.__file__).parent
+TABLE = CHECKOUT / "reports" / "runs" / "drills.json"
 SHAPE: Mapping[str, Any] = {"nodes": 2, "gpus": 2}
 SHAPES: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("faults_hardware", "DRIFT_FAULTS"): {"nodes": 3, "gpus": 1},
@@ -35,6 +43,7 @@ SHAPES: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("faults_scheduler", "GRES_FAULTS"): {"nodes": 2, "gpus": 2, "withheld": {"worker1": 1}},
 }
 """The sandboxes of the lists that need another one than SHAPE."""
+BELOW_TRAINING = "below a training of two ranks"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +53,16 @@ class Line:
     criterion: str
     fault: str
     where: str
-    expected: str
+    culprit: str
+    """Who must be named."""
+    found: bool
+    """Whether the criterion was red at all."""
     named: str
     others: str
-    ok: bool
+    """What else was red; in brackets what the same fault is bound to break as well."""
+    seconds: float
+    right: bool
+    planted: bool = False
 
 
 def lists() -> Iterator[tuple[Mapping[str, Any], list[Fault]]]:
@@ -59,31 +74,100 @@ def lists() -> Iterator[tuple[Mapping[str, Any], list[Fault]]]:
                 yield SHAPES.get((path.stem, name), SHAPE), rows
 
 
+def in_the_table() -> dict[str, str]:
+    """Every criterion, and where its fault goes in: in a record only where nowhere else."""
+    criteria = thresholds.load(SHIPPED).criteria
+    found = {k: planted.WHERE for k, c in criteria.items() if not planted.never_judged(c)}
+    for keys in training_faults.RED.values():
+        found |= dict.fromkeys(keys, BELOW_TRAINING)
+    for _, rows in lists():
+        for fault in rows:
+            found |= dict.fromkeys(fault.also, fault.where)
+    for _, rows in lists():
+        found |= {fault.criterion: fault.where for fault in rows}
+    return found
+
+
 def drill(sandbox: Sandbox, fault: Fault, into: Path, *, area: bool) -> Line:
     """One fault put in, and what became of it."""
     expected = " ".join(filter(None, (fault.culprit, fault.device)))
     about = {"criterion": fault.criterion, "fault": fault.name, "where": fault.where}
+    began = time.monotonic()
     try:
         found = faults.drill(sandbox, fault, into, whole=not area)
     except Exception as error:  # one drill that breaks must not hide the others
-        return Line(**about, expected=expected, named=f"broken: {error}"[:200], others="", ok=False)
+        return Line(
+            **about, culprit=expected, found=False, named=f"broken: {error}"[:200], others="",
+            seconds=time.monotonic() - began, right=False,
+        )  # fmt: skip
     named = " ".join((*found.named, *(found.devices if fault.device else ())))
-    ok = found.named == (fault.culprit,) and not found.others
-    ok = ok and (not fault.device or fault.device in found.devices)
+    right = found.named == tuple(fault.culprit.split()) and not found.others
+    right = right and (not fault.device or fault.device in found.devices)
     also = [f"({key})" for key in fault.also]
-    others = ", ".join([*found.others, *also]) or "none"
-    return Line(**about, expected=expected, named=named or "nobody", others=others, ok=ok)
+    return Line(
+        **about, culprit=expected, found=bool(found.named), named=named or "nobody",
+        others=", ".join([*found.others, *also]) or "none", seconds=time.monotonic() - began,
+        right=right,
+    )  # fmt: skip
+
+
+def below_training(folder: Path, names: Iterable[str]) -> Iterator[Line]:
+    """The faults of training_faults.py, in one torchrun, each judged by a replay."""
+    names = [name for name in training_faults.RED if name in set(names)]
+    if not names:
+        return
+    began = time.monotonic()
+    training_faults.start(folder, names)
+    each = (time.monotonic() - began) / len(names)
+    for name in names:
+        began = time.monotonic()
+        red = training_faults.red(folder / name, folder / f"{name}.replay")
+        must = training_faults.RED[name]
+        device = "gpu1" if name in training_faults.NAMED else ""
+        seconds = each + time.monotonic() - began
+        for key in sorted(must):
+            also = [f"({other})" for other in sorted(must - {key})]
+            yield Line(
+                criterion=key, fault=name.replace("_", " "), where=BELOW_TRAINING, culprit=device,
+                found=key in red, named=device and f"gpu{red.get(key)}", seconds=seconds,
+                others=", ".join([*sorted(set(red) - must), *also]) or "none",
+                right=set(red) == must and (not device or red[key] == 1),
+            )  # fmt: skip
+
+
+def in_records(keys: Iterable[str]) -> Iterator[Line]:
+    """Faults planted in records, for criteria that no other fault is about."""
+    for key in keys:
+        began = time.monotonic()
+        try:
+            found = planted.plant(key)
+        except LookupError as error:
+            yield Line(
+                criterion=key, fault="figure of a node made bad", where=planted.WHERE, culprit="",
+                found=False, named=f"broken: {error}", others="", seconds=0.0, right=False,
+                planted=True,
+            )  # fmt: skip
+            continue
+        yield Line(
+            criterion=key, fault="figure of a node made bad", where=found.where,
+            culprit=found.culprit, found=True, named=found.named, others="none",
+            seconds=time.monotonic() - began, right=found.right, planted=True,
+        )  # fmt: skip
 
 
 def show(lines: list[Line]) -> None:
-    """The table; in brackets what the same fault is bound to break as well."""
-    named = sum(one.ok for one in lines)
+    """The table, without what was planted, which is counted."""
+    named = sum(one.right for one in lines)
     table = Table(title=f"{named} of {len(lines)} faults named, and nothing else red")
-    for name in ("criterion", "fault", "where it went in", "expected", "named", "other red rows"):
+    columns = ("criterion", "fault", "where it went in", "expected", "named", "other red rows", "s")
+    for name in columns:
         table.add_column(name, overflow="fold")
     for one in lines:
-        row = (one.criterion, one.fault, one.where, one.expected, one.named, one.others)
-        table.add_row(*row, style=None if one.ok else "bold red")
+        if one.planted and one.right:
+            continue
+        row = (one.criterion, one.fault, one.where, one.culprit, one.named, one.others)
+        table.add_row(*row, f"{one.seconds:.0f}", style=None if one.right else "bold red")
+    table.caption = f"and {sum(one.planted and one.right for one in lines)} planted in records"
     Console(width=None if sys.stdout.isatty() else 180).print(table)
 
 
@@ -92,7 +176,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.drills", description=__doc__)
     parser.add_argument("--area", action="store_true", help="only the tests of a fault's own area")
     parser.add_argument("--only", default="", metavar="TEXT", help="faults and criteria with TEXT")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="the table also as JSON")
+    parser.add_argument(
+        "--json", type=Path, default=TABLE, metavar="FILE", help=f"the table (default: {TABLE})"
+    )
     options = parser.parse_args()
     if refusal := Sandbox.refusal():
         print(refusal, file=sys.stderr)
@@ -101,9 +187,20 @@ def main() -> int:
         (shape, [f for f in rows if options.only in f"{f.criterion} {f.name}"])
         for shape, rows in lists()
     ]
+    training = [
+        name
+        for name, keys in training_faults.RED.items()
+        if any(options.only in f"{key} {name}" for key in keys)
+    ]
+    in_record = [
+        key
+        for key, where in in_the_table().items()
+        if where == planted.WHERE and options.only in f"{key} planted"
+    ]
     lines: list[Line] = []
     with tempfile.TemporaryDirectory(prefix="acceptance-drills-") as folder, Progress() as progress:
-        task = progress.add_task("drills", total=sum(len(rows) for _, rows in chosen))
+        total = sum(len(rows) for _, rows in chosen) + bool(training) + bool(in_record)
+        task = progress.add_task("drills", total=total)
         for shape, rows in chosen:
             if not rows:
                 continue
@@ -113,10 +210,25 @@ def main() -> int:
                     into = Path(folder) / str(len(lines))
                     lines.append(drill(sandbox, fault, into, area=options.area))
                     progress.advance(task)
+        progress.update(task, description=BELOW_TRAINING)
+        lines += below_training(Path(folder) / "training", training)
+        progress.update(task, description=planted.WHERE)
+        lines += in_records(in_record)
     show(lines)
-    if options.json:
-        write_json(options.json, [asdict(one) for one in lines])
-    return 0 if lines and all(one.ok for one in lines) else 1
+    write_json(options.json, as_json(lines))
+    print(f"the table: {options.json}; `pytest --drills {options.json}` shows it in the report")
+    return 0 if lines and all(one.right for one in lines) else 1
+
+
+def as_json(lines: Iterable[Line]) -> dict[str, Any]:
+    """The table as reports/drills.py reads it."""
+    return {
+        "schema": SCHEMA,
+        "commit": commit(),
+        "thresholds_sha256": thresholds.load(SHIPPED).sha256,
+        "created": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "rows": [asdict(one) for one in lines],
+    }
 
 
 if __name__ == "__main__":

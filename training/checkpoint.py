@@ -7,7 +7,6 @@ passed over for the one before. Sharded tensors stay sharded; another number of 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -24,11 +23,12 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
-from fixtures.records import RecordError, read_json, write_json
+from fixtures.records import read_json, write_json
+from training import whole
 from training.strategies import Team
-
-MANIFEST = "manifest.json"
-PIECE = 1 << 24
+from training.whole import MANIFEST
+from training.whole import newest as newest
+from training.whole import wrong as wrong
 
 
 class CheckpointError(RuntimeError):
@@ -54,7 +54,7 @@ def save(directory: Path, step: int, state: dict[str, Any], *, team: Team) -> Pa
     _meet(team)
     # Each rank hashes a part of the files: one alone would take longer than all took to write.
     files = sorted(p for p in partial.iterdir() if p.is_file())
-    own = {p.name: [p.stat().st_size, _hash(p)] for p in files[team.rank :: team.size]}
+    own = {p.name: [p.stat().st_size, whole.digest(p)] for p in files[team.rank :: team.size]}
     gathered = _gather(team, own)
     if team.rank == 0:
         hashes = {name: entry for part in gathered for name, entry in part.items()}
@@ -66,36 +66,10 @@ def save(directory: Path, step: int, state: dict[str, Any], *, team: Team) -> Pa
     return final
 
 
-def newest(directory: Path) -> Path | None:
-    """The newest whole checkpoint; None where there is none. Torn ones are passed over."""
-    for path in sorted(directory.glob("step-*"), reverse=True):
-        if wrong(path) is None:
-            return path
-    return None
-
-
-def wrong(path: Path) -> str | None:
-    """What is wrong with a checkpoint; None where it is whole."""
-    try:
-        manifest = read_json(path / MANIFEST)
-        files = {str(n): (int(size), str(sha)) for n, (size, sha) in manifest["files"].items()}
-    except (OSError, RecordError, KeyError, TypeError, ValueError) as error:
-        return f"{path.name}/{MANIFEST}: {type(error).__name__}: {error}"
-    for name, (size, sha) in files.items():
-        file = path / name
-        if not file.is_file():
-            return f"{path.name}/{name} is missing"
-        if (found := file.stat().st_size) != size:
-            return f"{path.name}/{name} has {found} bytes, expected {size}"
-        if _hash(file) != sha:
-            return f"{path.name}/{name} is not what was written (sha256)"
-    return None
-
-
 def load(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, *, team: Team) -> int:
     """Read a checkpoint into model and optimizer; the number of steps done."""
     # One rank's reading decides for all of them, so that they do not part ways.
-    reasons = _gather(team, wrong(path) if team.rank == 0 else None)
+    reasons = _gather(team, whole.wrong(path) if team.rank == 0 else None)
     if reasons[0] is not None:
         raise CheckpointError(f"{reasons[0]}: not a whole checkpoint, use the one before")
     state = state_of(module, optimizer)
@@ -113,14 +87,6 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield
-
-
-def _hash(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(PIECE):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def _flush(directory: Path) -> None:

@@ -23,7 +23,7 @@ class Fault:
     name: str
     where: str
     culprit: str
-    """The node that must be named."""
+    """The node that must be named, or the nodes."""
     inject: Inject
     select: str
     """What `pytest -k` takes: the tests of that area."""
@@ -31,6 +31,8 @@ class Fault:
     """What the red line must say, as far as it matters."""
     device: str = ""
     """The GPU (UUID) or the port that must be named, where the fault is in one."""
+    destructive: bool = False
+    """It shows in jobs that are made to fail: only the tests that `select` takes, in minutes."""
     also: tuple[str, ...] = ()
     """Criteria that the same fault breaks as well; every other row must not be red."""
 
@@ -52,12 +54,14 @@ class Outcome:
 
 def drill(sandbox: Sandbox, fault: Any, into: Path, *, whole: bool = False) -> Outcome:
     """Put the fault in, run the tests of its area (or all of them), take the fault out again."""
-    selected = [] if whole else ["-k", fault.select]
+    destructive = getattr(fault, "destructive", False)
+    selected = [] if whole and not destructive else ["-k", fault.select]
+    selected += ["--allow-destructive"] if destructive else []
     with fault.inject(sandbox) as more:
         arguments = [*more] if isinstance(more, (list, tuple)) else []
         run = support.run_pytest(
             "-m", "multinode", "-q", *selected, "--cluster", "slurm", f"--run-dir={into}",
-            *arguments, **sandbox.env,
+            *arguments, timeout_s=600 if destructive or whole else 180, **sandbox.env,
         )  # fmt: skip
     verdict = into / "verdict.json"
     assert verdict.exists(), run.stdout + run.stderr
@@ -72,7 +76,8 @@ def drill(sandbox: Sandbox, fault: Any, into: Path, *, whole: bool = False) -> O
         others=tuple(
             f"{r['criterion']} {r['subject']}"
             for r in red
-            if r["criterion"] not in explained or r["subject"] not in (fault.culprit, "cluster")
+            if r["criterion"] not in explained
+            or r["subject"] not in (*fault.culprit.split(), "cluster")
         ),
         rows=rows,
         said=run.stdout + run.stderr,

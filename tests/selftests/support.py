@@ -283,7 +283,7 @@ class Hostile:
 
 
 def run_pytest(
-    *arguments: str | Path, checkout: Path = CHECKOUT, **environment: str
+    *arguments: str | Path, checkout: Path = CHECKOUT, timeout_s: float = 180, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """The acceptance tests, as a user starts them; nothing of the outer session reaches them."""
     outer = ("PYTEST_", "SLURM_", "SBATCH_", "COV_")
@@ -291,8 +291,9 @@ def run_pytest(
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
     command += ["--ignore=tests/selftests", *map(str, arguments)]
     return subprocess.run(
-        command, cwd=checkout, env=env | environment, capture_output=True, text=True, timeout=180
-    )
+        command, cwd=checkout, env=env | environment, capture_output=True, text=True,
+        timeout=timeout_s,
+    )  # fmt: skip
 
 
 def replay(source: Path, into: Path, *more: str | Path) -> tuple[int, dict[str, Any]]:

@@ -15,7 +15,9 @@ import pytest
 from fixtures import backlog, plan, thresholds
 from fixtures import conductor as conducting
 from fixtures.conductor import Conductor, Deadlines
+from fixtures.destroying import Destruction
 from fixtures.errors import RunError
+from fixtures.hands import OperatorsHands
 from fixtures.launch import Busy, JobRequest
 from fixtures.records import Record, RunDirectory, read_json, read_lines
 from fixtures.watch import JobState
@@ -248,6 +250,7 @@ def conduct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Conduct:
             attempts={key: (attempts or {}).get(key, 1) for key in planned}, launcher=cluster,
             watcher=cluster, deadlines=Deadlines(**deadlines), spec_facts={}, gate=gate,
             locate=locate, beat=lambda: None, max_jobs=max_jobs,
+            destruction=Destruction(people, OperatorsHands(None)),
         )  # fmt: skip
         conductor.start()
         conducted = Conducted(cluster, conductor, directory, planned)

@@ -22,6 +22,7 @@ def test_the_failure_modes_are_those_of_the_code():
     rows = [
         [c.strip() for c in n.strip("|").split("|")] for n in text.splitlines() if n[:2] == "| "
     ]
+    rows = [row for row in rows if len(row) == 3]  # the other table is of what is done on purpose
     told = {row[0]: row[2] for row in rows if row[0] != "kind"}
     assert told == {kind.value: remedy for kind, remedy in REMEDY.items()}
     assert all(row[1] for row in rows)

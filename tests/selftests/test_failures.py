@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.failures import REMEDY, Failure, Kind, diagnose, kind_of_text
+from fixtures.failures import REMEDY, Failure, Kind, diagnose, first_dead, kind_of_text
 from tests.selftests.support import line, result_line
 
 pytestmark = pytest.mark.cpu
@@ -223,3 +223,96 @@ def test_a_job_that_ended_between_two_workloads_says_so():
 def test_every_kind_has_a_remedy():
     assert set(REMEDY) == set(Kind)
     assert all(REMEDY.values())
+
+
+# --- who is named, from what srun, the watchdogs and torch say
+
+SRUN = "srun: error: worker1: task 1: Killed\nsrun: error: worker0: task 0: Terminated"
+
+
+def hung(k: int, begun: int | None = None, stack: str = "", **more: Any) -> Any:
+    flight = {} if begun is None else {"flight": {"begun": begun, "ended": begun - 1}}
+    return error(k, kind="hung", error="deadline", stack=stack, **flight, **more)
+
+
+def test_the_rank_that_srun_first_said_to_be_dead_is_the_culprit():
+    """Both were last heard of at the same time."""
+    lines = [started(0, time=100.0), started(1, time=101.0)]
+    failure = diagnosed(*lines, log_tail=SRUN)
+    assert culprit(failure) == (Kind.RANK_DIED, "gemm", "worker1", 1)
+    assert "task 1 on worker1: Killed: rank 1 of 2" in failure.reason
+
+
+def test_a_rank_that_ended_because_it_lost_a_peer_is_not_meant():
+    log = "srun: error: worker0: task 0: Exited with exit code 1\n" + SRUN
+    failure = diagnosed(started(0), error(0, **PEER_LOST), started(1), log_tail=log)
+    assert culprit(failure) == (Kind.RANK_DIED, "gemm", "worker1", 1)
+
+
+def test_several_tasks_in_one_line_of_srun_are_read():
+    assert first_dead("srun: error: n1: tasks 2-3,5: Segmentation fault") == (
+        {2, 3, 5}, "task 2-3,5 on n1: Segmentation fault",
+    )  # fmt: skip
+    assert first_dead("srun: error: n1: task 1: Terminated") == (set(), "")
+    assert first_dead("") == (set(), "")
+
+
+def test_nccl_of_the_others_does_not_outvote_a_rank_that_was_killed():
+    log = "NCCL watchdog: connection timed out\n" + SRUN
+    assert diagnosed(started(0), started(1), log_tail=log).kind is Kind.RANK_DIED
+
+
+def test_the_flight_recorder_tells_who_hangs_from_who_waits():
+    """The one that waits was the first to be ended by its watchdog."""
+    failure = diagnosed(started(0), started(1), hung(0, 11, time=120.0), hung(1, 10, time=120.5))
+    assert culprit(failure) == (Kind.RANK_HUNG, "gemm", "worker1", 1)
+    assert "it began 10 collectives, others 11" in failure.reason
+
+
+def test_ranks_that_hang_in_the_same_collective_are_told_by_time():
+    failure = diagnosed(started(0), started(1), hung(1, 11, time=112.0), hung(0, 11, time=113.0))
+    assert failure.rank == 1
+    assert "all began 11 collectives" in failure.reason
+
+
+def alive(k: int, when: float) -> Any:
+    return line("alive", k, node=NODES[k], time=when)
+
+
+@pytest.mark.parametrize("woken", [False, True])
+def test_a_frozen_rank_is_the_one_that_fell_silent(woken):
+    """Killing it wakes it, and its own watchdog then says that it hung."""
+    last = [hung(1, 11, time=123.0)] if woken else []
+    failure = diagnosed(
+        started(0), started(1), alive(1, 105.0), alive(0, 118.0), hung(0, 11, time=120.0), *last
+    )
+    assert culprit(failure) == (Kind.RANK_HUNG, "gemm", "worker1", 1)
+    assert "fell silent 15 s before" in failure.reason
+
+
+def test_a_rank_that_hangs_in_a_file_hangs_in_the_storage():
+    stack = (
+        "thread watchdog:\n  File x\n    time.sleep(1)\n"
+        'thread MainThread:\n  File "a.py", line 1, in save\n    with path.open("wb") as f:\n'
+        "         ^^^^^^^^^^^^^^^\n"
+    )
+    failure = diagnosed(started(0), started(1), hung(0, 11), hung(1, 10, stack))
+    assert culprit(failure) == (Kind.STORAGE, "gemm", "worker1", 1)
+    assert 'it is in `with path.open("wb") as f:`' in failure.reason
+
+
+def test_an_error_that_torch_hands_on_to_all_ranks_is_that_of_the_rank_which_it_names():
+    handed = "CheckpointException ranks:dict_keys([1])\nOSError: [Errno 28] No space left on device"
+    failure = diagnosed(
+        started(0), started(1), error(0, error=handed, time=12.0), error(1, error=handed, time=13.0)
+    )
+    assert culprit(failure) == (Kind.STORAGE, "gemm", "worker1", 1)
+
+
+def test_the_first_error_in_time_is_kept_whoever_is_to_blame():
+    failure = diagnosed(
+        started(0), error(0, time=3661.0, **PEER_LOST), started(1), error(1, time=3665.0)
+    )
+    assert failure.rank == 1
+    assert failure.first_error.startswith("01:01:01 rank 0 on worker0 peer_lost: DistNetwork")
+    assert diagnosed(started(0)).first_error == ""

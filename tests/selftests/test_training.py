@@ -17,8 +17,9 @@ from fixtures import hardware, thresholds
 from fixtures.evidence import judge_item
 from fixtures.outcome import Outcome
 from fixtures.records import Measurement
-from tests.selftests import support
+from tests.selftests import support, training_faults
 from tests.selftests.support import CHECKOUT, SHIPPED
+from tests.selftests.training_faults import NAMED, RED
 from training.schedule import rate
 from training.settings import PRESETS, STRATEGIES, Settings, SettingsError, settings_of
 
@@ -371,55 +372,18 @@ def test_what_a_killed_writer_leaves_is_no_checkpoint(saved, tmp_path):
 # --- whole runs of two ranks, healthy and with a fault below them
 
 HEALTHY = ("healthy_single", "healthy_ddp", "healthy_fsdp", "healthy_resume")
-FSDP_CURVES = {f"training_fsdp.curve.{policy}" for policy in ("block", "root", "size")}
-FSDP_SHARDS = {f"training_fsdp.sharded.{policy}" for policy in ("block", "root", "size")}
-RED: dict[str, set[str]] = {
-    "another_loss": {"training_single.curve"},
-    "not_a_number": {"training_single.gradients", "training_single.fall"},
-    "one_bit_read_wrong": {"training_single.reload"},
-    "one_bit_flips": {"training_ddp.replicas"},
-    "another_seed": {"training_ddp.replicas", "training_ddp.curve"},
-    "a_sample_twice": {"training_ddp.coverage", "training_ddp.curve"},
-    "the_first_pass_is_lost": {"training_ddp.accumulation"},
-    "one_device_for_two": {"training_ddp.ranks"},
-    # A norm over shards counts what is there twice twice.
-    "not_sharded": FSDP_SHARDS | FSDP_CURVES,
-    "one_unit_is_not_reduced": FSDP_CURVES - {"training_fsdp.curve.root"},
-    "torn_is_taken": {"training_resume.torn"},
-    "begins_again": {"training_resume.resume", "training_resume.other_ranks"},
-}
-"""The criteria that must be red, and no others, for each fault of training_faults.py."""
-NAMED = ("another_loss", "not_a_number", "one_bit_read_wrong", "one_bit_flips")
-"""What happens on rank 1 alone, and must be pinned to its device."""
 
 
 @pytest.fixture(scope="module")
 def faulty_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One torchrun for all of them."""
     out = tmp_path_factory.mktemp("faults")
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
-    command += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
-    command += ["-m", "tests.selftests.training_faults", str(out)]
-    run = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=900)
-    assert run.returncode == 0, run.stderr[-3000:]
+    training_faults.start(out)
     return out
 
 
 def judged(run: Path, tmp_path: Path) -> dict[str, dict[str, Any]]:
-    """The rows that were measured, by criterion."""
-    _, verdict = support.replay(run, tmp_path / "replay", "-m", "training")
-    names = {
-        m["metric"]
-        for path in (tmp_path / "replay" / "records").glob("*.json")
-        for rank in json.loads(path.read_text())["ranks"]
-        for m in rank["measurements"]
-    }
-    criteria = thresholds.load(SHIPPED).criteria
-    return {
-        row["criterion"]: row
-        for row in verdict["criteria"]
-        if criteria[row["criterion"]].metric in names and row["outcome"] != "NOT_APPLICABLE"
-    }
+    return training_faults.judged(run, tmp_path / "replay")
 
 
 @pytest.mark.parametrize("name", HEALTHY)
@@ -446,7 +410,10 @@ def test_every_criterion_of_correct_training_has_a_fault_that_turns_it_red():
     criteria = {
         key
         for key, c in thresholds.load(SHIPPED).criteria.items()
-        if c.workload.startswith("training_") and c.statistic == "value" and c.per != "cluster"
+        if c.workload.startswith("training_")
+        and c.statistic == "value"
+        and c.per != "cluster"
+        and c.tier != "destructive"
     }
     # On GPUs only, or said by the same lines as for a single GPU.
     elsewhere = {

@@ -827,3 +827,13 @@ def test_a_measurement_of_unknown_fields_is_refused():
         Measurement.from_json({"metric": "bf16", "unit": "TFLOPS", "speed": 1})
     with pytest.raises(RecordError, match="lacks unit"):
         Measurement.from_json({"metric": "bf16"})
+
+
+def test_what_was_not_measured_says_which_error_came_first(limits):
+    missing = {
+        "kind": "rank died", "reason": "rank 1 raised", "first_error": "12:00:01 rank 0 peer_lost",
+    }  # fmt: skip
+    found = judge(case(limits, "gemm.bf16", missing=missing), limits)
+    assert found.outcome is Outcome.NOT_MEASURED
+    assert found.notes == ["first error: 12:00:01 rank 0 peer_lost"]
+    assert "first error: 12:00:01" in found.line

@@ -9,14 +9,18 @@ workload. Each leaves a run by hand in OUT/NAME, which the tests replay.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from fixtures import thresholds
 from fixtures.workloads import by_hand
+from tests.selftests import support
 
 RANK = int(os.environ.get("RANK", "0"))
 
@@ -242,9 +246,9 @@ def one_unit_is_not_reduced() -> Iterator[None]:
 @contextlib.contextmanager
 def torn_is_taken() -> Iterator[None]:
     """Nobody looks whether the files of a checkpoint are whole."""
-    from training import checkpoint
+    from training import whole
 
-    with mock.patch.object(checkpoint, "wrong", return_value=None):
+    with mock.patch.object(whole, "wrong", return_value=None):
         yield
 
 
@@ -256,6 +260,61 @@ def begins_again() -> Iterator[None]:
 
     with mock.patch.object(Positions, "skip", property(lambda self: 0, lambda self, value: None)):
         yield
+
+
+FSDP_CURVES = {f"training_fsdp.curve.{policy}" for policy in ("block", "root", "size")}
+FSDP_SHARDS = {f"training_fsdp.sharded.{policy}" for policy in ("block", "root", "size")}
+RED: dict[str, set[str]] = {
+    "another_loss": {"training_single.curve"},
+    "not_a_number": {"training_single.gradients", "training_single.fall"},
+    "one_bit_read_wrong": {"training_single.reload"},
+    "one_bit_flips": {"training_ddp.replicas"},
+    "another_seed": {"training_ddp.replicas", "training_ddp.curve"},
+    "a_sample_twice": {"training_ddp.coverage", "training_ddp.curve"},
+    "the_first_pass_is_lost": {"training_ddp.accumulation"},
+    "one_device_for_two": {"training_ddp.ranks"},
+    # A norm over shards counts what is there twice twice.
+    "not_sharded": FSDP_SHARDS | FSDP_CURVES,
+    "one_unit_is_not_reduced": FSDP_CURVES - {"training_fsdp.curve.root"},
+    "torn_is_taken": {"training_resume.torn"},
+    "begins_again": {"training_resume.resume", "training_resume.other_ranks"},
+}
+"""The criteria that must be red, and no others, for each fault of training_faults.py."""
+NAMED = ("another_loss", "not_a_number", "one_bit_read_wrong", "one_bit_flips")
+"""What happens on rank 1 alone, and must be pinned to its device."""
+
+
+def start(out: Path, names: Iterable[str] = ()) -> None:
+    """One torchrun for these faults, or for all."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    command += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+    command += ["-m", "tests.selftests.training_faults", str(out), *names]
+    run = subprocess.run(command, cwd=support.CHECKOUT, capture_output=True, text=True, timeout=900)
+    if run.returncode:
+        raise RuntimeError(f"torchrun ended with {run.returncode}: {run.stderr[-3000:]}")
+
+
+def judged(run: Path, into: Path) -> dict[str, dict[str, Any]]:
+    """The rows that were measured, by criterion."""
+    _, verdict = support.replay(run, into, "-m", "training")
+    names = {
+        m["metric"]
+        for path in (into / "records").glob("*.json")
+        for rank in json.loads(path.read_text())["ranks"]
+        for m in rank["measurements"]
+    }
+    criteria = thresholds.load(support.SHIPPED).criteria
+    return {
+        row["criterion"]: row
+        for row in verdict["criteria"]
+        if criteria[row["criterion"]].metric in names and row["outcome"] != "NOT_APPLICABLE"
+    }
+
+
+def red(run: Path, into: Path) -> dict[str, int]:
+    """The criteria that a fault turned red, each with the GPU that was named."""
+    rows = judged(run, into)
+    return {k: (r["worst"] or {}).get("gpu", -1) for k, r in rows.items() if r["outcome"] == "FAIL"}
 
 
 def main() -> None:
