@@ -58,7 +58,7 @@ soak-gpu: $(READY) ## healthy GPUs pass every time, a slowed one is named every 
 soak: $(READY_DEV) sandbox-packages ## what takes long: every point of interruption, repeated runs
 	$(PY) -m pytest -m "cpu and slow" $(ARGS)
 
-drills: $(READY_DEV) sandbox-packages ## every fault put in one by one, and who is named for it
+drills: $(READY_DEV) sandbox-packages ## every fault put in one by one, and who is named; the table as JSON
 	$(PY) -m tests.drills $(ARGS)
 
 tour: $(READY) sandbox-packages ## the whole way in a few minutes, without a cluster

@@ -1,6 +1,6 @@
 """The table of `make drills` in the report: the proof that each criterion can fail (login side).
 
-`pytest --drills FILE` puts the table into the run directory as drills.json; it is about the suite
+`pytest --drills=FILE` puts the table into the run directory as drills.json; it is about the suite
 and not about the cluster, so no verdict hangs on it.
 """
 

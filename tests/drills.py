@@ -6,7 +6,7 @@ Each fault goes in below the workload of a real Slurm on this machine, then pyte
 suite (with --area the tests of the fault's own area), and its verdict.json is held against what
 must be red. Then come the faults below a training of two ranks, and, for criteria under which
 nothing can be broken here, those planted in a record: marked so. The table is written as JSON;
-`pytest --drills FILE` shows it in the report. The exit status is 0 where every fault was named and
+`pytest --drills=FILE` shows it in the report. The exit status is 0 where every fault was named and
 nothing else was red.
 """
 
@@ -216,7 +216,7 @@ def main() -> int:
         lines += in_records(in_record)
     show(lines)
     write_json(options.json, as_json(lines))
-    print(f"the table: {options.json}; `pytest --drills {options.json}` shows it in the report")
+    print(f"the table: {options.json}; `pytest --drills={options.json}` shows it in the report")
     return 0 if lines and all(one.right for one in lines) else 1
 
 
