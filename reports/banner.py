@@ -16,7 +16,7 @@ import jinja2
 from markupsafe import escape
 
 from fixtures.contract import hostlist
-from fixtures.verdict import Outcome
+from fixtures.outcome import Outcome
 from reports.rows import split_limit
 
 MEANING = {

@@ -23,7 +23,7 @@ from rich.text import Text
 from fixtures import thresholds
 from fixtures.records import Record, RunDirectory, read_json
 from fixtures.thresholds import Thresholds
-from fixtures.verdict import device_value
+from fixtures.values import device_value
 from reports.tables import records_of
 
 SIGMAS = 3.0

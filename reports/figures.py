@@ -10,10 +10,10 @@ from typing import Any
 
 from fixtures import thresholds
 from fixtures.errors import ConfigError
+from fixtures.outcome import Verdict
 from fixtures.reading import read_record
 from fixtures.records import Record, RecordError, RunDirectory, read_json
 from fixtures.thresholds import Thresholds
-from fixtures.verdict import Verdict
 from reports import banner, charts
 from reports.areas import areas, coverage
 from reports.tables import records_of

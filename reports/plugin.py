@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from markupsafe import Markup
 
+from fixtures.outcome import Verdict
 from fixtures.records import RecordError, RunDirectory, read_json, read_lines
-from fixtures.verdict import Verdict
 from reports import banner, certificate, export, figures, rows, tables
 
 TITLE = "GPU cluster acceptance"

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from fixtures.verdict import Outcome, Verdict
+from fixtures.outcome import Outcome, Verdict
 
 COLUMNS = ("Outcome", "Criterion", "Where", "Measured", "Limit", "Margin", "Result")
 

@@ -1,10 +1,12 @@
 """`make bench-gpu`: our figures beside those of nccl-tests and nvbandwidth, on the same GPUs.
 
-python -m tests.bench_gpu [--tools DIR] [--rounds 3] [--json FILE]
+python -m tests.bench_gpu [--tools DIR] [--rounds 3] [--json FILE] [--parts PART ...]
 
 A and B take turns, three times or more, and every round is printed: the two never share the GPUs.
 The tools (`all_reduce_perf`, ..., `nvbandwidth`) are taken from DIR or the PATH; one that is not
-there is left out, and the table says so. Nothing is asserted.
+there is left out, and the table says so. For products there is no such tool: ours are compared with
+the wall clock of the same window, and with PLAIN, a loop that shares no code with the suite; the
+published best shape with the best of a search. Nothing is asserted.
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fixtures.records import RunDirectory, read_lines, write_json
+from fixtures.records import RunDirectory, read_lines
 from fixtures.workloads import crosscheck
-from tests.bench import machine
+from tests.bench import machine, save
 
 MIB = 1 << 20
 TIMEOUT_S = 3600
@@ -49,6 +51,27 @@ NVBANDWIDTH = {
 }
 """nvbandwidth's test, and what its figure is multiplied by: its local copy counts bytes once. It
 copies 512 MiB by default; within a GPU both take 16 GiB."""
+
+
+CUBE = 8192
+PLAIN = f"""
+import sys, time
+import torch
+torch.cuda.set_device(int(sys.argv[1]))
+a, b = (torch.randn({CUBE}, {CUBE}, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+def products(seconds):
+    begun, count = time.perf_counter(), 0
+    while (now := time.perf_counter()) - begun < seconds:
+        for _ in range(50):
+            torch.matmul(a, b)
+        torch.cuda.synchronize()
+        count += 50
+    return 2 * {CUBE} ** 3 * count / (now - begun) / 1e12
+products(float(sys.argv[2]))
+print(products(float(sys.argv[3])))
+"""
+"""Started once a GPU: TFLOPS by the host's clock, after so many seconds of the same load."""
+SOAK_S, WINDOW_S = 10.0, 6.0
 
 
 @dataclass
@@ -85,7 +108,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--tools", type=Path, metavar="DIR", help="where the binaries are")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--only", default="", metavar="TEXT", help="figures with TEXT in the name")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     options = parser.parse_args(arguments)
     if options.tools:
         os.environ["PATH"] = f"{options.tools.resolve()}:{os.environ['PATH']}"
@@ -95,22 +118,18 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     figures: dict[str, Figure] = {}
     for number in range(options.rounds):
-        for measure in (collectives, latency, copies):
-            measure(figures, gpus)
+        for part in options.parts:
+            if number == 0 or part != "shape":  # which takes turns by itself
+                PARTS[part](figures, gpus)
         print(f"round {number + 1} of {options.rounds} done", file=sys.stderr)
-    chosen = [f for f in figures.values() if options.only in f.name]
-    show(chosen)
-    if options.json:
-        write_json(
-            options.json,
-            {
-                "machine": machine(),
-                "gpus": _run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv"]),
-                "figures": [
-                    {**asdict(f), "difference": f.difference, "met": f.met} for f in chosen
-                ],
-            },
-        )
+    show(list(figures.values()))
+    save(
+        "bench-gpu",
+        [{**asdict(f), "difference": f.difference, "met": f.met} for f in figures.values()],
+        machine(),
+        options.json,
+        gpus=_run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv"]),
+    )
     return 0
 
 
@@ -164,6 +183,51 @@ def copies(figures: dict[str, Figure], gpus: int) -> None:
         said = _run(["nvbandwidth", "-t", *test.split()]).partition("bandwidth (GB/s)")[2]
         values = [float(x) for x in re.findall(r"\d+\.\d+", said.partition("SUM")[0])]
         figures[f"{name} (mean over GPUs)"].theirs.append(factor * statistics.fmean(values))
+
+
+def products(figures: dict[str, Figure], gpus: int) -> None:
+    """bf16 at 8192 cubed on all GPUs at once, hot."""
+    lines = by_hand(gpus, ["gemm"], {"soak_s": SOAK_S}, metrics=["bf16"])
+    rates = [statistics.median(m["samples"]) for line in lines for m in line["measurements"]]
+    # Of the whole window, where a rate is the median batch's: not exactly 1 on a calm host either.
+    walls = [
+        statistics.harmonic_mean(m["samples"]) / line["facts"]["dtypes"]["bf16"]["wall_over_events"]
+        for line in lines
+        for m in line["measurements"]
+    ]
+    plain = [
+        subprocess.Popen(
+            [sys.executable, "-c", PLAIN, str(gpu), str(SOAK_S), str(WINDOW_S)],
+            stdout=subprocess.PIPE, text=True,
+        )
+        for gpu in range(gpus)
+    ]  # fmt: skip
+    theirs = [float(process.communicate(timeout=TIMEOUT_S)[0]) for process in plain]
+    for name, found in (("wall clock", walls), ("a plain loop", theirs)):
+        key = f"bf16 8192 cubed, {name} (mean over GPUs)"
+        figure = figures.setdefault(key, Figure(key, "TFLOPS", 0.01))
+        figure.ours.append(statistics.fmean(rates))
+        figure.theirs.append(statistics.fmean(found))
+
+
+def best_shape(figures: dict[str, Figure], gpus: int) -> None:
+    """The published best shape, where there is one for this model, against the best of a search."""
+    medians: dict[str, list[float]] = {}
+    for line in by_hand(gpus, ["gemm_search"], {"soak_s": SOAK_S}):
+        for m in line["measurements"]:
+            medians.setdefault(m["metric"], []).append(statistics.median(m["samples"]))
+    if "published" in medians:
+        key = "bf16 published shape, best found (mean over GPUs)"
+        figures[key] = Figure(
+            key, "TFLOPS", 0.03, ours=[statistics.fmean(medians["published"])],
+            theirs=[statistics.fmean(medians["search"])],
+        )  # fmt: skip
+
+
+PARTS = {
+    "collectives": collectives, "latency": latency, "copies": copies, "products": products,
+    "shape": best_shape,
+}  # fmt: skip
 
 
 def _tables(

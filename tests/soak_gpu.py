@@ -23,8 +23,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fixtures.records import read_json, write_json
-from tests.bench import machine
+from fixtures.records import read_json
+from tests.bench import machine, save
 from tests.bench_gpu import by_hand
 
 COMPUTE = ("gemm.bf16", "gemm.bf16_per_ghz")
@@ -92,8 +92,7 @@ def main(arguments: list[str] | None = None) -> int:
             judge(series, out, rounds)
     shown = [series for series, _, _ in found]
     show(shown)
-    if options.json:
-        write_json(options.json, {"machine": machine(), "series": [asdict(s) for s in shown]})
+    save("soak-gpu", [asdict(s) for s in shown], machine(), options.json)
     return 0
 
 

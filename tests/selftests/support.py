@@ -12,6 +12,7 @@ from typing import Any
 
 from fixtures import plan, thresholds
 from fixtures.inventory import Population
+from fixtures.outcome import Case
 from fixtures.records import (
     SCHEMA,
     Measurement,
@@ -23,7 +24,6 @@ from fixtures.records import (
     write_json,
 )
 from fixtures.thresholds import Thresholds
-from fixtures.verdict import Case
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SHIPPED = CHECKOUT / "thresholds.yaml"

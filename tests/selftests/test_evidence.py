@@ -12,6 +12,7 @@ import pytest
 from fixtures import earlier
 from fixtures import evidence as evidence_module
 from fixtures.evidence import Evidence, judge_item, siblings_of
+from fixtures.outcome import Outcome, Verdict
 from fixtures.records import (
     Record,
     RecordError,
@@ -22,7 +23,6 @@ from fixtures.records import (
     read_lines,
 )
 from fixtures.thresholds import Thresholds
-from fixtures.verdict import Outcome, Verdict
 from tests.selftests import support
 from tests.selftests.support import NONCE, bf16, line, node_record, rank, record, result_line
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from fixtures import thresholds
+from fixtures.outcome import Outcome, conclude
 from fixtures.records import RunDirectory
-from fixtures.verdict import Outcome, conclude
 from reports import __main__ as command
 from reports import areas, certificate, compare, export, figures
 from tests.selftests import derive_runs, support

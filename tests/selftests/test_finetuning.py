@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from fixtures import thresholds
+from fixtures.outcome import Case, Outcome, Verdict
 from fixtures.records import Measurement, Record
 from fixtures.thresholds import Thresholds
-from fixtures.verdict import Case, Outcome, Verdict, judge
+from fixtures.verdict import judge
 from tests.selftests import support
 from tests.selftests.test_workloads import Job, clean_environment
 from training.finetune import WORKLOAD, evaluate, glaive, sample, settings
@@ -280,8 +281,8 @@ def test_what_is_given_wrong_ends_a_run_by_hand_before_torch_is_there(tmp_path):
     )  # fmt: skip
     assert run.returncode == 2
     assert run.stderr == (
-        "python -m training.finetune: training.global_batch_size 8 does not divide by"
-        " batch_size x GPUs = 2 x 3; take a multiple of 6\n"
+        "python -m training.finetune: training.global_batch_size 16 does not divide by"
+        " batch_size x GPUs = 4 x 3; take a multiple of 12\n"
     )
     assert not (tmp_path / "out").exists()
 

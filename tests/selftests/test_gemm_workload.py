@@ -18,9 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fixtures import hardware, thresholds
+from fixtures.outcome import Case, Outcome, Verdict
 from fixtures.records import Measurement, Record, read_lines
 from fixtures.sandbox import Sandbox
-from fixtures.verdict import Case, Outcome, Verdict, judge
+from fixtures.verdict import judge
 from fixtures.workloads import burnin, clocks, gemm, gemm_search, identical
 from fixtures.workloads.gemm import PER_GHZ, Round
 from fixtures.workloads.ranks import Identity, Ranks

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
+from fixtures.outcome import Outcome, Verdict
 from fixtures.records import Measurement, Record
 from fixtures.sandbox import Sandbox, emulation
 from fixtures.sandbox.processes import wait_until
 from fixtures.thresholds import Thresholds
-from fixtures.verdict import Outcome, Verdict, judge
+from fixtures.verdict import judge
 from fixtures.workloads import devices, drift, entry, infiniband, telemetry, under_load
 from tests.selftests import support
 from tests.selftests.test_workloads import Job

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.outcome import Outcome, Verdict, conclude
 from fixtures.records import RunDirectory
-from fixtures.verdict import Outcome, Verdict, conclude
 from reports import banner, certificate, charts, export, figures, github, rows
 
 pytestmark = pytest.mark.cpu

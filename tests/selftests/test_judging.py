@@ -11,8 +11,8 @@ from fixtures import judging, plan, thresholds
 from fixtures.contract import Contract
 from fixtures.evidence import Evidence, judge_item, siblings_of
 from fixtures.inventory import Population
+from fixtures.outcome import Outcome
 from fixtures.records import RunDirectory, read_json, read_lines
-from fixtures.verdict import Outcome
 from tests.selftests import derive_runs, support
 
 pytestmark = pytest.mark.cpu

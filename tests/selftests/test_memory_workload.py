@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from fixtures import thresholds
 from fixtures.evidence import judge_item
+from fixtures.outcome import Outcome, Verdict
+from fixtures.outliers import sibling_values
 from fixtures.records import Measurement, Record
-from fixtures.verdict import Outcome, Verdict, sibling_values
 from fixtures.workloads import memory, numa, p2p
 from fixtures.workloads.ranks import Identity, Ranks
 from fixtures.workloads.timing import Batches

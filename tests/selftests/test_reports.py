@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.outcome import Outcome, Verdict
 from fixtures.records import RunDirectory, write_json
-from fixtures.verdict import Outcome, Verdict
 from reports import banner, export, rows
 
 pytestmark = pytest.mark.cpu

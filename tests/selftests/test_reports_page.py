@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.verdict import Outcome, Verdict, conclude
+from fixtures.outcome import Outcome, Verdict, conclude
 
 pytestmark = pytest.mark.cpu
 
@@ -29,7 +29,7 @@ CONFTEST = """
     import pytest
     from fixtures import hookspecs
     from fixtures.records import RunDirectory
-    from fixtures.verdict import Outcome, Verdict
+    from fixtures.outcome import Outcome, Verdict
 
     pytest_plugins = ["reports.plugin"]
     RUN = RunDirectory(Path(__file__).parent / "run")

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from fixtures import thresholds
+from fixtures.outcome import Outcome
 from fixtures.records import RunDirectory, read_json
 from fixtures.sandbox import Sandbox
-from fixtures.verdict import Outcome
 from tests.selftests.cluster import (
     CHECKOUT,
     FILES,

@@ -12,9 +12,10 @@ import pytest
 from fixtures import scaling, thresholds
 from fixtures.errors import ConfigError
 from fixtures.limits import Limit
+from fixtures.outcome import Case, Outcome, Verdict
 from fixtures.records import Measurement, Record
 from fixtures.thresholds import Thresholds
-from fixtures.verdict import Case, Outcome, Verdict, judge
+from fixtures.verdict import judge
 from tests.selftests import support
 from tests.selftests.support import CHECKOUT, SHIPPED
 

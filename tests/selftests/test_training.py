@@ -15,8 +15,8 @@ import pytest
 
 from fixtures import hardware, thresholds
 from fixtures.evidence import judge_item
+from fixtures.outcome import Outcome
 from fixtures.records import Measurement
-from fixtures.verdict import Outcome
 from tests.selftests import support
 from tests.selftests.support import CHECKOUT, SHIPPED
 from training.schedule import rate

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fixtures.outcome import Outcome, RunVerdict, Verdict, conclude
 from fixtures.records import Measurement, Record, RecordError
 from fixtures.thresholds import Thresholds
-from fixtures.verdict import Outcome, RunVerdict, Verdict, conclude, judge
+from fixtures.verdict import judge
 from tests.selftests import support
 from tests.selftests.support import bf16, busbw, case, latency, node_record, rank, record, value
 

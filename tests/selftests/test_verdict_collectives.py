@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from fixtures import thresholds
+from fixtures.outcome import Case, Outcome, Verdict
 from fixtures.records import Measurement, RankResult, Record
 from fixtures.thresholds import Thresholds
-from fixtures.verdict import Case, Outcome, Verdict, judge
+from fixtures.verdict import judge
 from tests.selftests.support import SHIPPED, case, rank, record
 
 pytestmark = pytest.mark.cpu

@@ -81,7 +81,8 @@ class Job:
         self.spec: dict[str, Any] = {
             "schema": 1,
             "run_id": "run",
-            "nonce": "nonce",
+            # Ranks take their places under its name, on this host: two test runs at a time may.
+            "nonce": records.new_nonce(),
             "job": "job",
             "attempt": 1,
             "run_directory": str(root),
@@ -159,7 +160,7 @@ class Job:
         record = records.assemble(
             lines,
             run_id="run",
-            nonce="nonce",
+            nonce=self.spec["nonce"],
             workload=workload,
             placement=self.placement,
             attempt=1,
@@ -235,7 +236,7 @@ def test_started_line_names_the_workload_that_a_rank_died_in(tmp_path: Path, do:
     assert job.events(0)[-1] == ("end", "")
     assert job.events(1)[-1] == ("started", "probe")
     lines = [*job.lines(0), *job.lines(1)]
-    about: dict[str, Any] = {"run_id": "run", "nonce": "nonce", "placement": "worker0"}
+    about: dict[str, Any] = {"run_id": "run", "nonce": job.spec["nonce"], "placement": "worker0"}
     about |= {"attempt": 1, "job": {}}
     assert records.assemble(lines, workload="probe", **about) is None
     assert records.assemble(lines, workload="environment", **about) is not None
@@ -373,6 +374,21 @@ def test_foreign_listener_does_not_count(tmp_path: Path) -> None:
         port = json.loads((job.directory / "connectivity-127.0.0.1.json").read_text())["port"]
         with pytest.raises(ValueError, match="answers as None"):
             connectivity._talk(ranks, "127.0.0.1", port, "127.0.0.1", "reach")
+
+
+def test_a_gpu_that_torch_has_used_is_described_in_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A GPU's ceilings are computed from what torch alone says (sm_count).
+    from fixtures.workloads import devices
+
+    spec = {**Job(tmp_path).spec, "device": "cuda"}
+    ranks = Ranks(spec, Identity(rank=0, local_rank=0, world_size=1, node="localhost"))
+    monkeypatch.setattr(devices, "gpu_facts", lambda device: {"sm_count": 132, "at": device})
+    monkeypatch.setattr(devices, "nvml_facts_of_rank", lambda local_rank: {"index": local_rank})
+    assert ranks.identity_facts() == {"index": 0}
+    ranks.__dict__["device"] = "cuda:0"
+    assert ranks.identity_facts() == {"sm_count": 132, "at": "cuda:0"}
 
 
 def test_by_hand_under_torchrun_and_alone(tmp_path: Path) -> None:

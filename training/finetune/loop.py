@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -138,6 +138,80 @@ Watch = Callable[[int, float, float, float], None]
 """Told of each step when it is long done: step, loss, gradient norm, learning rate."""
 
 
+class Course:
+    """The steps of a training, whoever does them: what each is made of, and what it showed.
+
+    There are two marks a step: after its passes (`marks.mark()`), and at its end (`note`).
+    """
+
+    def __init__(
+        self,
+        packed: packing.Packed,
+        settings: Settings,
+        ranks: Ranks,
+        *,
+        watch: Watch | None,
+        stop: int | None,
+    ) -> None:
+        training = settings.training
+        self.ranks = ranks
+        self.watch = watch
+        self.steps = min(stop or training.steps, training.steps)
+        self.passes = training.passes(ranks.world_size)
+        self.rows = packing.schedule(
+            len(packed), seed=training.seed, passes=self.passes * self.steps,
+            batch_size=training.batch_size, rank=ranks.rank, world_size=ranks.world_size,
+        )  # fmt: skip
+        self.found = Trained()
+        self.marks = timing.Marks(ranks)
+        self._seed = training.seed + 1000 + ranks.rank
+        self._figures = Figures(self.steps, on_gpu=ranks.on_gpu)
+        self._batches = packing.batches(packed, self.rows, settings.data, on_gpu=ranks.on_gpu)
+
+    def begin(self) -> range:
+        """The steps; time is taken from here on."""
+        # Random numbers of the dropout differ between ranks.
+        torch.manual_seed(self._seed)
+        self.marks.mark()
+        return range(self.steps)
+
+    def batches(self) -> Iterator[packing.Batch]:
+        """Those of one step, on the device; each must be asked for in turn."""
+        self.found.tokens.append(0)
+        for batch in islice(self._batches, self.passes):
+            yield batch.to(self.ranks.device)
+            self.found.tokens[-1] += batch.used
+            self.found.learned += batch.learned
+
+    def note(self, step: int, loss: torch.Tensor, norm: torch.Tensor, rate: float) -> None:
+        """A step is done: its loss and norm, still on the device, and its learning rate."""
+        self._figures.note(step, loss, norm)
+        self.marks.mark()
+        self.found.rates.append(rate)
+        if step >= BEHIND:
+            self._tell(step - BEHIND)
+
+    def end(self) -> Trained:
+        """The figures of all steps and their times, when the last one is done."""
+        found = self.found
+        spans = self.marks.finish(1)
+        for step in range(self.steps):
+            loss, norm = self._figures.of(step)
+            found.losses.append(loss)
+            found.norms.append(norm)
+        for step in range(max(0, self.steps - BEHIND), self.steps):
+            self._tell(step)
+        found.busy, rest = spans.seconds[0::2], spans.seconds[1::2]
+        found.started, found.ended = spans.started, spans.ended[1::2]
+        least = [min(each) for each in zip(*self.ranks.gather(rest), strict=True)]
+        found.seconds = [busy + wait for busy, wait in zip(found.busy, least, strict=True)]
+        return found
+
+    def _tell(self, step: int) -> None:
+        if self.watch:
+            self.watch(step, *self._figures.of(step), self.found.rates[step])
+
+
 def train(
     tuned: Tuned,
     packed: packing.Packed,
@@ -152,70 +226,29 @@ def train(
     Every rank returns its own times and the common losses.
     """
     training = settings.training
-    steps = min(stop or training.steps, training.steps)
-    passes = training.passes(ranks.world_size)
-    rows = packing.schedule(
-        len(packed), seed=training.seed, passes=passes * steps,
-        batch_size=training.batch_size, rank=ranks.rank, world_size=ranks.world_size,
-    )  # fmt: skip
+    course = Course(packed, settings, ranks, watch=watch, stop=stop)
     adapters = Adapters(tuned, ranks)
     optimizer = torch.optim.AdamW(
         adapters.copies, lr=0.0, betas=(0.9, 0.999), weight_decay=0.0, fused=True
     )
-    batches = packing.batches(packed, rows, settings.data, on_gpu=ranks.on_gpu)
-    # Random numbers of the dropout differ between ranks.
-    torch.manual_seed(training.seed + 1000 + ranks.rank)
-    found = Trained()
-    figures = Figures(steps, on_gpu=ranks.on_gpu)
-    marks = timing.Marks(ranks)
-    marks.mark()
-    for step in range(steps):
-        used = 0
+    for step in course.begin():
         adapters.buffer.zero_()
-        for batch in islice(batches, passes):
-            loss = tuned(batch.to(ranks.device))
+        for batch in course.batches():
+            loss = tuned(batch)
             loss.backward()
             adapters.gather()
             adapters.sums[0] += loss.detach()
             adapters.sums[1] += batch.learned
-            used += batch.used
-            found.learned += batch.learned
-        marks.mark()
+        course.marks.mark()
         adapters.exchange()
         norm = adapters.norm()
-        figures.note(step, adapters.sums[0] / adapters.sums[1], norm)
         adapters.buffer[:-EXTRA] *= torch.clamp(training.max_grad_norm / (norm + 1e-6), max=1.0)
         rate = learning_rate(step, training)
         optimizer.param_groups[0]["lr"] = rate
         optimizer.step()
         adapters.publish()
-        marks.mark()
-        found.tokens.append(used)
-        found.rates.append(rate)
-        if watch and step >= BEHIND:
-            watch(step - BEHIND, *figures.of(step - BEHIND), found.rates[step - BEHIND])
-    return timed(found, figures, marks, ranks, watch)
-
-
-def timed(
-    found: Trained, figures: Figures, marks: timing.Marks, ranks: Ranks, watch: Watch | None
-) -> Trained:
-    """The figures of all steps and their times, when the last one is done.
-
-    There are two marks a step: after its passes and at its end.
-    """
-    spans = marks.finish(1)
-    for step, rate in enumerate(found.rates):
-        loss, norm = figures.of(step)
-        found.losses.append(loss)
-        found.norms.append(norm)
-        if watch and step >= len(found.rates) - BEHIND:
-            watch(step, loss, norm, rate)
-    found.busy, rest = spans.seconds[0::2], spans.seconds[1::2]
-    found.started, found.ended = spans.started, spans.ended[1::2]
-    least = [min(each) for each in zip(*ranks.gather(rest), strict=True)]
-    found.seconds = [busy + wait for busy, wait in zip(found.busy, least, strict=True)]
-    return found
+        course.note(step, adapters.sums[0] / adapters.sums[1], norm, rate)
+    return course.end()
 
 
 def loss_of(tuned: Tuned, packed: packing.Packed, settings: Settings, ranks: Ranks) -> float:

@@ -7,15 +7,13 @@ its loss is counted and how it is timed are those of loop.py.
 from __future__ import annotations
 
 import os
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
-from fixtures.workloads import timing
 from training.finetune import packing
-from training.finetune.loop import BEHIND, Figures, Trained, Watch, learning_rate, timed
+from training.finetune.loop import Course, Trained, Watch, learning_rate
 from training.finetune.model import Tuned, between_libraries
 from training.finetune.settings import Settings, check_packages
 
@@ -33,44 +31,26 @@ def train(
     stop: int | None = None,
 ) -> Trained:
     """All steps of the settings, or the first `stop` of them, as loop.train does them."""
-    training = settings.training
-    steps = min(stop or training.steps, training.steps)
-    passes = training.passes(ranks.world_size)
-    rows = packing.schedule(
-        len(packed), seed=training.seed, passes=passes * steps,
-        batch_size=training.batch_size, rank=ranks.rank, world_size=ranks.world_size,
-    )  # fmt: skip
-    engine = _engine(tuned, settings, ranks, passes)
-    learned = _learned(packed, rows, passes, ranks)
-    batches = packing.batches(packed, rows, settings.data, on_gpu=ranks.on_gpu)
-    torch.manual_seed(training.seed + 1000 + ranks.rank)
-    found, figures = Trained(), Figures(steps, on_gpu=ranks.on_gpu)
-    marks = timing.Marks(ranks)
-    marks.mark()
-    for step in range(steps):
-        used, total = 0, torch.zeros((), device=ranks.device)
-        rate = learning_rate(step, training)
+    course = Course(packed, settings, ranks, watch=watch, stop=stop)
+    engine = _engine(tuned, settings, ranks, course.passes)
+    learned = _learned(packed, course.rows, course.passes, ranks)
+    for step in course.begin():
+        total = torch.zeros((), device=ranks.device)
+        rate = learning_rate(step, settings.training)
         for group in engine.optimizer.param_groups:
             group["lr"] = rate
-        for batch in islice(batches, passes):
-            loss = engine(batch.to(ranks.device))
+        for batch in course.batches():
+            loss = engine(batch)
             # DeepSpeed divides by passes and ranks; the loss is a mean over all ranks' tokens.
-            engine.backward(loss * (passes * ranks.world_size / learned[step]))
+            engine.backward(loss * (course.passes * ranks.world_size / learned[step]))
             total += loss.detach() / learned[step]
-            used += batch.used
-            found.learned += batch.learned
             if engine.is_gradient_accumulation_boundary():
-                marks.mark()
+                course.marks.mark()
             engine.step()
         dist.all_reduce(total)
-        norm = engine.get_global_grad_norm()
-        figures.note(step, total, torch.as_tensor(norm, device=ranks.device).float())
-        marks.mark()
-        found.tokens.append(used)
-        found.rates.append(rate)
-        if watch and step >= BEHIND:
-            watch(step - BEHIND, *figures.of(step - BEHIND), found.rates[step - BEHIND])
-    return timed(found, figures, marks, ranks, watch)
+        norm = torch.as_tensor(engine.get_global_grad_norm(), device=ranks.device)
+        course.note(step, total, norm.float(), rate)
+    return course.end()
 
 
 def _engine(tuned: Tuned, settings: Settings, ranks: Ranks, passes: int) -> Any:
