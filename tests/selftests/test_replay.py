@@ -25,6 +25,8 @@ BASES = {
 BENCHED = {n: people for n, people in BASES.items() if [*(DATA / n / "records").glob("gemm@*")]}
 """Those that are not of the destructive stage alone."""
 CPU = DATA / "sandbox-2x2-cpu"
+STOPPED = "h200-2x1-failures"
+"""Ended from outside before its last victims: those come out as not measured."""
 """For what does not depend on the run, and for every variant."""
 GPUS_ONLY = ("through-host-memory", "low-clock-work")
 ON_GPUS = (
@@ -98,7 +100,7 @@ def test_a_recorded_run_is_small_and_its_records_can_be_trusted(base):
         assert not any(own in text for own in owned), path
 
 
-@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("base", [name for name in BASES if name != STOPPED])
 def test_a_recorded_run_passes_with_nothing_unmeasured(base, whole):
     status, verdict = whole(base)
     sandbox = BASES[base]["origin"] == "sandbox"
@@ -106,9 +108,19 @@ def test_a_recorded_run_passes_with_nothing_unmeasured(base, whole):
     assert (status, verdict["exit_status"], verdict["verdict"]) == (0, 0, wanted)
     counts = verdict["counts"]
     assert (counts["fail"], counts["not_measured"]) == (0, 0)
-    assert counts["pass"] >= 15
+    assert counts["pass"] >= 8
     scope = [tuple(key) for key in read_json(DATA / base / "run.json")["scope"]]
     assert sorted(rows(verdict)) == sorted(scope)
+
+
+def test_a_recorded_run_that_was_stopped_stays_incomplete(whole):
+    status, verdict = whole(STOPPED)
+    assert (status, verdict["verdict"]) == (2, "INCOMPLETE")
+    counts = verdict["counts"]
+    assert (counts["pass"], counts["fail"], counts["not_measured"]) == (66, 0, 20)
+    assert "66 of 86 judged" in verdict["reasons"]
+    unmeasured = {key for key, row in rows(verdict).items() if row["outcome"] == "NOT_MEASURED"}
+    assert {key.split(".")[1] for key, _ in unmeasured} == {"storage", "node"}
 
 
 def expect(verdict: dict[str, Any], whole: dict[str, Any], expected: Expected) -> None:
