@@ -19,11 +19,9 @@ PAGES = [*sorted(DOCS.glob("*.md")), CHECKOUT / "README.md", CHECKOUT / "deploy"
 
 def test_the_failure_modes_are_those_of_the_code():
     text = (DOCS / "failure-modes.md").read_text(encoding="utf-8")
-    rows = [
-        [c.strip() for c in n.strip("|").split("|")] for n in text.splitlines() if n[:2] == "| "
-    ]
-    rows = [row for row in rows if len(row) == 3]  # the other table is of what is done on purpose
-    told = {row[0]: row[2] for row in rows if row[0] != "kind"}
+    table = text.partition("\n|---")[2].partition("\n\n")[0]  # the first one of the page
+    rows = [[c.strip() for c in n.strip("|").split("|")] for n in table.splitlines()[1:]]
+    told = {row[0]: row[2] for row in rows}
     assert told == {kind.value: remedy for kind, remedy in REMEDY.items()}
     assert all(row[1] for row in rows)
 
@@ -49,7 +47,8 @@ def test_options_and_make_targets_that_a_page_names_exist(page):
     targets = (CHECKOUT / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"`make ([a-z-]+)`", text):
         assert re.search(rf"^{target}:", targets, re.MULTILINE), target
-    options = (CHECKOUT / "fixtures" / "options.py").read_text(encoding="utf-8")
+    plugins = ("fixtures/options.py", "reports/plugin.py")
+    options = "".join((CHECKOUT / name).read_text(encoding="utf-8") for name in plugins)
     for command in re.findall(r"`pytest ([^`]+)`", text):
         for option in re.findall(r"(--[a-z-]+)", command):
             known = f'"{option}"' in options or option in ("--lf", "--junitxml", "--html")
