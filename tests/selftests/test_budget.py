@@ -32,8 +32,10 @@ def test_the_durations_are_those_of_the_recorded_runs():
 def test_the_plan_s_minutes_are_near_those_that_the_recorded_run_took(name, model):
     items, people = whole(2, 2, model)
     node = [j for j in plan.jobs_for(items, LIMITS, people) if j.name == "node-worker0"]
-    began, ended = read_json(DATA / name / "run.json")["durations"]["jobs"]["node-worker0"]
-    took = ended - began + durations.start_s(people.device, small=False)
+    jobs = read_json(DATA / name / "run.json")["durations"]["jobs"]
+    # A stage takes as long as its slowest node.
+    longest = max(ended - began for job, (began, ended) in jobs.items() if job.startswith("node-"))
+    took = longest + durations.start_s(people.device, small=False)
     assert 0.8 * took < cost.stage_seconds(node, people.device) < 1.25 * took
 
 
