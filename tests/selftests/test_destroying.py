@@ -229,11 +229,11 @@ class Counting(OperatorsHands):
         self.lost.append(node)
 
 
-@pytest.mark.parametrize(("others", "lost"), [("", ["worker1"]), ("1 jobs of others (9)", [])])
+@pytest.mark.parametrize(("others", "lost"), [("", ["worker1"]), ("1 other jobs (9)", [])])
 def test_a_node_with_jobs_of_others_is_never_taken_away(others, lost, tmp_path, monkeypatch):
     asked: list[tuple[str, ...]] = []
     monkeypatch.setattr(destroying, "_slurm", lambda *command: asked.append(command))
-    monkeypatch.setattr(destroying, "_others_on", lambda node: others)
+    monkeypatch.setattr(destroying, "_others_on", lambda node, victim: others)
     hands = Counting()
     (destruction, job), s = victim("node", hands=hands)
     s.directory = tmp_path
