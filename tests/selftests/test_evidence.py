@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from fixtures import earlier
 from fixtures import evidence as evidence_module
+from fixtures.errors import ConfigError
 from fixtures.evidence import Evidence, judge_item, siblings_of
 from fixtures.outcome import Outcome, Verdict
 from fixtures.records import (
@@ -365,3 +367,14 @@ def test_a_line_for_each_key_and_element_is_the_same_json(data):
 def test_a_number_that_is_none_gets_into_no_file():
     with pytest.raises(ValueError, match="not JSON compliant"):
         list(json_lines({"a": [float("nan")]}))
+
+
+@pytest.mark.parametrize(
+    ("destructive", "allowed", "refused"),
+    [(True, False, True), (True, True, False), (False, False, False), (None, False, False)],
+)
+def test_a_destructive_run_goes_on_only_where_that_is_allowed_again(destructive, allowed, refused):
+    run = {} if destructive is None else {"destructive": destructive}
+    again = pytest.raises(ConfigError, match=r"--resume RUN: .* give --allow-destructive again")
+    with again if refused else contextlib.nullcontext():
+        earlier.refuse_unallowed(run, Path("RUN"), allowed=allowed)
