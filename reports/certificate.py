@@ -114,9 +114,12 @@ def _margin(v: Mapping[str, Any]) -> float:
 
 
 def write(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> Path:
-    """Write certificate.html beside the verdict; a signature of an earlier one goes."""
+    """Write certificate.html beside the verdict; a signature of another one goes."""
     path = directory.root / NAME
-    replace_file(path, (page(directory, verdict).encode("utf-8", "replace"),), durable=False)
+    made = page(directory, verdict).encode("utf-8", "replace")
+    if path.exists() and path.read_bytes() == made:
+        return path
+    replace_file(path, (made,), durable=False)
     (directory.root / f"{NAME}.sig").unlink(missing_ok=True)
     return path
 

@@ -66,8 +66,11 @@ class Change:
 def changes(before: RunDirectory, after: RunDirectory, limits: Thresholds) -> list[Change]:
     """Every figure of every device that both runs have, the most significant first."""
     then, now = (_figures(run, limits) for run in (before, after))
+    model = str(read_json(after.run_json)["population"]["gpu_model"])
     found = [
-        Change(key[0], key[1], now[key][1], then[key][0], now[key][0], *_judged(key[0], limits))
+        Change(
+            key[0], key[1], now[key][1], then[key][0], now[key][0], *_judged(key[0], limits, model)
+        )
         for key in then.keys() & now.keys()
     ]
     return sorted(found, key=lambda c: (not c.significant, -c.z, c.criterion, c.where))
@@ -163,11 +166,12 @@ def show(first: Path, second: Path, limits: Path, *, every: bool) -> int:
     return 1 if any(c.worse for c in moved) else 0
 
 
-def _judged(key: str, limits: Thresholds) -> tuple[float, str]:
+def _judged(key: str, limits: Thresholds, model: str) -> tuple[float, str]:
     criterion = limits.criteria[key]
     spread = limits.spread.get(criterion.spread or "")
     higher = any(row.fail_above is not None for row in criterion.limits)
-    return (spread.run_sigma if spread else DEFAULT_SIGMA), "higher" if higher else "lower"
+    sigma = spread.for_model(model).run_sigma if spread else DEFAULT_SIGMA
+    return sigma, "higher" if higher else "lower"
 
 
 def _figures(run: RunDirectory, limits: Thresholds) -> dict[tuple[str, str], tuple[float, str]]:

@@ -197,6 +197,9 @@ def main() -> int:
         for key, where in in_the_table().items()
         if where == planted.WHERE and options.only in f"{key} planted"
     ]
+    if not (training or in_record or any(rows for _, rows in chosen)):
+        print(f"no fault or criterion has {options.only!r} in its name", file=sys.stderr)
+        return 4
     lines: list[Line] = []
     with tempfile.TemporaryDirectory(prefix="acceptance-drills-") as folder, Progress() as progress:
         total = sum(len(rows) for _, rows in chosen) + bool(training) + bool(in_record)

@@ -242,8 +242,14 @@ def test_the_gpu_that_became_slower_comes_first(tmp_path, limits, capsys):
     assert not any(change.significant for change in others)
 
 
+def test_what_differs_on_shared_cores_is_no_drift(limits):
+    sigma, _ = compare._judged("gemm.bf16", limits, "cpu")
+    assert sigma == limits.spread["gemm"].for_model("cpu").run_sigma > 0.1
+    assert compare._judged("gemm.bf16", limits, "H200 SXM")[0] < 0.02
+
+
 def test_a_lower_latency_is_better(limits):
-    made = compare._judged("allreduce.node.latency", limits)
+    made = compare._judged("allreduce.node.latency", limits, "H200 SXM")
     faster = compare.Change("allreduce.node.latency", "w gpu0", "us", 50.0, 25.0, *made)
     assert faster.significant
     assert not faster.worse

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -341,3 +344,27 @@ def test_collecting_has_one_test_a_planned_item_and_touches_nothing(tmp_path):
 def test_the_shipped_file_orders_nothing():
     """A run on a real cluster without an order says so; a filled-in example would not."""
     assert LIMITS.cluster is None
+
+
+def test_a_plan_is_printed_by_one_process_or_not_at_all(tmp_path):
+    run = run_pytest(
+        "-m", "multinode", "--cluster=local", "--plan", "-n2", f"--run-dir={tmp_path}/r"
+    )
+    assert run.returncode == 4
+    assert "--plan prints the plan and runs nothing: leave out -n" in run.stdout + run.stderr
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "read"),
+    [
+        (("-m", "multinode and training"), False), (("--plan",), False),
+        (("--cluster=local",), False), (("-m", "cpu and slow"), True), (("-m", "not gpu"), True),
+    ],
+)  # fmt: skip
+def test_self_tests_are_read_only_where_they_can_be_meant(arguments, read):
+    # They need packages that an acceptance does without.
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *arguments]
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+    run = subprocess.run(command, cwd=CHECKOUT, env=env, capture_output=True, text=True)
+    assert ("selftests" in run.stdout) is read, run.stdout[-2000:]
