@@ -208,4 +208,7 @@ def test_a_key_that_is_none_is_one_line(run, capsys):
 def test_a_new_certificate_takes_the_old_signature_away(run):
     (run / "certificate.html.sig").write_text("old")
     certificate.write(RunDirectory(run))
+    assert (run / "certificate.html.sig").exists(), "it is the same page, byte by byte"
+    _append(run, "certificate.html")
+    certificate.write(RunDirectory(run))
     assert not (run / "certificate.html.sig").exists()
