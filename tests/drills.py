@@ -27,15 +27,15 @@ from rich.progress import Progress
 from rich.table import Table
 
 from fixtures import thresholds
+from fixtures.checkout import RUNS, commit
 from fixtures.records import SCHEMA, write_json
-from fixtures.run import commit
 from fixtures.sandbox import Sandbox, SandboxError
 from tests.selftests import faults, planted, training_faults
 from tests.selftests.faults import Fault
-from tests.selftests.support import CHECKOUT, SHIPPED
+from tests.selftests.support import SHIPPED
 
 FOLDER = Path(faults.__file__).parent
-TABLE = CHECKOUT / "reports" / "runs" / "drills.json"
+TABLE = RUNS / "drills.json"
 SHAPE: Mapping[str, Any] = {"nodes": 2, "gpus": 2}
 SHAPES: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("faults_hardware", "DRIFT_FAULTS"): {"nodes": 3, "gpus": 1},

@@ -63,7 +63,7 @@ def run(ranks: Ranks, metrics: list[str], *, way: str) -> Result:
     team = together(ranks)
     if way == "node":
         return _resumed(ranks, team)
-    lock = _locked(ranks)
+    _lock(ranks)
     training, held = _begin(ranks, team, way)
     due = SAVE_EVERY + 1 if way.startswith("storage") else BEGUN
     while True:
@@ -77,7 +77,6 @@ def run(ranks: Ranks, metrics: list[str], *, way: str) -> Result:
         if way.startswith("storage") and training.step % SAVE_EVERY == 0:
             _save(ranks, training)
         time.sleep(PACE_S)
-    del lock
 
 
 def _note_place(ranks: Ranks) -> None:
@@ -113,16 +112,15 @@ def gpu_memory(handle: Any) -> tuple[str, int | None]:
     return str(devices.ask("nvmlDeviceGetUUID", handle)), info and int(info.used) >> 20
 
 
-def _locked(ranks: Ranks) -> int | None:
-    """Hold a lock on the shared directory, which must be free when the job has gone."""
+def _lock(ranks: Ranks) -> None:
+    """Hold a lock on the shared directory to the end: it must be free when the job has gone."""
     if ranks.rank:
-        return None
+        return
     handle = os.open(ranks.directory / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
     except OSError as error:  # no locks here: none can be left behind
         ranks.say({"event": "unlocked", "error": str(error)})
-    return handle
 
 
 def _begin(ranks: Ranks, team: Team, way: str) -> tuple[Training, Any]:

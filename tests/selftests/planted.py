@@ -20,6 +20,7 @@ from fixtures.limits import Limit
 from fixtures.outcome import Outcome, Verdict
 from fixtures.records import Measurement, Record, RunDirectory, Scalar, read_json
 from fixtures.thresholds import Criterion, Thresholds
+from fixtures.values import points_of
 from tests.selftests.support import DATA, H200, SHIPPED, rank, record
 
 WHERE = "in a record"
@@ -192,9 +193,7 @@ def spoil(
     found: Record, criterion: Criterion, item: plan.Item, healthy: Verdict
 ) -> tuple[Record, str]:
     """The record with the figures of one node far on the wrong side of the limit, and the node."""
-    points = found.points(criterion.metric, criterion.at)
-    if criterion.per == "rail":
-        points = [(r, m) for r, m in points if item.subject == f"rail{r.local_rank}"]
+    points = points_of(criterion, found, item.nodes, item.subject)
     mine = [(r, m) for r, m in points if r.node in item.nodes] or points
     node = mine[-1][0].node
     mine = [(r, m) for r, m in mine if r.node == node]

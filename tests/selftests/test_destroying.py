@@ -192,7 +192,7 @@ def test_a_node_that_never_comes_back_has_taken_all_of_the_time(tmp_path):
 
 
 def test_a_training_that_never_went_on_has_lost_all_of_the_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(destroying, "_slurm", lambda *command: None)
+    monkeypatch.setattr(destroying, "slurm_query", lambda *command: None)
     (destruction, job), s = victim("node")
     s.directory = tmp_path
     s.hear([fault(0)])
@@ -205,7 +205,7 @@ def test_a_training_that_never_went_on_has_lost_all_of_the_time(tmp_path, monkey
 
 def test_without_a_command_of_the_operator_a_requeue_stands_in_and_says_so(tmp_path, monkeypatch):
     asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(destroying, "_slurm", lambda *command: asked.append(command))
+    monkeypatch.setattr(destroying, "slurm_query", lambda *command: asked.append(command))
     (destruction, job), s = victim("node")
     s.directory = tmp_path
     s.hear([fault(0)])
@@ -232,7 +232,7 @@ class Counting(OperatorsHands):
 @pytest.mark.parametrize(("others", "lost"), [("", ["worker1"]), ("1 other jobs (9)", [])])
 def test_a_node_with_jobs_of_others_is_never_taken_away(others, lost, tmp_path, monkeypatch):
     asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(destroying, "_slurm", lambda *command: asked.append(command))
+    monkeypatch.setattr(destroying, "slurm_query", lambda *command: asked.append(command))
     monkeypatch.setattr(destroying, "_others_on", lambda node, victim: others)
     hands = Counting()
     (destruction, job), s = victim("node", hands=hands)

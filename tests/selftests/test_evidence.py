@@ -378,3 +378,11 @@ def test_a_destructive_run_goes_on_only_where_that_is_allowed_again(destructive,
     again = pytest.raises(ConfigError, match=r"--resume RUN: .* give --allow-destructive again")
     with again if refused else contextlib.nullcontext():
         earlier.refuse_unallowed(run, Path("RUN"), allowed=allowed)
+
+
+def test_a_run_by_hand_is_not_gone_on_with(tmp_path):
+    run = {"schema": 1, "id": "x", "nonce": "n", "origin": "by-hand", "population": {}}
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    assert earlier.load_run_json(tmp_path)["origin"] == "by-hand"
+    with pytest.raises(ConfigError, match="was made by hand: start its workload again"):
+        earlier.load_resumed(tmp_path)
