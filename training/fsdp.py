@@ -1,6 +1,7 @@
 """FSDP (fully_shard): is it right, is it sharded, and what does it reach [I3 I6].
 
-As training/ddp.py against every GPU, or every node, alone; on one node also the whole 8B shape.
+As training/ddp.py against every GPU, or every node, alone. On one node also what utilisation is
+judged with: the 8B shape with 16 layers and whole, with the largest batch that fits.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ WORKLOAD = Workload(
     ),
     needs_torch=True,
     training=True,
-    seconds=260,
+    seconds=360,
     cpu_seconds=22,
-    deadline_s=900,
+    deadline_s=1200,
     cpu_deadline_s=300,
 )  # fmt: skip
 
@@ -34,6 +35,8 @@ PRESET = "8b-short"
 WHOLE = "8b"
 SCALED = (PRESET, "8b-mini", "1b")
 """What scaling is measured with: the first that one GPU, or one node, can hold."""
+BATCHES = (4, 2, 1)
+"""Sequences a pass: utilisation is that of the largest that fits."""
 POLICIES = ("block", "root", "size")
 
 
@@ -51,7 +54,8 @@ def run(
         found = _exact(ranks, team)
     runs: list[Timed] = []
     if training_run.TIMED & set(metrics):
-        runs, timed = _timed(ranks, team, settings, metrics, whole="preset" not in given)
+        chosen = {"preset", "batch"} & set(given)
+        runs, timed = _timed(ranks, team, settings, metrics, shapes=not chosen)
         found += timed
     return Result(
         measurements=[m for m in found if m.metric in metrics],
@@ -60,35 +64,34 @@ def run(
 
 
 def _timed(
-    ranks: Ranks, team: Team, settings: Settings, metrics: list[str], *, whole: bool
+    ranks: Ranks, team: Team, settings: Settings, metrics: list[str], *, shapes: bool
 ) -> tuple[list[Timed], list[Measurement]]:
-    """The runs that are timed, and what they say; `whole`: the shapes that criteria ask for."""
+    """The runs that are timed, and what they say; `shapes`: those that criteria ask for."""
     from training import run as training_run
 
     runs: list[Timed] = []
-    judged = _scalable(ranks, team, settings) if whole else settings
-    if judged != settings and training_run.fits(ranks, settings, team.size):
-        runs.append(training_run.timed_run(ranks, team, settings))
-    pair, efficiencies = ddp.scaled(ranks, team, judged, metrics)
+    scaled = _scalable(ranks, team, settings) if shapes else settings
+    judged = shapes and ranks.on_gpu and len(ranks.nodes) == 1
+    if judged and (short := _largest_batch(ranks, team, settings)) not in (None, scaled):
+        runs.append(training_run.timed_run(ranks, team, short))
+    pair, efficiencies = ddp.scaled(ranks, team, scaled, metrics)
     last = pair[-1]
     found = single.health(last)
     if "gemm" in metrics and ranks.on_gpu:
-        found.append(_over_gemm(ranks, last))
+        found.append(_over_gemm(ranks, (*runs, last)[0]))
     if len(pair) > 1 and last.peak_gib and pair[0].peak_gib:
         share = 100 * last.peak_gib / pair[0].peak_gib
         found.append(Measurement(metric="memory", unit="%", value=round(share, 2)))
-    largest = None
-    if whole and ranks.on_gpu and len(ranks.nodes) == 1:
-        largest = _whole(ranks, team, settings)
+    if judged and (whole := _largest_batch(ranks, team, replace(settings, preset=WHOLE))):
+        runs.append(training_run.timed_run(ranks, team, whole))
     # NCCL says what it goes through once it has gone through it.
     network = ddp.through(ranks, team)
-    together = [*runs, last, *([largest] if largest else [])]
-    for run in together:
+    of_shapes = {run.settings.preset: run for run in (last, *runs)}
+    for run in of_shapes.values():
         found += single.rates(ranks, run, notes=network)
     for metric, samples in efficiencies.items():
         found.append(last.measurement(metric, "%", samples, notes=network))
-    runs += [*pair, *([largest] if largest else [])]
-    return runs, found
+    return [*pair, *runs], found
 
 
 def _scalable(ranks: Ranks, team: Team, settings: Settings) -> Settings:
@@ -105,14 +108,14 @@ def _scalable(ranks: Ranks, team: Team, settings: Settings) -> Settings:
     return settings
 
 
-def _whole(ranks: Ranks, team: Team, settings: Settings) -> Timed | None:
-    """The whole 8B shape, with the largest batch that fits; None where none does."""
-    from training import run as training_run
+def _largest_batch(ranks: Ranks, team: Team, settings: Settings) -> Settings | None:
+    """The settings with the largest batch that fits; None where none does."""
+    from training.run import fits
 
-    for batch in (settings.batch, 1):
-        made = replace(settings, preset=WHOLE, batch=batch)
-        if training_run.fits(ranks, made, team.size):
-            return training_run.timed_run(ranks, team, made)
+    for batch in BATCHES:
+        made = replace(settings, batch=batch)
+        if fits(ranks, made, team.size):
+            return made
     return None
 
 

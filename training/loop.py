@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fixtures.workloads.timing import Batches, Marks
+from fixtures.workloads.timing import Batches, Marks, synchronize
 from training import checkpoint
 from training.attention import Kernel
 from training.data import Feed, dataset
@@ -163,9 +164,31 @@ def _collecting_later() -> Iterator[None]:
             gc.enable()
 
 
-def timed(ranks: Ranks, training: Training, steps: int, *, excluded: int) -> Batches:
-    """Train for `excluded` steps that are not timed (compiling, allocating), then for `steps`."""
-    training.run(excluded)
+LEAST = 10
+"""Steps that a rate is taken from at the least."""
+
+
+def timed(
+    ranks: Ranks, training: Training, steps: int, *, excluded: int, longest_s: float | None = None
+) -> Batches:
+    """Train for `excluded` steps that are not timed (compiling, allocating), then for `steps`.
+
+    Fewer than `steps`, but not fewer than LEAST, where they would take longer than `longest_s`.
+    """
+    if longest_s and excluded:
+        training.run(excluded - 1)
+        slowest = max(ranks.gather(_one_step_s(ranks, training)))
+        steps = min(steps, max(LEAST, int(longest_s / slowest)))
+    else:
+        training.run(excluded)
     marks = Marks(ranks)
     training.run(steps, marks=marks)
     return marks.finish(1)
+
+
+def _one_step_s(ranks: Ranks, training: Training) -> float:
+    synchronize(ranks)
+    begun = time.perf_counter()
+    training.run(1)
+    synchronize(ranks)
+    return time.perf_counter() - begun

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -260,6 +261,41 @@ def test_memory_is_foreseen_as_it_was_measured():
     one = needed_gib(PRESETS["8b-mini"], tokens=8192, ranks=1, fsdp=True)
     assert four == pytest.approx(75 - logits + 8, rel=0.1)
     assert one == pytest.approx(54 - logits / 2 + 8, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("gib", "gpus", "preset", "batch"),
+    [
+        (140, 4, "8b-short", 4), (140, 2, "8b-short", 4), (140, 4, "8b", 2), (140, 2, "8b", 1),
+        (79, 8, "8b-short", 2), (79, 8, "8b", 1), (79, 4, "8b", None), (39, 8, "8b", None),
+    ],
+)  # fmt: skip
+def test_utilisation_is_judged_with_the_largest_batch_that_fits(gib, gpus, preset, batch):
+    from training import fsdp
+
+    ranks: Any = SimpleNamespace(
+        on_gpu=True, gather=lambda own: [own], device_facts=lambda: {"memory_bytes": gib * 2**30}
+    )
+    team: Any = SimpleNamespace(size=gpus)
+    asked = Settings(strategy="fsdp", preset=preset, dtype="bf16", batch=2)
+    found = fsdp._largest_batch(ranks, team, asked)
+    assert (found.batch if found else None) == batch
+
+
+@pytest.mark.parametrize(("longest_s", "timed"), [(None, 30), (1e6, 30), (1e-6, 10)])
+def test_where_a_step_takes_long_fewer_are_timed(longest_s, timed):
+    import torch
+
+    from training import exact, loop
+    from training.strategies import Team
+
+    device = torch.device("cpu")
+    team = Team(members=(0,), rank=0, device=device, group=None)
+    training = exact.begin(exact.settings("single", steps=40), team)
+    ranks: Any = SimpleNamespace(device=device, gather=lambda own: [own])
+    batches = loop.timed(ranks, training, 30, excluded=10, longest_s=longest_s)
+    assert len(batches.seconds) == timed
+    assert training.step == 10 + timed
 
 
 def test_the_learning_rate_rises_and_ends_at_its_share():
