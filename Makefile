@@ -55,7 +55,8 @@ bench-gpu: $(READY) ## our figures beside nccl-tests' and nvbandwidth's, on GPUs
 soak-gpu: $(READY) ## healthy GPUs pass every time, a slowed one is named every time
 	$(PY) -m tests.soak_gpu $(ARGS)
 
-soak: $(READY_DEV) sandbox-packages ## what takes long: every point of interruption, repeated runs
+soak: $(READY_DEV) sandbox-packages ## what takes long: 20 healthy runs, every point of interruption
+	$(PY) -m tests.soak
 	$(PY) -m pytest -m "cpu and slow" $(ARGS)
 
 drills: $(READY_DEV) sandbox-packages ## every fault put in one by one, and who is named; the table as JSON

@@ -52,15 +52,18 @@ class Outcome:
     said: str
 
 
-def drill(sandbox: Sandbox, fault: Any, into: Path, *, whole: bool = False) -> Outcome:
+def drill(
+    sandbox: Sandbox, fault: Any, into: Path, *, whole: bool = False, training: bool = True
+) -> Outcome:
     """Put the fault in, run the tests of its area (or all of them), take the fault out again."""
     destructive = getattr(fault, "destructive", False)
     selected = [] if whole and not destructive else ["-k", fault.select]
     selected += ["--allow-destructive"] if destructive else []
+    marks = "multinode" if training else "multinode and not training"
     with fault.inject(sandbox) as more:
         arguments = [*more] if isinstance(more, (list, tuple)) else []
         run = support.run_pytest(
-            "-m", "multinode", "-q", *selected, "--cluster", "slurm", f"--run-dir={into}",
+            "-m", marks, "-q", *selected, "--cluster", "slurm", f"--run-dir={into}",
             *arguments, timeout_s=600 if destructive or whole else 180, **sandbox.env,
         )  # fmt: skip
     verdict = into / "verdict.json"

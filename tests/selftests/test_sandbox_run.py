@@ -20,6 +20,7 @@ from fixtures import thresholds
 from fixtures.outcome import Outcome
 from fixtures.records import RunDirectory, read_json
 from fixtures.sandbox import Sandbox
+from tests import soak
 from tests.selftests.cluster import (
     CHECKOUT,
     FILES,
@@ -77,6 +78,13 @@ def test_a_healthy_sandbox_is_a_demonstration(healthy: Finished) -> None:
     areas = {key.partition(".")[0] for key, c in criteria.items() if c.tier == "standard"}
     assert areas >= {"hostcopy", "p2p", "crosscheck"}, "what needs real GPUs"
     assert {name.partition(".")[0] for name in passed} == areas - {"hostcopy", "p2p", "crosscheck"}
+
+
+def test_the_second_healthy_run_accuses_nobody_either(healthy: Finished, tmp_path: Path) -> None:
+    again = soak.once(tmp_path / "again")
+    assert (again.verdict, again.red) == ("DEMONSTRATION", ())
+    assert again.passed == healthy.verdict["counts"]["pass"]
+    assert again.limits == read_json(healthy.directory.run_json)["thresholds"]["sha256"]
 
 
 def test_the_run_directory_holds_every_file(healthy: Finished) -> None:

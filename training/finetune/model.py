@@ -188,7 +188,7 @@ class Tuned(torch.nn.Module):
 
 def prepared(adapted: Any, settings: Settings, ranks: Ranks) -> Tuned:
     """Ready to train: recomputation, compiled layers, sharding, as the settings say."""
-    compiled = settings.training.compile and ranks.on_gpu
+    compiled = is_compiled(settings, ranks)
     tuned = Tuned(adapted, compiled=compiled)
     tuned.train()
     if compiled:
@@ -198,6 +198,15 @@ def prepared(adapted: Any, settings: Settings, ranks: Ranks) -> Tuned:
     if settings.distributed.strategy == "fsdp":
         shard(tuned, ranks)
     return tuned
+
+
+def is_compiled(settings: Settings, ranks: Ranks) -> bool:
+    """Not under ZeRO-3: its hooks are on every part of a layer, and would be compiled again each.
+
+    Seen on H200 (2026-11): no step within two minutes.
+    """
+    usable = ranks.on_gpu and settings.distributed.strategy != "zero3"
+    return usable and settings.training.compile
 
 
 def compile_layers(tuned: Tuned, backend: Any = "inductor") -> None:

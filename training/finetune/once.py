@@ -64,7 +64,7 @@ class Training:
             "global_batch_size": s.training.global_batch_size,
             "max_length": s.data.max_length,
             "gradient_checkpointing": s.training.gradient_checkpointing,
-            "compile": s.training.compile and ranks.on_gpu,
+            "compile": model.is_compiled(s, ranks),
             "workers": s.data.workers if ranks.on_gpu else 0,
             "prefetch": s.data.prefetch,
             "environment": json.dumps(s.distributed.environment),

@@ -68,7 +68,7 @@ class TrainingSettings:
     gradient_checkpointing: bool = True
     """Every layer is computed again on the way back: less memory, about a quarter more work."""
     compile: bool = True
-    """torch.compile of every decoder layer; on GPUs only."""
+    """torch.compile of every decoder layer; on GPUs only, and not under ZeRO-3."""
     seed: int = 0
 
     def passes(self, world_size: int) -> int:

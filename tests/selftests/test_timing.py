@@ -1,0 +1,68 @@
+"""How batches are made and timed, without a device."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fixtures.workloads import timing
+
+pytestmark = pytest.mark.cpu
+
+
+class Together:
+    """Ranks as threads of this process: what they gather, they wait for."""
+
+    def __init__(self, size: int) -> None:
+        self._meet = threading.Barrier(size)
+        self._said: list[Any] = [None] * size
+
+    def rank(self, number: int) -> Any:
+        def gather(own: Any) -> list[Any]:
+            self._said[number] = own
+            self._meet.wait(timeout=10)
+            said = list(self._said)
+            self._meet.wait(timeout=10)
+            return said
+
+        return SimpleNamespace(
+            device=SimpleNamespace(type="cpu"), gather=gather, gather_node=gather,
+            barrier=lambda: self._meet.wait(timeout=10),
+        )  # fmt: skip
+
+
+def measured(estimates: list[float | None], launch: Any) -> dict[int, timing.Batches]:
+    """Every rank with its estimate; None stands aside."""
+    together, found = Together(len(estimates)), {}
+
+    def one(number: int, estimate: float | None) -> None:
+        ranks = together.rank(number)
+        if estimate is None:
+            timing.stand_aside(ranks)
+        else:
+            found[number] = timing.measure_together(
+                ranks, launch, estimate=estimate, batch_s=0.01, window_s=0.05, minimum=3
+            )
+
+    threads = [threading.Thread(target=one, args=pair) for pair in enumerate(estimates)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    return found
+
+
+def test_a_batch_is_as_many_launches_on_a_slow_device_as_on_a_fast_one():
+    """Else the batches of one that stands still now and then lie between its halts."""
+    found = measured([0.001, 0.01], lambda: time.sleep(1e-4))
+    assert {b.launches for b in found.values()} == {10}
+    assert all(len(b.seconds) >= 3 for b in found.values())
+
+
+def test_who_stands_aside_has_no_say():
+    found = measured([0.002, None], lambda: time.sleep(1e-4))
+    assert found[0].launches == 5

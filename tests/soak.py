@@ -1,0 +1,93 @@
+"""`make soak`: is anybody accused where nothing is wrong?
+
+python -m tests.soak [--runs 20] [--json FILE] [-- --cluster slurm --partition gpu ...]
+
+Whole acceptance runs, one after another, of a healthy cluster: a sandbox of this machine where no
+other is asked for. A line a run, with the hash of the limits that it was judged by; the exit
+status is 0 where no row of any run was red or not measured, and all had the same limits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from fixtures.checkout import CHECKOUT
+from fixtures.records import read_json
+from tests.bench import machine, save
+
+SANDBOX = ("--cluster", "sandbox")
+RED = ("FAIL", "NOT_MEASURED")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """What one run came to."""
+
+    verdict: str
+    passed: int
+    red: tuple[str, ...]
+    """Rows that failed or were not measured: outcome, criterion, subject and why."""
+    limits: str
+    """SHA-256 of thresholds.yaml."""
+    seconds: float
+
+    def __str__(self) -> str:
+        said = "; ".join(self.red) or "nobody accused"
+        return (
+            f"{self.verdict}, {self.passed} pass, {said}; limits {self.limits[:12]}, "
+            f"{self.seconds:.0f} s"
+        )
+
+
+def once(into: Path, arguments: Sequence[str] = SANDBOX) -> Round:
+    """One whole run, as a user would start it."""
+    began = time.monotonic()
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "multinode", f"--run-dir={into}"]
+    # What an outer pytest or job says of itself is not meant for this one.
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "SLURM_"))}
+    done = subprocess.run(
+        [*command, *arguments], cwd=CHECKOUT, env=env, capture_output=True, text=True, check=False
+    )
+    verdict = into / "verdict.json"
+    if not verdict.exists():
+        raise SystemExit(done.stdout[-2000:] + done.stderr[-2000:])
+    data = read_json(verdict)
+    red = [r for r in data["criteria"] if r["outcome"] in RED]
+    return Round(
+        verdict=data["verdict"],
+        passed=data["counts"]["pass"],
+        red=tuple(f"{r['outcome']} {r['criterion']} {r['subject']}: {r['reason']}" for r in red),
+        limits=read_json(into / "run.json")["thresholds"]["sha256"],
+        seconds=time.monotonic() - began,
+    )
+
+
+def main() -> int:
+    """Run them all; nobody may be accused in any."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("pytest", nargs="*", default=SANDBOX, help="after --: where to run")
+    options = parser.parse_args()
+    rounds: list[Round] = []
+    with tempfile.TemporaryDirectory(prefix="acceptance-soak-") as folder:
+        for k in range(1, options.runs + 1):
+            rounds.append(once(Path(folder) / str(k), options.pytest))
+            print(f"run {k} of {options.runs}: {rounds[-1]}", flush=True)
+    bad = sum(bool(r.red) for r in rounds)
+    limits = {r.limits for r in rounds}
+    print(f"{len(rounds) - bad} of {len(rounds)} healthy runs accused nobody; {len(limits)} limits")
+    save("soak", [asdict(r) for r in rounds], machine(), options.json)
+    return int(bool(bad) or len(limits) != 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
