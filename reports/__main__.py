@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.command == "tables":
             return tables(source)
         if options.command == "sign":
-            return sign(source, options.key)
+            return sign(source, run, options.key)
         if options.command == "verify":
             return check(source, run, options.allowed_signers, options.thresholds)
         if options.command == "export":
@@ -140,15 +140,22 @@ def render(source: Path, run: dict[str, Any]) -> int:
     return _say(verdict, source / "report.html")
 
 
-def sign(source: Path, key: Path) -> int:
+def sign(source: Path, run: dict[str, Any], key: Path) -> int:
     """Sign the certificate; who may be trusted with that is ssh-keygen's business."""
     if not (source / certificate.NAME).exists():
-        raise Refused(f"{source} has no {certificate.NAME}: `python -m reports render {source}`")
+        remedy = f"`python -m reports render {source}`"
+        if run.get("origin") not in CERTIFIED:
+            remedy = "sign that of a run of the suite; this is a replay, or was started by hand"
+        raise Refused(f"{source} has no {certificate.NAME}: {remedy}")
     try:
-        print(f"signature {verify.sign(RunDirectory(source), key)}")
+        signature = verify.sign(RunDirectory(source), key)
     except (OSError, subprocess.CalledProcessError) as error:
         said = getattr(error, "stderr", None) or str(error)
         raise Refused(f"ssh-keygen -Y sign with {key}: {said.strip()}") from None
+    verdict = read_json(RunDirectory(source).verdict)["verdict"]
+    if verdict != "ACCEPTED":
+        print(f"what you have signed says NOT ACCEPTED: {verdict}")
+    print(f"signature {signature}")
     return 0
 
 
@@ -163,7 +170,8 @@ def check(source: Path, run: dict[str, Any], signers: Path | None, thresholds: P
             _refuse_other_limits(run, read_json(made / "run.json"))
             return found
 
-    wrong, fine = verify.check(RunDirectory(source), rejudge, signers)
+    certified = run.get("origin") in CERTIFIED
+    wrong, fine = verify.check(RunDirectory(source), rejudge, signers, certified=certified)
     for line in fine:
         print(f"ok     {line}")
     for line in wrong:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fixtures.contract import hostlist
-from fixtures.records import RecordError, RunDirectory, read_json, replace_file
+from fixtures.records import RecordError, RunDirectory, read_json, read_lines, replace_file
 from reports import banner
 from reports.areas import AREAS, OTHER, areas, coverage
 from reports.rows import split_limit
@@ -154,6 +154,7 @@ def page(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> s
         ],
         unused=[line for line in lines if not line.planned],
         bad=[v for v in criteria if v["outcome"] in ("FAIL", "NOT_MEASURED")],
+        repeated=list(_repeated(directory, criteria)),
         listed=LISTED,
         waivers=[_waiver(v) for v in criteria if v["outcome"] == "WAIVED"],
         coverage=coverage(criteria, nodes),
@@ -182,6 +183,34 @@ def hashes(directory: RunDirectory) -> dict[str, str]:
         for path in (directory.manifest, directory.verdict)
         if path.exists()
     }
+
+
+def _repeated(
+    directory: RunDirectory, criteria: Iterable[Mapping[str, Any]]
+) -> Iterator[dict[str, str]]:
+    """Rows that were measured again, with what came out before: a second try is no secret."""
+    again = {(v["criterion"], v["subject"]): v for v in criteria if (v["attempt"] or 1) > 1}
+    if not again:  # the ledger of a large fleet is large
+        return
+    tries: dict[tuple[str, str], dict[int, Mapping[str, Any]]] = {}
+    for line in read_lines(directory.ledger):
+        key = line.get("criterion"), line.get("subject")
+        if line.get("event") == "verdict" and key in again:
+            tries.setdefault(key, {})[line.get("attempt") or 1] = line
+    for (criterion, subject), v in again.items():
+        before = [tries[criterion, subject][n] for n in sorted(tries.get((criterion, subject), {}))]
+        said = [_came_to(line) for line in before if (line.get("attempt") or 1) < v["attempt"]]
+        yield {
+            "criterion": criterion, "subject": subject, "last": _came_to(v),
+            "before": "; ".join(said) or "never judged",
+        }  # fmt: skip
+
+
+def _came_to(v: Mapping[str, Any]) -> str:
+    value = v.get("value")
+    shown = f"{value:.4g}" if isinstance(value, float) else str(value)
+    measured = "" if value is None else f" {shown} {v.get('unit') or ''}".rstrip()
+    return f"{str(v['outcome']).replace('_', ' ')}{measured}"
 
 
 def _waiver(v: Mapping[str, Any]) -> dict[str, str]:
@@ -247,24 +276,12 @@ def _facts(
     verdict: Mapping[str, Any], run: Mapping[str, Any], versions: Mapping[str, str]
 ) -> list[tuple[str, str]]:
     facts = banner.facts(verdict, run)
-    seconds, gpu_hours = _used(run)
+    used = run.get("durations") or {}
+    seconds, gpu_hours = used.get("union_s"), used.get("gpu_hours")
     facts.append(("Time of its jobs", f"{seconds / 60:.1f} min" if seconds else ""))
     facts.append(("GPU-hours", f"{gpu_hours:.2f}, of exclusive jobs" if gpu_hours else ""))
     suite = {k: v for k, v in (run.get("versions") or {}).items() if v}
     facts.append(("Versions, login side", ", ".join(f"{k} {v}" for k, v in suite.items())))
     facts.append(("Versions, nodes", ", ".join(f"{k} {v}" for k, v in versions.items())))
-    facts.append(("Command", str(run.get("command") or "")))
+    facts.append(("Started by", "; then by ".join(run.get("commands") or [])))
     return [(name, value) for name, value in facts if value and name != "Ordered"]
-
-
-def _used(run: Mapping[str, Any]) -> tuple[float, float]:
-    """Seconds in which any job ran, and GPU-hours of the jobs that held whole nodes."""
-    durations = run.get("durations") or {}
-    spans = durations.get("jobs") or {}
-    hours = sum(
-        (spans[job["name"]][1] - spans[job["name"]][0]) / 3600
-        * len(job["nodes"]) * job["ranks_per_node"]
-        for job in run.get("plan") or []
-        if job["name"] in spans and not job.get("small")
-    )  # fmt: skip
-    return float(durations.get("union_s") or 0.0), hours

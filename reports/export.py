@@ -34,12 +34,12 @@ def results(verdict: Mapping[str, Any]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows(list(_row(v).values()) for v in verdict["criteria"])
+    writer.writerows([harmless(cell) for cell in _row(v).values()] for v in verdict["criteria"])
     return text.getvalue()
 
 
 def frame(verdict: Mapping[str, Any]) -> Any:
-    """The verdicts as a pandas DataFrame of COLUMNS; text is harmless() to spreadsheets."""
+    """The verdicts as a pandas DataFrame of COLUMNS, for programs: text as it was said."""
     # It takes most of a second to import, and is needed by nothing but exports and comparisons.
     import pandas as pd  # type: ignore[import-untyped]
 
@@ -127,7 +127,7 @@ def harmless(value: Any) -> Any:
     """Text on one line that no spreadsheet takes for a formula; numbers stay numbers."""
     if not isinstance(value, str):
         return value
-    # Spreadsheets also look behind a leading tab or line break, and pandas quotes no lone CR.
+    # Spreadsheets also look behind a leading tab or line break.
     line = " ".join(value.split())
     return f"'{line}" if line.startswith(_FORMULA) else line
 
@@ -138,4 +138,4 @@ def _row(v: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in (v.get(group) or {}).items():
             flat[f"{group}_{name}"] = value
     flat["notes"] = "; ".join(str(note) for note in v.get("notes") or [])
-    return {name: harmless(flat[name]) for name in COLUMNS}
+    return {name: flat[name] for name in COLUMNS}

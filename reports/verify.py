@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,16 @@ NAMED = 20
 
 
 def check(
-    directory: RunDirectory, rejudge: Callable[[], Mapping[str, Any]], signers: Path | None
+    directory: RunDirectory,
+    rejudge: Callable[[], Mapping[str, Any]],
+    signers: Path | None,
+    *,
+    certified: bool = True,
 ) -> tuple[list[str], list[str]]:
-    """(what is wrong, what was found in order or could not be asked), in lines."""
+    """(what is wrong, what was found in order or could not be asked), in lines.
+
+    `certified`: whether a run of its origin has a certificate.
+    """
     wrong, fine = [], []
     found = list(_evidence(directory))
     wrong += found
@@ -40,11 +47,13 @@ def check(
         wrong += found
         if not found:
             fine.append(f"verdict: {len(verdict['criteria'])} verdicts follow from the records")
-        found = list(_made_again(directory, verdict))
+        made = [certificate.NAME, "results.csv"] if certified else ["results.csv"]
+        found = list(_made_again(directory, verdict, made))
         wrong += found
         if not found:
-            fine.append("certificate.html and results.csv are what the evidence gives")
-    (wrong if (said := _signature(directory, signers))[0] else fine).append(said[1])
+            fine.append(f"{' and '.join(made)}: what the evidence gives")
+    if certified:
+        (wrong if (said := _signature(directory, signers))[0] else fine).append(said[1])
     return wrong, fine
 
 
@@ -107,15 +116,17 @@ def _waived_once(said: Mapping[str, Any], again: Mapping[str, Any]) -> bool:
     return bool(gone) and again["counts"]["fail"] - said["counts"]["fail"] == gone
 
 
-def _made_again(directory: RunDirectory, verdict: Mapping[str, Any]) -> Iterator[str]:
+def _made_again(
+    directory: RunDirectory, verdict: Mapping[str, Any], names: Iterable[str]
+) -> Iterator[str]:
     makers: dict[str, Callable[[], str]] = {
         certificate.NAME: lambda: certificate.page(directory, verdict),
         "results.csv": lambda: export.results(verdict),
     }
-    for name, make in makers.items():
+    for name in names:
         path = directory.root / name
         try:
-            if path.read_bytes() != make().encode("utf-8", "replace"):
+            if path.read_bytes() != makers[name]().encode("utf-8", "replace"):
                 yield (
                     f"{name}: not what this suite makes of the evidence (changed, or made by "
                     "another version: check out the run's commit, or `python -m reports render`)"

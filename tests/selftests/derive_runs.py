@@ -389,8 +389,10 @@ def _without_blanks(record: Any) -> Any:
 def _neutral_run(text: str) -> str:
     run = json.loads(text)
     run["owner"] = {**run["owner"], "pid": 1, "start": None}
-    arguments = run["command"].partition(" ")[2]
-    run["command"] = "pytest " + re.sub(r"(^|[ =])/(?:[^/ ]+/)+", r"\1", arguments)
+    run["commands"] = [
+        "pytest " + re.sub(r"(^|[ =])/(?:[^/ ]+/)+", r"\1", command.partition(" ")[2])
+        for command in run["commands"]
+    ]
     run["thresholds"]["path"] = "thresholds.yaml"
     return json.dumps(run, indent=1) + "\n"
 

@@ -182,6 +182,8 @@ def a_run(tmp_path: Path) -> Path:
         (["--cluster", "local", "--resume=RUN", "--retest=RUN"], r"exclude each other"),
         (["--cluster", "local", "--run-dir=RUN"], r"holds a run already; use --resume"),
         (["--cluster", "sandbox", "--sandbox-nodes", "0"], r"--sandbox-nodes .*at least 1"),
+        (["--cluster", "sandbox", "--nodelist", "worker0"], r"--nodelist worker0: .* --sandbox-n"),
+        (["--cluster", "local", "--nodelist", "n0"], r"--nodelist n0: a local run takes all"),
         (["--cluster", "sandbox", "--sandbox-gpus", "-1"], r"--sandbox-gpus take at least 1"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def written(root: Path, plan=PLAN, **more) -> RunDirectory:
         "criteria": [v.to_json() for v in plan],
     }  # fmt: skip
     run = {
-        "schema": 1, "id": verdict["run_id"], "nonce": "n", "command": f"pytest {HOSTILE}",
+        "schema": 1, "id": verdict["run_id"], "nonce": "n", "commands": [f"pytest {HOSTILE}"],
         "contract": {"nodes": 3, "gpus_per_node": 8, "gpu_model": HOSTILE},
         "thresholds": {"sha256": "ab" * 32, "path": "none"}, "versions": {"python": HOSTILE},
     }  # fmt: skip
@@ -84,6 +85,32 @@ def test_what_passed_whole_is_a_certificate_to_sign(tmp_path):
     assert "For the customer: name, date, signature" in page.text
     for name in ("manifest.sha256", "verdict.json"):
         assert certificate.hashes(RunDirectory(tmp_path / "run"))[name] in page.text
+
+
+def test_a_second_try_is_no_secret(tmp_path):
+    first = measured("gemm.bf16", "worker1", Outcome.FAIL, 541.0)
+    second = replace(first, outcome=Outcome.PASS, value=655.5, attempt=2)
+    directory = written(tmp_path / "run", [second])
+    lines = [{"event": "verdict", **v.to_json()} for v in (first, first, second)]
+    directory.ledger.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = Page(certificate.page(directory))
+    said = " ".join(page.text.partition("Measured more than once")[2].split())
+    assert said.startswith(
+        "Criterion Where Before At last gemm.bf16 worker1 FAIL 541 TFLOPS PASS 655.5 TFLOPS"
+    )
+
+
+def test_what_was_measured_once_has_no_list_of_tries(tmp_path):
+    page = Page(certificate.page(written(tmp_path / "run")))
+    assert "Measured more than once" not in page.text
+
+
+def test_every_session_of_a_run_is_named(tmp_path):
+    directory = written(tmp_path / "run")
+    run = json.loads(directory.run_json.read_text())
+    run["commands"] = ["pytest A", "pytest --resume B"]
+    directory.run_json.write_text(json.dumps(run))
+    assert "pytest A; then by pytest --resume B" in Page(certificate.page(directory)).text
 
 
 def test_an_interrupted_run_says_how_much_of_it_was_judged(tmp_path):
@@ -153,17 +180,23 @@ def run(tmp_path) -> Path:
     return written(tmp_path / "run", [*PLAN, hostile]).root
 
 
-@pytest.mark.parametrize("kind", ["csv", "json"])
-def test_no_cell_is_a_formula(kind, run, capsys):
-    assert command.main(["export", str(run), f"--{kind}"]) == 0
-    out = capsys.readouterr().out
-    rows = list(csv.DictReader(io.StringIO(out))) if kind == "csv" else json.loads(out)
+def test_no_cell_is_a_formula(run, capsys):
+    assert command.main(["export", str(run), "--csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert len(rows) == len(PLAN) + 1
     cells = [cell for row in rows for cell in row.values() if isinstance(cell, str)]
     formulas = [cell for cell in cells if cell[:1] in "=+@" and cell]
     assert formulas == []
     assert {row["subject"] for row in rows} >= {f"'{FORMULA}"}
     assert rows[-1]["reason"] == "'+1+1"
+
+
+def test_json_is_for_programs_and_says_what_was_said(run, capsys):
+    assert command.main(["export", str(run), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [rows[-1][name] for name in ("subject", "reason", "next_step")] == [
+        FORMULA, "\t+1+1", "@x\n=1"
+    ]  # fmt: skip
 
 
 def test_prometheus_reads_it(run, capsys):

@@ -107,6 +107,21 @@ def test_an_added_file_is_named(run, name):
     assert f"{name}: added: manifest.sha256 does not name it" in found(run)
 
 
+def test_a_replay_has_no_certificate_and_needs_none(run, capsys):
+    (run / "certificate.html").unlink()
+    made = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**made, "origin": "replay"}))
+    RunDirectory(run).write_manifest()
+    wrong, fine = verify.check(
+        RunDirectory(run), lambda: json.loads((run / "verdict.json").read_text()), None,
+        certified=False,
+    )  # fmt: skip
+    assert wrong == []
+    assert "results.csv: what the evidence gives" in fine
+    assert command.main(["sign", "--key", "no-key", str(run)]) == 4
+    assert "this is a replay" in capsys.readouterr().err
+
+
 def test_without_a_manifest_nothing_is_in_order(run):
     (run / "manifest.sha256").unlink()
     assert any(line.startswith("manifest.sha256: ") for line in found(run))
@@ -173,6 +188,7 @@ def key(tmp_path_factory) -> Path:
 @needs_ssh
 def test_a_signature_is_made_and_checked(run, key, capsys):
     assert command.main(["sign", str(run), "--key", str(key)]) == 0
+    assert "says NOT ACCEPTED: DEMONSTRATION" in capsys.readouterr().out
     assert (run / "certificate.html.sig").exists()
     wrong, fine = verify.check(
         RunDirectory(run), lambda: json.loads((run / "verdict.json").read_text()),
