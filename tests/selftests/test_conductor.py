@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
-from fixtures import backlog, plan, thresholds
+from fixtures import backlog, plan, thresholds, trouble
 from fixtures import conductor as conducting
-from fixtures.conductor import Conductor, Deadlines
+from fixtures.conductor import Conductor
 from fixtures.destroying import Destruction
 from fixtures.errors import RunError
 from fixtures.hands import OperatorsHands
 from fixtures.launch import Busy, JobRequest
 from fixtures.records import Record, RunDirectory, read_json, read_lines
+from fixtures.trouble import Deadlines
 from fixtures.watch import JobState
 from tests.selftests import support
 from tests.selftests.support import NONCE, result_line
@@ -219,8 +220,8 @@ BEFORE_TRAINING = ("node", "pair", "cluster")
 def conduct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Conduct:
     """Run the plan of a small population on a fake cluster; its waiting is cut short."""
     monkeypatch.setattr(conducting, "TICK_S", 0.002)
-    monkeypatch.setattr(conducting, "FILE_GRACE_S", 0.0)
-    monkeypatch.setattr(conducting, "STALE_S", 0.0)
+    monkeypatch.setattr(trouble, "FILE_GRACE_S", 0.0)
+    monkeypatch.setattr(trouble, "STALE_S", 0.0)
 
     def run(
         scripts: Mapping[str, Any] | None = None,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures import conductor, launch
+from fixtures import launch, trouble
 from fixtures.errors import RunError
 from fixtures.launch import Busy, JobRequest, LocalLauncher, SlurmLauncher, SlurmOptions
 from fixtures.watch import TERMINAL, JobState, LocalWatcher, SlurmWatcher
@@ -176,7 +176,7 @@ def test_a_hostile_result_is_never_loaded(tmp_path):
         tick.wait(0.05)
     planted.write_bytes(poison)
     assert watcher.states([job_id])[job_id].ended
-    assert "no-spec.json" in conductor.log_tail(ask.directory), "the rank said why it ended"
+    assert "no-spec.json" in trouble.log_tail(ask.directory), "the rank said why it ended"
     launcher.cancel([job_id])
     del launcher, watcher
     assert not trace.exists()
