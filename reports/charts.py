@@ -98,6 +98,10 @@ def of_verdicts(criteria: Sequence[Mapping[str, Any]], limits: Thresholds) -> li
 # --- per GPU
 
 
+FAR = 5.0
+"""A line so many times as high as all values is said and not drawn: no value could be seen."""
+
+
 class Points:
     """One value a device, for each criterion that judges devices by their medians."""
 
@@ -160,12 +164,17 @@ def _bars(
         draw = axes.axhline
         axes.set_ylabel(unit, fontsize=7)
         axes.set_xlabel(f"{each}, by value", fontsize=7)
+    highest = max(value for _, value in found)
+    near = [at for at, _, _ in lines if not highest or at <= FAR * highest]
     for at, name, colour in lines:
-        draw(at, color=colour, linewidth=1.2, linestyle="-" if name == "limit" else ":")
+        if at in near:
+            draw(at, color=colour, linewidth=1.2, linestyle="-" if name == "limit" else ":")
     worst = (min if low_is_bad else max)(found, key=lambda one: one[1])
     said = f"{len(found)} {each}, median {statistics.median(v for _, v in found):.4g} {unit}"
     said += f", worst {worst[0]} {worst[1]:.4g}"
-    said += "".join(f", {name} {at:.4g}" for at, name, _ in lines)
+    said += "".join(
+        f", {name} {at:.4g}{'' if at in near else ' (far off)'}" for at, name, _ in lines
+    )
     said += f"; {sum(bad)} beyond the limit" if limit is not None else ""
     return Chart(key, said, _svg(figure))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import statistics
 from typing import TYPE_CHECKING, Any
 
 from fixtures.records import Measurement, Result
@@ -70,12 +71,16 @@ def _exact(ranks: Ranks, team: Team) -> list[Measurement]:
     ]
 
 
+LAST = 5
+"""Steps at the end whose median the loss has fallen to: single ones jump at this learning rate."""
+
+
 def health(timed: Timed) -> list[Measurement]:
     """Whether the loss fell, and whether a gradient was ever no number, or none at all."""
-    first, last = timed.losses[0], timed.losses[-1]
+    first, last = timed.losses[0], statistics.median(timed.losses[-LAST:])
     at: dict[str, Any] = {"preset": timed.settings.preset}
     bad = [k for k, n in enumerate(timed.norms, start=1) if not 0 < n < math.inf]
-    finite = math.isfinite(first) and math.isfinite(last)
+    finite = all(map(math.isfinite, timed.losses))
     fall = max(0.0, 100 * (1 - last / first)) if finite else 0.0
     return [
         Measurement(metric="fall", unit="%", value=round(fall, 3), at=at),

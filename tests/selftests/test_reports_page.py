@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from fixtures.outcome import Outcome, Verdict, conclude
+from reports import charts
 
 pytestmark = pytest.mark.cpu
 
@@ -254,3 +255,16 @@ def test_what_a_reader_needs_stands_there_without_a_script(tmp_path):
     matrix = static[static.index('<table id="coverage"') :].partition("</table>")[0]
     assert matrix.count('scope="col"') == matrix.partition("</tr>")[0].count("<th ")
     assert not re.findall(r"<button[^>]*></button>", matrix)
+
+
+def test_a_line_far_off_is_said_and_not_drawn():
+    found, limit, far = (
+        [("worker0 gpu0", 10.0)],
+        (8.0, "limit", "#a00"),
+        (2000.0, "ceiling", "#555"),
+    )
+    both = charts._bars("memory.copy", "GB/s", found, [limit, far])
+    assert "limit 8, ceiling 2000 (far off)" in both.said
+    assert both.svg == charts._bars("memory.copy", "GB/s", found, [limit]).svg
+    near = charts._bars("memory.copy", "GB/s", found, [limit, (12.0, "ceiling", "#555")])
+    assert near.svg != both.svg

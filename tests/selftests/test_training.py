@@ -298,6 +298,22 @@ def test_where_a_step_takes_long_fewer_are_timed(longest_s, timed):
     assert training.step == 10 + timed
 
 
+@pytest.mark.parametrize(
+    ("losses", "fall"),
+    [
+        ([12.5, 9.0, 7.0, 6.0, 6.1, 6.0, 5.9, 20.7], 52.0),  # seen on H200: one step jumped
+        ([12.5, 9.0, 7.0, 6.0, 20.0, 21.0, 20.5, 22.0], 0.0),
+        ([12.5, 9.0, math.nan, 6.0, 6.1, 6.0, 5.9, 6.0], 0.0),
+    ],
+)
+def test_a_loss_has_fallen_where_the_last_steps_say_so(losses, fall):
+    from training import single
+
+    timed: Any = SimpleNamespace(losses=losses, norms=[1.0] * 8, settings=Settings())
+    found = {m.metric: m.value for m in single.health(timed)}
+    assert found["fall"] == pytest.approx(fall, abs=0.1)
+
+
 def test_the_learning_rate_rises_and_ends_at_its_share():
     rates = [rate(k, peak=1.0, steps=20, warm_up=5, last=0.1) for k in range(20)]
     assert rates[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
