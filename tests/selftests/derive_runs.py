@@ -97,14 +97,14 @@ def unchanged(run: Recorded) -> Expected:
 
 
 def slow_gpu(run: Recorded) -> Expected:
-    """One GPU five times slower at fp32: its node fails this row, and only this."""
-    device = run.scale("fp32", 0.2)
+    """One GPU ten times slower at fp32: its node fails this row, and only this."""
+    device = run.scale("fp32", 0.1)
     return Expected("REJECTED", 1, "FAIL", "", frozenset({("gemm.fp32", device[0])}), device=device)
 
 
 def slow_gpu_spread(run: Recorded) -> Expected:
     """The same at bf16, where the node's spread is judged as well."""
-    device = run.scale("bf16", 0.2)
+    device = run.scale("bf16", 0.1)
     rows = frozenset({("gemm.bf16", device[0]), ("gemm.spread", device[0])})
     return Expected("REJECTED", 1, "FAIL", "", rows, device=device)
 
