@@ -185,9 +185,7 @@ def workers_of(pid: int) -> list[int]:
 # --- slow devices
 
 
-def test_one_slowed_device_is_an_outlier(
-    sandbox: Sandbox, checkout: Path, tmp_path: Path
-) -> None:
+def test_one_slowed_device_is_an_outlier(sandbox: Sandbox, checkout: Path, tmp_path: Path) -> None:
     # Four ranks share two cores, and whatever else is at work: one that runs a fortieth of the time
     # has a twentieth of its share at most, and less than a seventh of it on a busy host.
     with sandbox.slow("worker1", rank=1, factor=40):
