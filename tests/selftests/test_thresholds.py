@@ -484,7 +484,7 @@ def test_rows_replace_the_criterions_bounds_of_the_same_name(shipped):
     cpu = criterion.valid_for(criterion.limit_for({"model": "cpu"}))
     gpu = criterion.valid_for(criterion.limit_for(H200))
     assert gpu == criterion.valid | {"clock_ceiling": (None, 1.05)}
-    assert cpu == criterion.valid | {"batches": (5, None)}
+    assert cpu == criterion.valid | {"batches": (5, None), "overlap": (0.1, None)}
     assert gpu["batches"] == (20, None)
     assert gpu["relative_error"] == (None, 2e-5)
 
