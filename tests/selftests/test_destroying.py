@@ -191,6 +191,31 @@ def test_a_node_that_never_comes_back_has_taken_all_of_the_time(tmp_path):
     assert seen["notes"] == ["worker1 not given back when we looked no longer"]
 
 
+def test_a_node_that_was_not_waited_for_long_enough_has_no_time(tmp_path):
+    """Seen in a drill: 76 s without the node, which passed as 76 s until it was back."""
+    (destruction, job), s = victim("time_limit")
+    s.directory = tmp_path
+    s.hear([fault()])
+    s.marks["fault"] = time.monotonic() - 76
+    s.parts["7"] = JobState("COMPLETING", nodes="worker1")
+    destruction.look(s)
+    seen = destruction._after(job).params["seen"]
+    assert "worker1" not in seen["end_s"]
+    assert s.waited_for(20) >= s.marks["fault"] + destroying.TIMEOUT_PATIENCE_S
+
+
+def test_what_is_not_back_within_the_patience_is_beyond_every_limit():
+    limits = thresholds.load(SHIPPED)
+    ends = {k: c for k, c in limits.criteria.items() if c.measure == "training_failures.end"}
+    assert len(ends) >= 9
+    for key, criterion in ends.items():
+        slow = criterion.at.get("way") == "time_limit"
+        patience_s = destroying.TIMEOUT_PATIENCE_S if slow else destroying.PATIENCE_S
+        bounds = [row.fail_above.number for row in criterion.limits if row.fail_above]
+        assert bounds
+        assert max(bounds) < patience_s, key
+
+
 def test_a_training_that_never_went_on_has_lost_all_of_the_time(tmp_path, monkeypatch):
     monkeypatch.setattr(destroying, "slurm_query", lambda *command: None)
     (destruction, job), s = victim("node")
