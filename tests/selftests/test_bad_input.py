@@ -89,7 +89,8 @@ def test_a_limit_that_cannot_be_chosen_prints_the_conditions(tmp_path):
     """Two rows that the plan cannot tell apart; found before anything is submitted."""
     text = SHIPPED.read_text(encoding="utf-8")
     row = (
-        "      - {model: cpu, fail_below: 0.008, loose: demonstration, valid: {batches: [5, null]},"
+        "      - {model: cpu, fail_below: 0.008, loose: demonstration, "
+        "valid: {overlap: [0.1, null], batches: [5, null]},"
     )
     assert row in text
     twins = "".join(

@@ -268,7 +268,7 @@ def test_the_gpu_that_became_slower_comes_first(tmp_path, limits, capsys):
     found = compare.changes(RunDirectory(source), RunDirectory(tmp_path / "after"), limits)
     first, *others = found
     assert (first.criterion, first.where) == ("gemm.fp32", f"{device[0]} gpu{device[1]}")
-    assert first.drift == pytest.approx(-0.8)
+    assert first.drift == pytest.approx(-0.9)
     assert first.significant
     assert first.worse
     assert others
@@ -311,5 +311,5 @@ def test_compare_prints_both_and_says_by_its_status_what_became_of_it(tmp_path, 
     assert command.main(["compare", *roots]) == 1
     out = capsys.readouterr().out
     assert "gemm.fp32" in out
-    assert "-80.00 %" in out
+    assert "-90.00 %" in out
     assert "worse" in out

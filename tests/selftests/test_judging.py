@@ -133,7 +133,7 @@ def test_the_test_of_the_bad_area_is_the_one_that_fails(both):
     failure = junit[: junit.index("<failure")].rpartition("<testcase")[2]
     assert "test_compute" in failure
     assert "worker1" in failure
-    assert "gemm.fp32: 10.2" in junit
+    assert "gemm.fp32: 5.1" in junit
 
 
 def test_k_chooses_among_them_by_criterion_and_node(both, tmp_path):
