@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from fixtures.contract import hostlist
-from fixtures.records import RecordError, RunDirectory, read_json, read_lines, replace_file
+from fixtures.records import RecordError, RunDirectory, read_json, replace_file
 from reports import banner
 from reports.areas import AREAS, OTHER, areas, coverage
-from reports.rows import split_limit
+from reports.rows import attempts_of, split_limit, words
 
 NAME = "certificate.html"
 NAMESPACE = "gpu-cluster-acceptance"
@@ -189,20 +189,15 @@ def _repeated(
     directory: RunDirectory, criteria: Iterable[Mapping[str, Any]]
 ) -> Iterator[dict[str, str]]:
     """Rows that were measured again, with what came out before: a second try is no secret."""
-    again = {(v["criterion"], v["subject"]): v for v in criteria if (v["attempt"] or 1) > 1}
+    again = {(str(v["criterion"]), str(v["subject"])): v for v in criteria if v["attempt"] > 1}
     if not again:  # the ledger of a large fleet is large
         return
-    tries: dict[tuple[str, str], dict[int, Mapping[str, Any]]] = {}
-    for line in read_lines(directory.ledger):
-        key = line.get("criterion"), line.get("subject")
-        if line.get("event") == "verdict" and key in again:
-            tries.setdefault(key, {})[line.get("attempt") or 1] = line
-    for (criterion, subject), v in again.items():
-        before = [tries[criterion, subject][n] for n in sorted(tries.get((criterion, subject), {}))]
-        said = [_came_to(line) for line in before if (line.get("attempt") or 1) < v["attempt"]]
+    attempts = attempts_of(directory, again)
+    for key, v in again.items():
+        before = [n for n in attempts.get(key, []) if n.get("attempt", 1) < v["attempt"]]
         yield {
-            "criterion": criterion, "subject": subject, "last": _came_to(v),
-            "before": "; ".join(said) or "never judged",
+            "criterion": key[0], "subject": key[1], "last": _came_to(v),
+            "before": "; ".join(map(_came_to, before)) or "never judged",
         }  # fmt: skip
 
 
@@ -210,7 +205,7 @@ def _came_to(v: Mapping[str, Any]) -> str:
     value = v.get("value")
     shown = f"{value:.4g}" if isinstance(value, float) else str(value)
     measured = "" if value is None else f" {shown} {v.get('unit') or ''}".rstrip()
-    return f"{str(v['outcome']).replace('_', ' ')}{measured}"
+    return f"{words(str(v['outcome']))}{measured}"
 
 
 def _waiver(v: Mapping[str, Any]) -> dict[str, str]:

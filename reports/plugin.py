@@ -21,12 +21,10 @@ import pytest
 from markupsafe import Markup
 
 from fixtures.outcome import Verdict
-from fixtures.records import RecordError, RunDirectory, read_json, read_lines
+from fixtures.records import RecordError, RunDirectory, read_json
 from reports import banner, certificate, drills, export, figures, rows, tables
 
 TITLE = "GPU cluster acceptance"
-
-_Key = tuple[str, str]
 
 
 def _file(text: str) -> Path:
@@ -65,7 +63,7 @@ class Page:
         self._verdict: Mapping[str, Any] = {}
         self._reports: list[Any] = []
         """pytest-html's report data: ours, and the user's with --html."""
-        self._earlier: dict[_Key, list[dict[str, Any]]] = {}
+        self._earlier: dict[rows.Key, list[dict[str, Any]]] = {}
 
     # --- the run
 
@@ -78,7 +76,7 @@ class Page:
         for name in ("report.html", "junit.xml", "results.csv", certificate.NAME):
             # Those of the session that is resumed would outlive a killed one, and contradict it.
             (directory.root / name).unlink(missing_ok=True)
-        self._earlier = _attempts(directory)
+        self._earlier = rows.attempts_of(directory)
         with suppress(OSError, RecordError):
             self._many = read_json(directory.run_json).get("planned", 0) > rows.MANY
         option = self._config.option
@@ -281,16 +279,6 @@ def _start_late(name: str, session: pytest.Session) -> None:
     others = [plugin for plugin in manager.get_plugins() if plugin not in new]
     manager.subset_hook_caller("pytest_sessionstart", others)(session=session)
     manager.subset_hook_caller("pytest_collection_finish", others)(session=session)
-
-
-def _attempts(directory: RunDirectory) -> dict[_Key, list[dict[str, Any]]]:
-    """The last ledger line of each attempt that earlier sessions of this run judged."""
-    found: dict[_Key, dict[Any, dict[str, Any]]] = {}
-    for line in read_lines(directory.ledger):
-        if line.get("event") == "verdict":
-            key = (str(line.get("criterion")), str(line.get("subject")))
-            found.setdefault(key, {})[line.get("attempt")] = line
-    return {key: list(attempts.values()) for key, attempts in found.items()}
 
 
 def _versions() -> dict[str, str]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 from markupsafe import Markup
 
 from fixtures.outcome import Outcome, Verdict
+from fixtures.records import RunDirectory, read_lines
 
 COLUMNS = ("Outcome", "Criterion", "Where", "Measured", "Limit", "Margin", "Result")
 
@@ -32,6 +33,22 @@ RANK = {"Failed": 0, "Error": 1, "XPassed": 1, "XFailed": 2, "Passed": 3, "Skipp
 
 _LOOSE = re.compile(r"(.*?) \(loose: (.*)\)", re.DOTALL)
 _NOTHING = Markup("&ndash;")
+
+
+Key = tuple[str, str]
+"""Criterion and subject."""
+
+
+def attempts_of(
+    directory: RunDirectory, wanted: Container[Key] | None = None
+) -> dict[Key, list[dict[str, Any]]]:
+    """The last ledger line of each attempt at a row, in the order in which they were judged."""
+    found: dict[Key, dict[Any, dict[str, Any]]] = {}
+    for line in read_lines(directory.ledger):
+        key = (str(line.get("criterion")), str(line.get("subject")))
+        if line.get("event") == "verdict" and (wanted is None or key in wanted):
+            found.setdefault(key, {})[line.get("attempt")] = line
+    return {key: list(attempts.values()) for key, attempts in found.items()}
 
 
 def words(outcome: str) -> str:

@@ -95,8 +95,6 @@ def drill(sandbox: Sandbox, fault: Fault, into: Path, *, area: bool, training: b
     about = {"criterion": fault.criterion, "fault": fault.name, "where": fault.where}
     began = time.monotonic()
     try:
-        # What is made to fail is a training.
-        training = training or fault.destructive
         found = faults.drill(sandbox, fault, into, whole=not area, training=training)
     except Exception as error:  # one drill that breaks must not hide the others
         return Line(

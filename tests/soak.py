@@ -10,8 +10,6 @@ status is 0 where no row of any run was red or not measured, and all had the sam
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,9 +17,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fixtures.checkout import CHECKOUT
 from fixtures.records import read_json
-from tests.bench import machine, save
+from tests.bench import machine, run_pytest, save
 
 SANDBOX = ("--cluster", "sandbox")
 RED = ("FAIL", "NOT_MEASURED")
@@ -50,12 +47,7 @@ class Round:
 def once(into: Path, arguments: Sequence[str] = SANDBOX) -> Round:
     """One whole run, as a user would start it."""
     began = time.monotonic()
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "multinode", f"--run-dir={into}"]
-    # What an outer pytest or job says of itself is not meant for this one.
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "SLURM_"))}
-    done = subprocess.run(
-        [*command, *arguments], cwd=CHECKOUT, env=env, capture_output=True, text=True, check=False
-    )
+    done = run_pytest("-q", "-m", "multinode", f"--run-dir={into}", *arguments, timeout_s=None)
     verdict = into / "verdict.json"
     if not verdict.exists():
         raise SystemExit(done.stdout[-2000:] + done.stderr[-2000:])

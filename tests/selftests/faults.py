@@ -59,7 +59,8 @@ def drill(
     destructive = getattr(fault, "destructive", False)
     selected = [] if whole and not destructive else ["-k", fault.select]
     selected += ["--allow-destructive"] if destructive else []
-    marks = "multinode" if training else "multinode and not training"
+    # What is made to fail is a training.
+    marks = "multinode" if training or destructive else "multinode and not training"
     with fault.inject(sandbox) as more:
         arguments = [*more] if isinstance(more, (list, tuple)) else []
         run = support.run_pytest(

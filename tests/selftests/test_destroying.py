@@ -179,27 +179,26 @@ def test_a_node_is_timed_until_slurm_has_it_back(tmp_path):
     assert seen["failure"]["rank"] == 1
 
 
-def test_a_node_that_never_comes_back_has_taken_all_of_the_time(tmp_path):
-    (destruction, job), s = victim("kill")
-    s.directory = tmp_path
+def completing(way: str, seconds: float, folder: Path) -> tuple[Submission, dict[str, Any]]:
+    """A victim that Slurm has not cleared off worker1 so long after its fault, and what is seen."""
+    (destruction, job), s = victim(way)
+    s.directory = folder
     s.hear([fault()])
-    s.marks["fault"] = time.monotonic() - 95
+    s.marks["fault"] = time.monotonic() - seconds
     s.parts["7"] = JobState("COMPLETING", nodes="worker1")
     destruction.look(s)
-    seen = destruction._after(job).params["seen"]
+    return s, destruction._after(job).params["seen"]
+
+
+def test_a_node_that_never_comes_back_has_taken_all_of_the_time(tmp_path):
+    _, seen = completing("kill", 95, tmp_path)
     assert seen["end_s"]["worker1"] >= 95
     assert seen["notes"] == ["worker1 not given back when we looked no longer"]
 
 
 def test_a_node_that_was_not_waited_for_long_enough_has_no_time(tmp_path):
     """Seen in a drill: 76 s without the node, which passed as 76 s until it was back."""
-    (destruction, job), s = victim("time_limit")
-    s.directory = tmp_path
-    s.hear([fault()])
-    s.marks["fault"] = time.monotonic() - 76
-    s.parts["7"] = JobState("COMPLETING", nodes="worker1")
-    destruction.look(s)
-    seen = destruction._after(job).params["seen"]
+    s, seen = completing("time_limit", 76, tmp_path)
     assert "worker1" not in seen["end_s"]
     assert s.waited_for(20) >= s.marks["fault"] + destroying.TIMEOUT_PATIENCE_S
 
