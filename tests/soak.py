@@ -76,7 +76,8 @@ def main() -> int:
             print(f"run {k} of {options.runs}: {rounds[-1]}", flush=True)
     bad = sum(bool(r.red) for r in rounds)
     limits = {r.limits for r in rounds}
-    print(f"{len(rounds) - bad} of {len(rounds)} healthy runs accused nobody; {len(limits)} limits")
+    judged_by = ", ".join(sorted(known[:12] for known in limits))
+    print(f"{len(rounds) - bad} of {len(rounds)} healthy runs accused nobody; limits {judged_by}")
     save("soak", [asdict(r) for r in rounds], machine(), options.json)
     return int(bool(bad) or len(limits) != 1)
 
