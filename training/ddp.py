@@ -26,13 +26,17 @@ WORKLOAD = Workload(
     ),
     needs_torch=True,
     training=True,
-    seconds=100,
+    seconds=130,
     cpu_seconds=18,
     deadline_s=600,
     cpu_deadline_s=300,
 )  # fmt: skip
 
 PRESET = "1b"
+SEQUENCES = 8
+"""A GPU and step, 64k tokens: what a step pays for communication is paid once for all of them."""
+BATCHES = (8, 4, 2)
+"""Of a pass: the largest that fits; the rest of the sequences by accumulation."""
 
 
 def run(
@@ -44,6 +48,8 @@ def run(
 
     settings = training_run.defaults(ranks, "ddp", given, preset=PRESET)
     team = together(ranks)
+    if ranks.on_gpu and not {"preset", "batch", "global_batch"} & set(given):
+        settings = judged(ranks, settings, team.size)
     found: list[Measurement] = []
     if checks and {"ranks", "coverage", "replicas", "curve", "accumulation"} & set(metrics):
         found = _exact(ranks, team, metrics)
@@ -60,6 +66,14 @@ def run(
     )
 
 
+def judged(ranks: Ranks, settings: Settings, team_size: int) -> Settings:
+    """What criteria are judged with: SEQUENCES a GPU and step, in as few passes as fit."""
+    from training.run import largest_batch
+
+    made = largest_batch(ranks, settings, team_size, BATCHES) or settings
+    return replace(made, global_batch=SEQUENCES * team_size)
+
+
 def scaled(
     ranks: Ranks, team: Team, settings: Settings, metrics: list[str]
 ) -> tuple[list[Timed], dict[str, list[float]]]:
@@ -72,19 +86,26 @@ def scaled(
 
     if not {"efficiency", "efficiency_slowest"} & set(metrics) or team.size == 1:
         return [training_run.timed_run(ranks, team, settings)], {}
-    smaller = replace(settings, checkpoint="", resume=False, global_batch=0)
+    smaller = settings
     if len(ranks.nodes) > 1:
         part = by_node(ranks)
     else:
         fsdp = settings.strategy == "fsdp"
         smaller = smaller if fsdp else replace(smaller, strategy="single")
         part = alone(ranks, groups=fsdp)
+    smaller = of_part(smaller, team.size, part.size)
     if not training_run.fits(ranks, smaller, part.size):
         return [training_run.timed_run(ranks, team, settings)], {}
     parts = training_run.timed_run(ranks, part, smaller)
     whole = training_run.timed_run(ranks, team, settings)
     usual, slowest = training_run.efficiency(ranks, whole, parts)
     return [parts, whole], {"efficiency": usual, "efficiency_slowest": slowest}
+
+
+def of_part(settings: Settings, ranks: int, part: int) -> Settings:
+    """The settings for `part` of the ranks: as many sequences and passes a rank, no checkpoint."""
+    whole = settings.accumulation(ranks) * settings.batch * part
+    return replace(settings, checkpoint="", resume=False, global_batch=whole)
 
 
 def through(ranks: Ranks, team: Team) -> list[str]:

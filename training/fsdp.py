@@ -69,10 +69,13 @@ def _timed(
     """The runs that are timed, and what they say; `shapes`: those that criteria ask for."""
     from training import run as training_run
 
+    def largest(made: Settings) -> Settings | None:
+        return training_run.largest_batch(ranks, made, team.size, BATCHES)
+
     runs: list[Timed] = []
     scaled = _scalable(ranks, team, settings) if shapes else settings
     judged = shapes and ranks.on_gpu and len(ranks.nodes) == 1
-    if judged and (short := _largest_batch(ranks, team, settings)) not in (None, scaled):
+    if judged and (short := largest(settings)) not in (None, scaled):
         runs.append(training_run.timed_run(ranks, team, short))
     pair, efficiencies = ddp.scaled(ranks, team, scaled, metrics)
     last = pair[-1]
@@ -82,7 +85,7 @@ def _timed(
     if len(pair) > 1 and last.peak_gib and pair[0].peak_gib:
         share = 100 * last.peak_gib / pair[0].peak_gib
         found.append(Measurement(metric="memory", unit="%", value=round(share, 2)))
-    if judged and (whole := _largest_batch(ranks, team, replace(settings, preset=WHOLE))):
+    if judged and (whole := largest(replace(settings, preset=WHOLE))):
         runs.append(training_run.timed_run(ranks, team, whole))
     # NCCL says what it goes through once it has gone through it.
     network = ddp.through(ranks, team)
@@ -106,17 +109,6 @@ def _scalable(ranks: Ranks, team: Team, settings: Settings) -> Settings:
         if fits(ranks, made, part):
             return made
     return settings
-
-
-def _largest_batch(ranks: Ranks, team: Team, settings: Settings) -> Settings | None:
-    """The settings with the largest batch that fits; None where none does."""
-    from training.run import fits
-
-    for batch in BATCHES:
-        made = replace(settings, batch=batch)
-        if fits(ranks, made, team.size):
-            return made
-    return None
 
 
 def _over_gemm(ranks: Ranks, timed: Timed) -> Measurement:

@@ -139,6 +139,17 @@ def fits(ranks: Ranks, settings: Settings, team_size: int) -> bool:
     return bool(needed <= ROOM * memory)
 
 
+def largest_batch(
+    ranks: Ranks, settings: Settings, team_size: int, batches: Sequence[int]
+) -> Settings | None:
+    """The settings with the first of `batches` that fits; None where none does."""
+    for batch in batches:
+        made = replace(settings, batch=batch)
+        if fits(ranks, made, team_size):
+            return made
+    return None
+
+
 def timed_run(ranks: Ranks, team: Team, settings: Settings) -> Timed:
     """Train all steps of the settings, timing those after the first ten.
 

@@ -209,7 +209,8 @@ def test_the_loss_in_pieces_has_the_value_and_gradients_of_the_whole(elements, m
     found = torch.autograd.grad(3 * pieces, (hidden, weight))
     torch.testing.assert_close(pieces, whole)
     for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other)
+        # Entries are about 1. On some CPUs a process's first products are off by 2e-5.
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
 def test_the_model_looks_back_only():
@@ -263,6 +264,13 @@ def test_memory_is_foreseen_as_it_was_measured():
     assert one == pytest.approx(54 - logits / 2 + 8, rel=0.25)
 
 
+def of_gpus(gib: int) -> Any:
+    """As much of Ranks as says which GPUs they have."""
+    return SimpleNamespace(
+        on_gpu=True, gather=lambda own: [own], device_facts=lambda: {"memory_bytes": gib * 2**30}
+    )
+
+
 @pytest.mark.parametrize(
     ("gib", "gpus", "preset", "batch"),
     [
@@ -271,15 +279,30 @@ def test_memory_is_foreseen_as_it_was_measured():
     ],
 )  # fmt: skip
 def test_utilisation_is_judged_with_the_largest_batch_that_fits(gib, gpus, preset, batch):
-    from training import fsdp
+    from training import fsdp, run
 
-    ranks: Any = SimpleNamespace(
-        on_gpu=True, gather=lambda own: [own], device_facts=lambda: {"memory_bytes": gib * 2**30}
-    )
-    team: Any = SimpleNamespace(size=gpus)
     asked = Settings(strategy="fsdp", preset=preset, dtype="bf16", batch=2)
-    found = fsdp._largest_batch(ranks, team, asked)
+    found = run.largest_batch(of_gpus(gib), asked, gpus, fsdp.BATCHES)
     assert (found.batch if found else None) == batch
+
+
+@pytest.mark.parametrize(("gib", "passes"), [(140, 1), (79, 4), (94, 2)])
+def test_a_step_of_ddp_has_as_many_tokens_on_every_model_of_gpu(gib, passes):
+    from training import ddp
+
+    asked = Settings(strategy="ddp", preset=ddp.PRESET, dtype="bf16")
+    settings = ddp.judged(of_gpus(gib), asked, 4)
+    assert (settings.accumulation(4), settings.batch) == (passes, ddp.SEQUENCES // passes)
+
+
+def test_a_part_has_the_passes_and_sequences_of_the_whole():
+    from training import ddp
+
+    whole = Settings(batch=2, global_batch=32, checkpoint="somewhere", resume=True)
+    part = ddp.of_part(whole, 4, 1)
+    assert (part.accumulation(1), part.batch, part.global_batch) == (4, 2, 8)
+    assert (part.checkpoint, part.resume) == ("", False)
+    assert ddp.of_part(Settings(batch=2), 4, 2).accumulation(2) == 1
 
 
 @pytest.mark.parametrize(("longest_s", "timed"), [(None, 30), (1e6, 30), (1e-6, 10)])
