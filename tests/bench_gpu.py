@@ -122,14 +122,15 @@ def main(arguments: list[str] | None = None) -> int:
             if number == 0 or part != "shape":  # which takes turns by itself
                 PARTS[part](figures, gpus)
         print(f"round {number + 1} of {options.rounds} done", file=sys.stderr)
+        # After every round: what was measured outlives a run that is ended.
+        save(
+            "bench-gpu",
+            [{**asdict(f), "difference": f.difference, "met": f.met} for f in figures.values()],
+            machine(),
+            options.json,
+            gpus=_run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv"]),
+        )
     show(list(figures.values()))
-    save(
-        "bench-gpu",
-        [{**asdict(f), "difference": f.difference, "met": f.met} for f in figures.values()],
-        machine(),
-        options.json,
-        gpus=_run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv"]),
-    )
     return 0
 
 
@@ -180,9 +181,10 @@ def copies(figures: dict[str, Figure], gpus: int) -> None:
     if shutil.which("nvbandwidth") is None:
         return
     for name, (test, factor) in NVBANDWIDTH.items():
-        said = _run(["nvbandwidth", "-t", *test.split()]).partition("bandwidth (GB/s)")[2]
+        said = _theirs(["nvbandwidth", "-t", *test.split()]).partition("bandwidth (GB/s)")[2]
         values = [float(x) for x in re.findall(r"\d+\.\d+", said.partition("SUM")[0])]
-        figures[f"{name} (mean over GPUs)"].theirs.append(factor * statistics.fmean(values))
+        if values:
+            figures[f"{name} (mean over GPUs)"].theirs.append(factor * statistics.fmean(values))
 
 
 def products(figures: dict[str, Figure], gpus: int) -> None:
@@ -261,7 +263,7 @@ def _nccl_tests(
     if shutil.which(tool) is None:
         return []
     command = [tool, "-g", str(gpus), "-b", low, "-e", high, "-f", str(step), "-n", "20", "-w", "5"]
-    return crosscheck.rows(_run([*command, *more]), in_place=in_place)
+    return crosscheck.rows(_theirs([*command, *more]), in_place=in_place)
 
 
 def by_hand(
@@ -293,6 +295,15 @@ def by_hand(
             for line in read_lines(path)
             if line["event"] == "result"
         ]
+
+
+def _theirs(command: list[str]) -> str:
+    """What a tool printed; nothing, and why, where it failed: our figures are not lost with it."""
+    try:
+        return _run(command)
+    except SystemExit as error:
+        print(error, file=sys.stderr)
+        return ""
 
 
 def _run(command: list[str]) -> str:
