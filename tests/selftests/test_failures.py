@@ -208,6 +208,14 @@ def test_a_job_of_which_no_rank_ever_wrote(state, kind):
     assert "no rank ever wrote a line; last words: bash: python: not found" in failure.reason
 
 
+def test_what_slurm_says_of_every_job_are_no_last_words():
+    log = """srun: error: worker1: task 1: Killed
+slurmstepd-worker0: error: error unlocking cgroup '/sys/fs/cgroup/system.slice': No such file
+submitit INFO (2026-11-22 06:18:03,250) - Job completed successfully"""
+    failure = diagnosed(state="FAILED", log_tail=log)
+    assert failure.reason.endswith("last words: srun: error: worker1: task 1: Killed")
+
+
 def test_a_rank_that_never_wrote_is_named_where_the_others_are_done():
     failure = diagnosed(*done(0))
     assert culprit(failure) == (Kind.RANK_DIED, None, None, None)
