@@ -101,10 +101,15 @@ def copy_checkout(into: Path, *, selftests: bool = True) -> Path:
 
 WAIT = """
 
+import pathlib, time
 _run = run
 
 def run(ranks, metrics, **more):
-    while not Path({go!r}).exists():
+    if WORKLOAD.needs_torch:
+        ranks.device, ranks.barrier()
+    door = pathlib.Path({go!r})
+    door.with_name(f"here-{{ranks.node}}-{{ranks.rank}}").touch()
+    while not door.exists():
         time.sleep(0.05)
     return _run(ranks, metrics, **more)
 """
@@ -112,30 +117,51 @@ def run(ranks, metrics, **more):
 
 @dataclass(frozen=True)
 class Waiting:
-    """A checkout whose workload `environment` waits on every rank until it is let go."""
+    """A checkout in which a workload waits on every rank until it is let go."""
 
     checkout: Path
     door: Path
+
+    def here(self) -> int:
+        """How many ranks stand at the door; who needs torch has it, and has met the others."""
+        return len(list(self.door.parent.glob("here-*")))
 
     def let_go(self) -> None:
         self.door.touch()
 
     @property
     def selection(self) -> tuple[str, ...]:
-        """Two workloads in one job a node; the second one waits."""
+        """Two workloads in one job a node; the second one, `environment`, waits."""
         return ("tests/test_inventory.py", "-k", "(inventory.gpus or environment) and not drift")
 
 
 @pytest.fixture
 def waiting(tmp_path: Path) -> Waiting:
     """For what must be done while jobs run: no workload has to be fast or slow enough for it."""
+    return waiting_in(tmp_path, "environment")
+
+
+def waiting_in(tmp_path: Path, workload: str) -> Waiting:
+    """A copy of the checkout in which `workload` waits."""
     root = tmp_path / "waiting-checkout"
     root.mkdir()
     copy_checkout(root)
     found = Waiting(root, tmp_path / "go")
-    with (root / "fixtures" / "workloads" / "environment.py").open("a", encoding="utf-8") as file:
+    with (root / "fixtures" / "workloads" / f"{workload}.py").open("a", encoding="utf-8") as file:
         file.write(WAIT.format(go=str(found.door)))
     return found
+
+
+def rank_states(sandbox: Sandbox, node: str, rank: int) -> set[str]:
+    """The states of a rank's processes, as /proc has them: T where they stand still."""
+    states = set()
+    for process in sandbox.processes(node, rank=rank):
+        try:
+            text = Path(f"/proc/{process.pid}/stat").read_text()
+        except OSError:
+            continue
+        states.add(text.rpartition(")")[2].split()[0])
+    return states
 
 
 # --- the suite in a process of its own
@@ -214,7 +240,7 @@ class Suite:
         status = self.process.wait(timeout_s)
         return Finished(status, self.said, self.directory)
 
-    def until(self, condition: Callable[[], T], what: str, *, timeout_s: float = 60) -> T:
+    def until(self, condition: Callable[[], T], what: str, *, timeout_s: float = 180) -> T:
         """Wait for a condition while pytest works; its value."""
         deadline = time.monotonic() + timeout_s
         while not (found := condition()):

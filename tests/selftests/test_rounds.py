@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fixtures import plan, stopping, thresholds
-from fixtures.workloads import rounds
+from fixtures.workloads import gemm, hostcopy, memory, p2p, rounds, timing
 from tests.selftests.support import SHIPPED, load, population
 
 pytestmark = pytest.mark.cpu
@@ -208,3 +208,30 @@ def test_the_job_is_told_in_its_spec(tmp_path: Path) -> None:
         assert len(found["fp32"].rounds) == rounds.FURTHER, "far below the limit"
         assert all(samples for samples in found["fp32"].rounds)
         assert found["bf16"].rounds == [], "without a reference"
+
+
+GPUS = 8
+"""Of a node, as most that are sold have."""
+
+
+@pytest.mark.parametrize(
+    ("workload", "figures", "window"),
+    [
+        (gemm, len(gemm.ORDER), gemm.ON_GPU.window),
+        # A batch of ten launches on an H200: 0.08 s.
+        (memory, len(memory.COUNTED), memory.ON_GPU.batches * 0.08),
+        # One after the other, then all at once; batches of 0.01 s, as p2p's.
+        (hostcopy, len(hostcopy.WAYS), (GPUS * hostcopy.MINIMUM + hostcopy.WINDOW) * 0.01),
+        (p2p, 3 * len(p2p.tournament(GPUS)), p2p.WINDOW * 0.01),
+    ],
+    ids=["gemm", "memory", "hostcopy", "p2p"],
+)
+def test_a_node_whose_every_figure_is_low_is_measured_before_the_deadline(
+    workload: Any, figures: int, window: float
+):
+    """Three rounds of everything, in windows as long as a slow device can make them.
+
+    Else the worst nodes would be `not measured: hung`, and nobody be told what is wrong with them.
+    """
+    longest = (1 + rounds.FURTHER) * timing.STRETCH * window + rounds.FURTHER * rounds.GPU_LOAD_S
+    assert workload.WORKLOAD.deadline("cuda") >= 60 + figures * longest

@@ -16,6 +16,7 @@ from fixtures.sandbox.host import short_model
 from fixtures.sandbox.processes import Process, wait_until
 from fixtures.sandbox.state import load
 from fixtures.sandbox.tools import check_host, find
+from tests.selftests.cluster import rank_states
 
 pytestmark = pytest.mark.cpu
 
@@ -259,24 +260,13 @@ def test_frozen_rank_stands_still_and_its_siblings_run(sandbox: Sandbox, tmp_pat
     assert grows(ranks[0])
     with sandbox.slow("worker0", 0, 20, job=int(job)):
         # The shell's `sleep` stops with it, so a stopped rank shows as state T.
-        until(lambda: "T" in rank_states(sandbox, 0), "the rank is seen standing")
+        until(lambda: "T" in rank_states(sandbox, "worker0", 0), "the rank is seen standing")
     assert grows(ranks[0])
-    assert "T" not in rank_states(sandbox, 0)
+    assert "T" not in rank_states(sandbox, "worker0", 0)
     call(sandbox, "scancel", job)
     assert finished(sandbox, job) == "CANCELLED"
     with pytest.raises(SandboxError, match="no process of rank 0"):
         sandbox.freeze("worker0", rank=0)
-
-
-def rank_states(sandbox: Sandbox, rank: int) -> set[str]:
-    states = set()
-    for process in sandbox.processes("worker0", rank=rank):
-        try:
-            text = Path(f"/proc/{process.pid}/stat").read_text()
-        except OSError:
-            continue
-        states.add(text.rpartition(")")[2].split()[0])
-    return states
 
 
 def test_killed_node_is_gone_at_once_and_comes_back(sandbox: Sandbox) -> None:

@@ -35,7 +35,9 @@ class Together:
         )  # fmt: skip
 
 
-def measured(estimates: list[float | None], launch: Any) -> dict[int, timing.Batches]:
+def measured(
+    estimates: list[float | None], launch: Any, *, window_s: float = 0.2
+) -> dict[int, timing.Batches]:
     """Every rank with its estimate; None stands aside."""
     together, found = Together(len(estimates)), {}
 
@@ -45,7 +47,7 @@ def measured(estimates: list[float | None], launch: Any) -> dict[int, timing.Bat
             timing.stand_aside(ranks)
         else:
             found[number] = timing.measure_together(
-                ranks, launch, estimate=estimate, batch_s=0.01, window_s=0.05, minimum=3
+                ranks, launch, estimate=estimate, batch_s=0.01, window_s=window_s, minimum=3
             )
 
     threads = [
@@ -65,6 +67,13 @@ def test_a_batch_is_as_many_launches_on_a_slow_device_as_on_a_fast_one():
     assert all(len(b.seconds) >= 3 for b in found.values())
 
 
+def test_a_device_far_too_slow_gets_smaller_batches_and_not_an_endless_window():
+    """A GPU at a fortieth of its rate must be named before the deadline of its workload."""
+    found = measured([0.001, 0.04], lambda: time.sleep(1e-4), window_s=0.15)
+    # Five batches of 0.04 s in four windows of 0.15 s: three launches each, not ten.
+    assert {b.launches for b in found.values()} == {3}
+
+
 def test_who_stands_aside_has_no_say():
     found = measured([0.002, None], lambda: time.sleep(1e-4))
     assert found[0].launches == 5
@@ -76,5 +85,5 @@ def test_a_window_too_short_for_a_slow_device_is_measured_again():
     def launch() -> None:
         time.sleep(0.01 if threading.current_thread().name == "1" else 1e-4)
 
-    found = measured([0.001, 0.001, None], launch)
+    found = measured([0.001, 0.001, None], launch, window_s=0.05)
     assert all(b.inside >= 3 for b in found.values())

@@ -29,7 +29,9 @@ from tests.selftests.cluster import (
     ledger,
     on,
     queued,
+    rank_states,
     suite,
+    waiting_in,
 )
 
 pytestmark = pytest.mark.cpu
@@ -185,12 +187,20 @@ def workers_of(pid: int) -> list[int]:
 # --- slow devices
 
 
-def test_one_slowed_device_is_an_outlier(sandbox: Sandbox, checkout: Path, tmp_path: Path) -> None:
-    # Four ranks share two cores, and whatever else is at work: one that runs a fortieth of the time
-    # has a twentieth of its share at most, and less than a seventh of it on a busy host.
-    with sandbox.slow("worker1", rank=1, factor=40):
-        done = suite(checkout, tmp_path / "run", "tests/test_compute.py", "-k", "gemm.bf16-",
-                     env=on(sandbox))  # fmt: skip
+def test_one_slowed_device_is_an_outlier(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Slow once all ranks have met: a rank whose start takes forty times as long never joins.
+
+    Four ranks share two cores, and whatever else is at work: one that runs a fortieth of the time
+    has a twentieth of its share at most, and less than a seventh of it on a busy host.
+    """
+    waiting = waiting_in(tmp_path, "gemm")
+    selection = ("tests/test_compute.py", "-k", "gemm.bf16-")
+    with Suite(waiting.checkout, tmp_path / "run", *selection, env=on(sandbox)) as at_work:
+        at_work.until(lambda: waiting.here() == 4, "gemm on every rank")
+        with sandbox.slow("worker1", rank=1, factor=40):
+            at_work.until(lambda: "T" in rank_states(sandbox, "worker1", 1), "a rank that stands")
+            waiting.let_go()
+            done = at_work.wait()
     done.ended_as("REJECTED", 1)
     assert done.outcomes == {
         ("gemm.bf16", "worker0"): "PASS", ("gemm.bf16", "worker1"): "FAIL",
