@@ -241,7 +241,7 @@ def _device(verdict: Verdict) -> str:
     worst = verdict.worst
     if not worst:
         return ""
-    node = "" if worst.get("node") == verdict.subject else f"{worst.get('node')} "
+    node = "" if worst.get("node") in (None, verdict.subject) else f"{worst['node']} "
     if "part" in worst:
         return f"{node}{worst['part']}"
     return f"{node}gpu{worst.get('gpu')} {worst.get('uuid') or ''}".strip()

@@ -35,7 +35,7 @@ WORKLOAD = Workload(
 PRESET = "1b"
 SEQUENCES = 8
 """A GPU and step, 64k tokens: what a step pays for communication is paid once for all of them."""
-BATCHES = (8, 4, 2)
+BATCHES = (8, 4, 2, 1)
 """Of a pass: the largest that fits; the rest of the sequences by accumulation."""
 
 
@@ -48,8 +48,8 @@ def run(
 
     settings = training_run.defaults(ranks, "ddp", given, preset=PRESET)
     team = together(ranks)
-    if ranks.on_gpu and not {"preset", "batch", "global_batch"} & set(given):
-        settings = judged(ranks, settings, team.size)
+    if ranks.on_gpu and not training_run.SIZED & set(given):
+        settings = training_run.held(ranks, settings, team.size, BATCHES, SEQUENCES)
     found: list[Measurement] = []
     if checks and {"ranks", "coverage", "replicas", "curve", "accumulation"} & set(metrics):
         found = _exact(ranks, team, metrics)
@@ -64,14 +64,6 @@ def run(
         measurements=[m for m in found if m.metric in metrics],
         facts=training_run.facts(ranks, runs, show=show),
     )
-
-
-def judged(ranks: Ranks, settings: Settings, team_size: int) -> Settings:
-    """What criteria are judged with: SEQUENCES a GPU and step, in as few passes as fit."""
-    from training.run import largest_batch
-
-    made = largest_batch(ranks, settings, team_size, BATCHES) or settings
-    return replace(made, global_batch=SEQUENCES * team_size)
 
 
 def scaled(

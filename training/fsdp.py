@@ -108,7 +108,9 @@ def _scalable(ranks: Ranks, team: Team, settings: Settings) -> Settings:
         made = replace(settings, preset=preset)
         if fits(ranks, made, part):
             return made
-    return settings
+    # 40 GB: the smallest of them, one sequence at a time, activations computed again.
+    smallest = replace(settings, preset=SCALED[-1], batch=1, recompute="block")
+    return replace(smallest, global_batch=settings.batch * team.size)
 
 
 def _over_gemm(ranks: Ranks, timed: Timed) -> Measurement:

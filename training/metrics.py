@@ -61,14 +61,21 @@ def states_gib(shape: Shape, ranks: int) -> float:
     return 16 * shape.parameters / ranks / 2**30
 
 
-def needed_gib(shape: Shape, *, tokens: int, ranks: int, fsdp: bool) -> float:
-    """GiB that a rank needs to train on `tokens` a pass in bf16, without recomputation.
+def needed_gib(
+    shape: Shape, *, tokens: int, ranks: int, fsdp: bool, recompute: bool = False
+) -> float:
+    """GiB that a rank needs to train on `tokens` a pass in bf16.
 
-    States, the activations of every block (what flash attention and SwiGLU keep), a piece of the
-    logits, and the bf16 copy of the parameters that is computed with.
+    States, the activations of every block (what flash attention and SwiGLU keep; where they are
+    computed again, those of one block and the input of each), a piece of the logits, and the bf16
+    copy of the parameters that is computed with.
     """
     # Counted for a compiled block: 6.5 x width + 3 x hidden numbers a token; a tenth more.
-    activations = shape.layers * tokens * 2 * (7 * shape.width + 3.3 * shape.hidden) / 2**30
+    activations = tokens * 2 * (7 * shape.width + 3.3 * shape.hidden) / 2**30
+    if recompute:
+        activations += shape.layers * tokens * 2 * shape.width / 2**30
+    else:
+        activations *= shape.layers
     head = 8.0 * min(1.0, tokens * shape.vocabulary / 2**29)
     copy = (2 * shape.block_parameters * 2 if fsdp else shape.parameters) * 2 / 2**30
     return states_gib(shape, ranks if fsdp else 1) + activations + head + copy

@@ -31,6 +31,9 @@ TIMED = {
 }  # fmt: skip
 """The metrics that need a timed run."""
 
+SIZED = {"preset", "batch", "global_batch", "recompute"}
+"""Settings that say what must fit into a GPU: who gives one is not helped with the others."""
+
 EXCLUDED = 10
 """Steps before the first that is timed: compiling, allocating, connecting."""
 GPU_STEPS = 30
@@ -130,11 +133,11 @@ def fits(ranks: Ranks, settings: Settings, team_size: int) -> bool:
     if not ranks.on_gpu:
         return True
     memory = min(ranks.gather(float(ranks.device_facts()["memory_bytes"]))) / 2**30
-    if settings.recompute != "none" or settings.offload:
+    if settings.offload:
         return True  # asked for by somebody who knows
     needed = metrics.needed_gib(
         settings.shape, tokens=settings.batch * settings.tokens, ranks=team_size,
-        fsdp=settings.strategy == "fsdp",
+        fsdp=settings.strategy == "fsdp", recompute=settings.recompute == "block",
     )  # fmt: skip
     return bool(needed <= ROOM * memory)
 
@@ -148,6 +151,18 @@ def largest_batch(
         if fits(ranks, made, team_size):
             return made
     return None
+
+
+def held(
+    ranks: Ranks, settings: Settings, team_size: int, batches: Sequence[int], sequences: int
+) -> Settings:
+    """`sequences` a GPU and step, in the largest of `batches` that fits.
+
+    Where none does (40 GB), one at a time, and activations are computed again.
+    """
+    made = largest_batch(ranks, settings, team_size, batches)
+    made = made or replace(settings, batch=1, recompute="block")
+    return replace(made, global_batch=sequences * team_size)
 
 
 def timed_run(ranks: Ranks, team: Team, settings: Settings) -> Timed:

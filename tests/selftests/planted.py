@@ -20,7 +20,7 @@ from fixtures.limits import Limit
 from fixtures.outcome import Outcome, Verdict
 from fixtures.records import Measurement, Record, RunDirectory, Scalar, read_json
 from fixtures.thresholds import Criterion, Thresholds
-from fixtures.values import points_of
+from fixtures.values import points_of, together
 from tests.selftests.support import DATA, H200, SHIPPED, rank, record
 
 WHERE = "in a record"
@@ -65,6 +65,9 @@ def plant(key: str) -> Planted:
         bad, node = spoil(found, limits.criteria[key], item, healthy)
         verdict = judge_item(item, bad, thresholds=limits, population=people)
         if verdict.outcome is Outcome.FAIL:
+            criterion = limits.criteria[key]
+            if together(criterion) and criterion.per != "node":
+                node = item.subject  # any of them may be the one that the others wait for
             return Planted(key, f"{WHERE} {found.run_id}", node, healthy.outcome, verdict)
     raise LookupError(f"no record of {key} can be made bad")
 

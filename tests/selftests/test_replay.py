@@ -140,7 +140,15 @@ def test_training_over_sockets_scales_badly_and_the_network_is_named(whole):
         assert 10 < row["value"] < 20
         assert row["notes"] == ["network between the nodes: NET/Socket"]
         assert "compare the rows of nodes and pairs" in row["next_step"]
+        # Of two nodes that wait for each other nobody can be accused.
+        assert (row["worst"]["node"], row["worst"]["part"]) == (None, "all nodes")
     assert verdict["counts"]["not_measured"] == 0
+
+
+def test_of_two_nodes_that_are_slow_together_neither_is_good_or_bad(tmp_path):
+    replayed(DATA / OVER_SOCKETS, tmp_path / "run")
+    lists = [(tmp_path / "run" / f"{name}-nodes.txt").read_text() for name in ("good", "bad")]
+    assert lists == ["", ""]
 
 
 def test_a_node_whose_steps_are_too_small_for_ddp_fails_that_and_nothing_else(whole):

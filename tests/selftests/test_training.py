@@ -267,7 +267,10 @@ def test_memory_is_foreseen_as_it_was_measured():
 def of_gpus(gib: int) -> Any:
     """As much of Ranks as says which GPUs they have."""
     return SimpleNamespace(
-        on_gpu=True, gather=lambda own: [own], device_facts=lambda: {"memory_bytes": gib * 2**30}
+        on_gpu=True,
+        gather=lambda own: [own],
+        device_facts=lambda: {"memory_bytes": gib * 2**30},
+        nodes=["worker0"],
     )
 
 
@@ -286,13 +289,44 @@ def test_utilisation_is_judged_with_the_largest_batch_that_fits(gib, gpus, prese
     assert (found.batch if found else None) == batch
 
 
-@pytest.mark.parametrize(("gib", "passes"), [(140, 1), (79, 4), (94, 2)])
-def test_a_step_of_ddp_has_as_many_tokens_on_every_model_of_gpu(gib, passes):
-    from training import ddp
+@pytest.mark.parametrize(
+    ("gib", "passes", "recompute"),
+    [(140, 1, "none"), (79, 4, "none"), (94, 2, "none"), (47, 8, "none"), (39, 8, "block")],
+)
+def test_a_step_of_ddp_has_as_many_tokens_on_every_model_of_gpu(gib, passes, recompute):
+    from training import ddp, run
 
     asked = Settings(strategy="ddp", preset=ddp.PRESET, dtype="bf16")
-    settings = ddp.judged(of_gpus(gib), asked, 4)
+    settings = run.held(of_gpus(gib), asked, 4, ddp.BATCHES, ddp.SEQUENCES)
     assert (settings.accumulation(4), settings.batch) == (passes, ddp.SEQUENCES // passes)
+    assert settings.recompute == recompute
+    assert run.fits(of_gpus(gib), settings, 4)
+
+
+@pytest.mark.parametrize(("gib", "batch", "recompute"), [(79, 2, "none"), (39, 1, "block")])
+def test_a_gpu_alone_trains_what_it_can_hold(gib, batch, recompute):
+    from training import run, single
+
+    asked = Settings(preset=single.PRESET, dtype="bf16")
+    settings = run.held(of_gpus(gib), asked, 1, single.BATCHES, single.SEQUENCES)
+    assert (settings.batch, settings.recompute) == (batch, recompute)
+    assert settings.accumulation(1) * settings.batch == single.SEQUENCES
+    assert run.fits(of_gpus(gib), settings, 1)
+
+
+@pytest.mark.parametrize(
+    ("gib", "preset", "recompute"),
+    [(140, "8b-short", "none"), (79, "8b-mini", "none"), (39, "1b", "block")],
+)
+def test_fsdp_scales_with_what_one_gpu_can_hold(gib, preset, recompute):
+    from training import fsdp, run
+
+    asked = Settings(strategy="fsdp", preset=fsdp.PRESET, dtype="bf16", batch=2)
+    team: Any = SimpleNamespace(size=8)
+    settings = fsdp._scalable(of_gpus(gib), team, asked)
+    assert (settings.preset, settings.recompute) == (preset, recompute)
+    assert settings.accumulation(8) * settings.batch == 2
+    assert run.fits(of_gpus(gib), settings, 1)
 
 
 def test_a_part_has_the_passes_and_sequences_of_the_whole():

@@ -70,11 +70,14 @@ def test_a_value_on_the_limit_passes_and_one_below_it_fails(limits):
     assert judged(limits, "gemm.bf16", node_record(605, below)).outcome is Outcome.FAIL
 
 
-def test_the_highest_latency_decides(limits):
+def test_the_highest_latency_decides_and_names_no_gpu_where_all_wait_for_each_other(limits):
     found = record(rank(0, "worker0", latency(40)), rank(1, "worker0", latency(90)))
     verdict = judged(limits, "allreduce.latency", found)
     assert (verdict.outcome, verdict.value) == (Outcome.FAIL, 90)
-    assert verdict.worst["gpu"] == 1
+    everybody = {"gpu": None, "uuid": None, "part": "all GPUs", "value": 90}
+    assert verdict.worst == {"node": "worker0", **everybody}
+    assert verdict.line.startswith("worker0 all GPUs allreduce.latency: 90 us, limit <= ")
+    assert verdict.next_step.startswith("compare nvlink.*, p2p.* of worker0")
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_a_dip_fails_and_says_where(limits: Thresholds) -> None:
     # The harmonic mean of 348 and 300 against 341.
     assert verdict.value == pytest.approx(100 * (1 - 322.22 / 341), abs=0.01)
     assert verdict.worst is not None
-    assert verdict.worst["gpu"] == 1
+    assert (verdict.worst["gpu"], verdict.worst["part"]) == (None, "all GPUs")
     assert "at 256MiB to 322.2 at 512MiB" in verdict.notes[0]
 
 
@@ -138,7 +138,8 @@ def test_a_slow_nic_is_red_on_its_rail_alone(limits: Thresholds) -> None:
     assert (good.outcome, good.value, good.ceiling) == (Outcome.PASS, 47, 50)
     assert (bad.outcome, bad.value) == (Outcome.FAIL, 30)
     assert bad.worst is not None
-    assert (bad.worst["node"], bad.worst["value"]) == ("worker0", 30)
+    # Who sends waits for who receives: the search between pairs says which of them it is.
+    assert (bad.worst["node"], bad.worst["part"], bad.worst["value"]) == (None, "all nodes", 30)
 
 
 def test_a_rail_is_slower_than_its_siblings(limits: Thresholds) -> None:
