@@ -32,7 +32,7 @@ accept: $(READY) sandbox-packages ## accept this cluster; without Slurm, a sandb
 	@$(PY) -m fixtures.accept $(ARGS)
 
 test: $(READY_DEV) ## the suite's own tests
-	$(PY) -m pytest -m "cpu and not slow" $(ARGS)
+	$(PY) -m pytest -m "cpu and not slow" -n 2 --dist loadgroup $(ARGS)
 
 lint: $(READY_DEV) ## formatting, types, import contracts
 	$(VENV)/bin/ruff check .

@@ -7,3 +7,15 @@ pytest.register_assert_rewrite("tests.selftests.cluster")
 from tests.selftests.cluster import checkout, healthy, machine, sandbox, shared_sandbox, waiting  # noqa: E402
 
 __all__ = ["checkout", "healthy", "machine", "sandbox", "shared_sandbox", "waiting"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With -n and --dist loadgroup: one worker has all sandboxes, others share the files.
+
+    A sandbox measures this host, and a healthy one must be seen healthy: never two at a time.
+    """
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            names = getattr(item, "fixturenames", ())
+            group = "sandbox" if "machine" in names else item.path.stem
+            item.add_marker(pytest.mark.xdist_group(group))

@@ -18,7 +18,8 @@ from tests.bench_scale import Bad, measured, results_twice
 from tests.selftests import cluster
 from tests.selftests.cluster import Suite
 
-pytestmark = pytest.mark.cpu
+# Nothing is measured by these nodes: their sandbox may stand beside another.
+pytestmark = [pytest.mark.cpu, pytest.mark.xdist_group("scale")]
 
 NODES = 128
 PROBE = ("-m", "multinode", "--tier", "probe", "--max-jobs", "32")
