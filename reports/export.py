@@ -13,8 +13,8 @@ from fixtures.records import RunDirectory, read_json, replace_file
 
 COLUMNS = (
     "id", "criterion", "title", "subject", "outcome", "value", "unit", "limit", "ceiling", "margin",
-    "worst_node", "worst_gpu", "worst_uuid", "worst_value", "devices_planned", "devices_measured",
-    "reason", "next_step", "record", "job", "attempt", "notes",
+    "worst_node", "worst_gpu", "worst_uuid", "worst_part", "worst_value", "devices_planned",
+    "devices_measured", "reason", "next_step", "record", "job", "attempt", "notes",
 )  # fmt: skip
 
 _FORMULA = ("=", "+", "-", "@")

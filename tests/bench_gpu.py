@@ -19,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,6 +28,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from fixtures.checkout import RUNS
 from fixtures.records import RunDirectory, read_lines
 from fixtures.workloads import crosscheck
 from tests.bench import machine, save
@@ -116,6 +118,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not gpus:
         print("no NVIDIA GPUs here: nothing to compare", file=sys.stderr)
         return 2
+    path = options.json or RUNS / f"bench-gpu-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.json"
     figures: dict[str, Figure] = {}
     for number in range(options.rounds):
         for part in options.parts:
@@ -127,7 +130,7 @@ def main(arguments: list[str] | None = None) -> int:
             "bench-gpu",
             [{**asdict(f), "difference": f.difference, "met": f.met} for f in figures.values()],
             machine(),
-            options.json,
+            path,
             gpus=_run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv"]),
         )
     show(list(figures.values()))
@@ -317,6 +320,8 @@ def _run(command: list[str]) -> str:
     except subprocess.CalledProcessError as error:
         said = f"{' '.join(command)}: exit {error.returncode}\n{error.stderr[-3000:]}"
         raise SystemExit(said) from error
+    except subprocess.TimeoutExpired as error:
+        raise SystemExit(f"{' '.join(command)}: no end after {TIMEOUT_S} s") from error
     return done.stdout
 
 

@@ -28,7 +28,7 @@ WORKLOAD = Workload(
     training=True,
     seconds=130,
     cpu_seconds=18,
-    deadline_s=600,
+    deadline_s=1800,
     cpu_deadline_s=300,
 )  # fmt: skip
 

@@ -27,7 +27,7 @@ WORKLOAD = Workload(
     training=True,
     seconds=360,
     cpu_seconds=22,
-    deadline_s=1200,
+    deadline_s=2400,
     cpu_deadline_s=300,
 )  # fmt: skip
 
@@ -110,7 +110,7 @@ def _scalable(ranks: Ranks, team: Team, settings: Settings) -> Settings:
             return made
     # 40 GB: the smallest of them, one sequence at a time, activations computed again.
     smallest = replace(settings, preset=SCALED[-1], batch=1, recompute="block")
-    return replace(smallest, global_batch=settings.batch * team.size)
+    return replace(smallest, global_batch=settings.global_batch or settings.batch * team.size)
 
 
 def _over_gemm(ranks: Ranks, timed: Timed) -> Measurement:

@@ -31,8 +31,9 @@ TIMED = {
 }  # fmt: skip
 """The metrics that need a timed run."""
 
-SIZED = {"preset", "batch", "global_batch", "recompute"}
-"""Settings that say what must fit into a GPU: who gives one is not helped with the others."""
+SIZED = {"preset", "batch", "global_batch", "recompute", "sequence", "dtype", "compile", "data"}
+"""Settings that say what must fit into a GPU, or how much there is to read: who gives one is not
+helped with the others."""
 
 EXCLUDED = 10
 """Steps before the first that is timed: compiling, allocating, connecting."""

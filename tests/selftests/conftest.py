@@ -9,11 +9,13 @@ from tests.selftests.cluster import checkout, healthy, machine, sandbox, shared_
 __all__ = ["checkout", "healthy", "machine", "sandbox", "shared_sandbox", "waiting"]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With -n and --dist loadgroup: one worker has all sandboxes, others share the files.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With -n and --dist loadgroup: one worker has all sandboxes that measure, others the files.
 
-    A sandbox measures this host, and a healthy one must be seen healthy: never two at a time.
+    They measure this host, and a healthy one must be seen healthy: never two of them at a time.
     """
+    if not getattr(config.option, "loadgroup", False):  # as xdist tells its workers
+        return
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             names = getattr(item, "fixturenames", ())

@@ -83,7 +83,9 @@ def test_only_publish_and_release_may_write_and_neither_runs_for_a_pull_request(
 def test_the_three_pythons_and_the_tags_of_the_image():
     assert jobs()["cpu"]["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13"]
     (push,) = [s["run"] for s in jobs()["publish"]["steps"] if "docker push" in s.get("run", "")]
-    script = push.replace("docker", "echo docker")
+    # It reads what is piped into it, as docker does: else the writer may find the pipe closed.
+    stand_in = 'docker() { echo docker "$@"; case $1 in login) cat >/dev/null; esac; }\n'
+    script = stand_in + push
     for ref, tags in (
         ("refs/heads/main", ["sha-0123456", "latest"]),
         ("refs/tags/v1.0.0", ["sha-0123456", "v1.0.0"]),

@@ -74,6 +74,24 @@ def test_a_device_far_too_slow_gets_smaller_batches_and_not_an_endless_window():
     assert {b.launches for b in found.values()} == {3}
 
 
+def test_a_device_that_stands_still_now_and_then_keeps_its_large_batches():
+    """In smaller ones most would lie between two halts, and their median look good."""
+    done = 0
+
+    def launch() -> None:
+        nonlocal done
+        halts = False
+        if threading.current_thread().name == "1":
+            done += 1
+            halts = done % 8 == 0
+        time.sleep(0.08 if halts else 0.001)
+
+    found = measured([0.001, 0.04], launch, window_s=0.15)
+    assert {b.launches for b in found.values()} == {found[0].launches}
+    assert found[0].launches >= 8
+    assert found[1].median > 0.005
+
+
 def test_who_stands_aside_has_no_say():
     found = measured([0.002, None], lambda: time.sleep(1e-4))
     assert found[0].launches == 5

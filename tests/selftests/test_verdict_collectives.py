@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from fixtures import thresholds
+from fixtures import thresholds, values
 from fixtures.outcome import Case, Outcome, Verdict
 from fixtures.records import Measurement, RankResult, Record
 from fixtures.thresholds import Thresholds
 from fixtures.verdict import judge
-from tests.selftests.support import SHIPPED, case, rank, record
+from tests.selftests.support import CHECKOUT, SHIPPED, case, rank, record
 
 pytestmark = pytest.mark.cpu
 
@@ -204,3 +204,30 @@ def test_the_way_that_nccl_took_is_judged(
     assert verdict.outcome is outcome, verdict.line
     if outcome is Outcome.FAIL:
         assert str(value) in verdict.line
+
+
+def test_every_workload_whose_ranks_wait_for_each_other_is_known_as_one() -> None:
+    """Else a new one would name the GPU whose figure is lowest by its last digit."""
+    folder = CHECKOUT / "fixtures" / "workloads"
+    of_all = {p.stem for p in folder.glob("*.py") if "collective.run(" in p.read_text("utf-8")}
+    assert len(of_all) >= 8
+    assert of_all | {"training_ddp", "training_fsdp"} == values.TOGETHER
+
+
+def test_what_all_ranks_say_alike_accuses_none_of_them(limits: Thresholds) -> None:
+    def wrong(*counts: int) -> Verdict:
+        ranks = [
+            rank(k, "worker0", Measurement(metric="errors", unit="elements", value=count))
+            for k, count in enumerate(counts)
+        ]
+        found = record(*ranks, workload="allreduce", placement="worker0")
+        about = {"facts": H200, "gpus": len(counts)}
+        return judge(case(limits, "allreduce.node.errors", found, **about), limits)
+
+    one, both = wrong(0, 3), wrong(3, 3)
+    assert one.worst is not None
+    assert both.worst is not None
+    assert (one.outcome, both.outcome) == (Outcome.FAIL, Outcome.FAIL)
+    assert one.worst["gpu"] == 1
+    assert (both.worst["gpu"], both.worst["part"]) == (None, "all GPUs")
+    assert "none of them alone" in both.next_step
