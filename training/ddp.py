@@ -33,10 +33,10 @@ WORKLOAD = Workload(
 )  # fmt: skip
 
 PRESET = "1b"
-SEQUENCES = 8
-"""A GPU and step, 64k tokens: what a step pays for communication is paid once for all of them."""
+TOKENS = 65536
+"""A GPU and step: what a step pays for communication is paid once for all of them."""
 BATCHES = (8, 4, 2, 1)
-"""Of a pass: the largest that fits; the rest of the sequences by accumulation."""
+"""Sequences of a pass: the largest that fits; the rest of the tokens by accumulation."""
 
 
 def run(
@@ -49,7 +49,7 @@ def run(
     settings = training_run.defaults(ranks, "ddp", given, preset=PRESET)
     team = together(ranks)
     if ranks.on_gpu and not training_run.SIZED & set(given):
-        settings = training_run.held(ranks, settings, team.size, BATCHES, SEQUENCES)
+        settings = training_run.held(ranks, settings, team.size, BATCHES, TOKENS)
     found: list[Measurement] = []
     if checks and {"ranks", "coverage", "replicas", "curve", "accumulation"} & set(metrics):
         found = _exact(ranks, team, metrics)

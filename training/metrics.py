@@ -62,13 +62,13 @@ def states_gib(shape: Shape, ranks: int) -> float:
 
 
 def needed_gib(
-    shape: Shape, *, tokens: int, ranks: int, fsdp: bool, recompute: bool = False
+    shape: Shape, *, tokens: int, ranks: int, fsdp: bool, recompute: bool = False, copies: int = 0
 ) -> float:
     """GiB that a rank needs to train on `tokens` a pass in bf16.
 
     States, the activations of every block (what flash attention and SwiGLU keep; where they are
-    computed again, those of one block and the input of each), a piece of the logits, and the bf16
-    copy of the parameters that is computed with.
+    computed again, those of one block and the input of each), a piece of the logits, the bf16
+    copy of the parameters that is computed with, and `copies` of the gradients in fp32.
     """
     # Counted for a compiled block: 6.5 x width + 3 x hidden numbers a token; a tenth more.
     activations = tokens * 2 * (7 * shape.width + 3.3 * shape.hidden) / 2**30
@@ -78,4 +78,5 @@ def needed_gib(
         activations *= shape.layers
     head = 8.0 * min(1.0, tokens * shape.vocabulary / 2**29)
     copy = (2 * shape.block_parameters * 2 if fsdp else shape.parameters) * 2 / 2**30
+    copy += 4 * copies * shape.parameters / 2**30
     return states_gib(shape, ranks if fsdp else 1) + activations + head + copy

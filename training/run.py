@@ -43,6 +43,11 @@ CPU_STEPS = 10
 LONGEST_S = 90.0
 """Of timing where nodes train together: over a slow network fewer steps say the same."""
 
+SMALLER = "160m"
+REDUCED = 2
+"""Copies of the gradients that DDP holds beside them: 11.2 GiB of the 1B shape on H200. One more
+where a step has several passes."""
+
 ROOM = 0.92
 """Share of a GPU's memory that a run may be planned to take."""
 
@@ -136,9 +141,12 @@ def fits(ranks: Ranks, settings: Settings, team_size: int) -> bool:
     memory = min(ranks.gather(float(ranks.device_facts()["memory_bytes"]))) / 2**30
     if settings.offload:
         return True  # asked for by somebody who knows
+    copies = 0
+    if settings.strategy == "ddp":
+        copies = REDUCED + (settings.accumulation(team_size) > 1)
     needed = metrics.needed_gib(
         settings.shape, tokens=settings.batch * settings.tokens, ranks=team_size,
-        fsdp=settings.strategy == "fsdp", recompute=settings.recompute == "block",
+        fsdp=settings.strategy == "fsdp", recompute=settings.recompute == "block", copies=copies,
     )  # fmt: skip
     return bool(needed <= ROOM * memory)
 
@@ -155,15 +163,18 @@ def largest_batch(
 
 
 def held(
-    ranks: Ranks, settings: Settings, team_size: int, batches: Sequence[int], sequences: int
+    ranks: Ranks, settings: Settings, team_size: int, batches: Sequence[int], tokens: int
 ) -> Settings:
-    """`sequences` a GPU and step, in the largest of `batches` that fits.
+    """`tokens` a GPU and step, in the largest of `batches` sequences that fits.
 
-    Where none does (40 GB), one at a time, and activations are computed again.
+    The preset's shape, or where a GPU cannot hold it that of SMALLER.
     """
-    made = largest_batch(ranks, settings, team_size, batches)
-    made = made or replace(settings, batch=1, recompute="block")
-    return replace(made, global_batch=sequences * team_size)
+    for preset in (settings.preset, SMALLER):
+        made = replace(settings, preset=preset)
+        made = replace(made, global_batch=tokens // made.tokens * team_size)
+        if found := largest_batch(ranks, made, team_size, batches):
+            return found
+    return replace(made, batch=batches[-1])
 
 
 def timed_run(ranks: Ranks, team: Team, settings: Settings) -> Timed:

@@ -29,10 +29,10 @@ WORKLOAD = Workload(
 )
 
 PRESET = "1b"
-SEQUENCES = 2
-"""A GPU and step: 16k tokens."""
+TOKENS = 16384
+"""A GPU and step."""
 BATCHES = (2, 1)
-"""Of a pass: the largest that fits."""
+"""Sequences of a pass: the largest that fits."""
 
 
 def run(
@@ -44,7 +44,7 @@ def run(
 
     settings = training_run.defaults(ranks, "single", given, preset=PRESET)
     if ranks.on_gpu and not training_run.SIZED & set(given):
-        settings = training_run.held(ranks, settings, 1, BATCHES, SEQUENCES)
+        settings = training_run.held(ranks, settings, 1, BATCHES, TOKENS)
     team = alone(ranks)
     found = _exact(ranks, team) if checks and {"curve", "reload"} & set(metrics) else []
     runs = []

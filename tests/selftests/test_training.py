@@ -290,27 +290,39 @@ def test_utilisation_is_judged_with_the_largest_batch_that_fits(gib, gpus, prese
 
 
 @pytest.mark.parametrize(
-    ("gib", "passes", "recompute"),
-    [(140, 1, "none"), (79, 4, "none"), (94, 2, "none"), (44, 8, "block"), (39, 8, "block")],
-)
-def test_a_step_of_ddp_has_as_many_tokens_on_every_model_of_gpu(gib, passes, recompute):
+    ("gib", "preset", "passes"),
+    [(140, "1b", 1), (79, "1b", 4), (94, "1b", 4), (44, "160m", 4), (39, "160m", 4),
+     (22, "160m", 4)],
+)  # fmt: skip
+def test_a_step_of_ddp_has_as_many_tokens_on_every_model_of_gpu(gib, preset, passes):
     from training import ddp, run
 
     asked = Settings(strategy="ddp", preset=ddp.PRESET, dtype="bf16")
-    settings = run.held(of_gpus(gib), asked, 4, ddp.BATCHES, ddp.SEQUENCES)
-    assert (settings.accumulation(4), settings.batch) == (passes, ddp.SEQUENCES // passes)
-    assert settings.recompute == recompute
+    settings = run.held(of_gpus(gib), asked, 4, ddp.BATCHES, ddp.TOKENS)
+    assert (settings.preset, settings.accumulation(4)) == (preset, passes)
+    assert passes * settings.batch * settings.tokens == ddp.TOKENS == 65536
     assert run.fits(of_gpus(gib), settings, 4)
 
 
-@pytest.mark.parametrize(("gib", "batch", "recompute"), [(79, 2, "none"), (39, 1, "block")])
-def test_a_gpu_alone_trains_what_it_can_hold(gib, batch, recompute):
+def test_the_copies_that_ddp_holds_are_foreseen():
+    """On 4 H200, one pass of 8 sequences: 103.7 GiB alone, 114.8 in DDP."""
+    from training.metrics import needed_gib
+    from training.run import REDUCED
+
+    def needed(copies: int) -> float:
+        return needed_gib(PRESETS["1b"], tokens=65536, ranks=4, fsdp=False, copies=copies)
+
+    assert needed(REDUCED) - needed(0) == pytest.approx(114.83 - 103.66, abs=0.1)
+
+
+@pytest.mark.parametrize(("gib", "preset"), [(140, "1b"), (79, "1b"), (39, "160m")])
+def test_a_gpu_alone_trains_what_it_can_hold(gib, preset):
     from training import run, single
 
     asked = Settings(preset=single.PRESET, dtype="bf16")
-    settings = run.held(of_gpus(gib), asked, 1, single.BATCHES, single.SEQUENCES)
-    assert (settings.batch, settings.recompute) == (batch, recompute)
-    assert settings.accumulation(1) * settings.batch == single.SEQUENCES
+    settings = run.held(of_gpus(gib), asked, 1, single.BATCHES, single.TOKENS)
+    assert (settings.preset, settings.batch) == (preset, 2)
+    assert settings.accumulation(1) * settings.batch * settings.tokens == single.TOKENS
     assert run.fits(of_gpus(gib), settings, 1)
 
 
