@@ -149,6 +149,10 @@ def test_of_two_nodes_that_are_slow_together_neither_is_good_or_bad(tmp_path):
     replayed(DATA / OVER_SOCKETS, tmp_path / "run")
     lists = [(tmp_path / "run" / f"{name}-nodes.txt").read_text() for name in ("good", "bad")]
     assert lists == ["", ""]
+    # What a customer reads first says what to blame instead.
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    first = page.partition("<h2>Failed</h2>")[2].partition("</section>")[0]
+    assert first.count("network between the nodes: NET/Socket") == 2
 
 
 def test_a_node_whose_steps_are_too_small_for_ddp_fails_that_and_nothing_else(whole):
