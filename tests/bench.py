@@ -77,8 +77,8 @@ def save(
     facts: Mapping[str, Any],
     path: Path | None,
     **more: Any,
-) -> None:
-    """The figures as JSON beside the runs, or where --json says."""
+) -> Path:
+    """The figures as JSON beside the runs, or where --json says; the file."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     path = path or RUNS / f"{name}-{stamp}.json"
     write_json(
@@ -93,6 +93,7 @@ def save(
         },
     )
     print(f"JSON {path}")
+    return path
 
 
 def machine() -> dict[str, Any]:

@@ -19,7 +19,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -28,7 +27,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fixtures.checkout import RUNS
 from fixtures.records import RunDirectory, read_lines
 from fixtures.workloads import crosscheck
 from tests.bench import machine, save
@@ -118,7 +116,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not gpus:
         print("no NVIDIA GPUs here: nothing to compare", file=sys.stderr)
         return 2
-    path = options.json or RUNS / f"bench-gpu-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.json"
+    path = options.json
     figures: dict[str, Figure] = {}
     for number in range(options.rounds):
         for part in options.parts:
@@ -126,7 +124,7 @@ def main(arguments: list[str] | None = None) -> int:
                 PARTS[part](figures, gpus)
         print(f"round {number + 1} of {options.rounds} done", file=sys.stderr)
         # After every round: what was measured outlives a run that is ended.
-        save(
+        path = save(
             "bench-gpu",
             [{**asdict(f), "difference": f.difference, "met": f.met} for f in figures.values()],
             machine(),

@@ -48,8 +48,7 @@ def run(
 
     settings = training_run.defaults(ranks, "ddp", given, preset=PRESET)
     team = together(ranks)
-    if ranks.on_gpu and not training_run.SIZED & set(given):
-        settings = training_run.held(ranks, settings, team.size, BATCHES, TOKENS)
+    settings = training_run.held(ranks, settings, given, team.size, BATCHES, TOKENS)
     found: list[Measurement] = []
     if checks and {"ranks", "coverage", "replicas", "curve", "accumulation"} & set(metrics):
         found = _exact(ranks, team, metrics)

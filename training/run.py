@@ -6,7 +6,7 @@ import gc
 import math
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -163,12 +163,16 @@ def largest_batch(
 
 
 def held(
-    ranks: Ranks, settings: Settings, team_size: int, batches: Sequence[int], tokens: int
-) -> Settings:
+    ranks: Ranks, settings: Settings, given: Iterable[str], team_size: int,
+    batches: Sequence[int], tokens: int,
+) -> Settings:  # fmt: skip
     """`tokens` a GPU and step, in the largest of `batches` sequences that fits.
 
-    The preset's shape, or where a GPU cannot hold it that of SMALLER.
+    The preset's shape, or where a GPU cannot hold it that of SMALLER. The settings as they are on
+    CPUs, and where one of SIZED was `given`.
     """
+    if not ranks.on_gpu or not SIZED.isdisjoint(given):
+        return settings
     for preset in (settings.preset, SMALLER):
         made = replace(settings, preset=preset)
         made = replace(made, global_batch=tokens // made.tokens * team_size)

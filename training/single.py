@@ -43,8 +43,7 @@ def run(
     from training.strategies import alone
 
     settings = training_run.defaults(ranks, "single", given, preset=PRESET)
-    if ranks.on_gpu and not training_run.SIZED & set(given):
-        settings = training_run.held(ranks, settings, 1, BATCHES, TOKENS)
+    settings = training_run.held(ranks, settings, given, 1, BATCHES, TOKENS)
     team = alone(ranks)
     found = _exact(ranks, team) if checks and {"curve", "reload"} & set(metrics) else []
     runs = []

@@ -203,14 +203,14 @@ def test_the_loss_in_pieces_has_the_value_and_gradients_of_the_whole(elements, m
     hidden = torch.randn(10, 16, generator=generator).requires_grad_()
     weight = torch.randn(256, 16, generator=generator).requires_grad_()
     targets = torch.randint(0, 256, (10,), generator=generator)
-    whole = functional.cross_entropy(hidden @ weight.t(), targets)
-    expected = torch.autograd.grad(3 * whole, (hidden, weight))
-    pieces = loss.head_loss(hidden, weight, targets, compiled=False)
-    found = torch.autograd.grad(3 * pieces, (hidden, weight))
+    for _ in range(2):  # on some CPUs a process's first products are off by 2e-5
+        whole = functional.cross_entropy(hidden @ weight.t(), targets)
+        expected = torch.autograd.grad(3 * whole, (hidden, weight))
+        pieces = loss.head_loss(hidden, weight, targets, compiled=False)
+        found = torch.autograd.grad(3 * pieces, (hidden, weight))
     torch.testing.assert_close(pieces, whole)
     for one, other in zip(found, expected, strict=True):
-        # Entries are about 1. On some CPUs a process's first products are off by 2e-5.
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(one, other)
 
 
 def test_the_model_looks_back_only():
@@ -298,7 +298,7 @@ def test_a_step_of_ddp_has_as_many_tokens_on_every_model_of_gpu(gib, preset, pas
     from training import ddp, run
 
     asked = Settings(strategy="ddp", preset=ddp.PRESET, dtype="bf16")
-    settings = run.held(of_gpus(gib), asked, 4, ddp.BATCHES, ddp.TOKENS)
+    settings = run.held(of_gpus(gib), asked, (), 4, ddp.BATCHES, ddp.TOKENS)
     assert (settings.preset, settings.accumulation(4)) == (preset, passes)
     assert passes * settings.batch * settings.tokens == ddp.TOKENS == 65536
     assert run.fits(of_gpus(gib), settings, 4)
@@ -320,10 +320,11 @@ def test_a_gpu_alone_trains_what_it_can_hold(gib, preset):
     from training import run, single
 
     asked = Settings(preset=single.PRESET, dtype="bf16")
-    settings = run.held(of_gpus(gib), asked, 1, single.BATCHES, single.TOKENS)
+    settings = run.held(of_gpus(gib), asked, (), 1, single.BATCHES, single.TOKENS)
     assert (settings.preset, settings.batch) == (preset, 2)
     assert settings.accumulation(1) * settings.batch * settings.tokens == single.TOKENS
     assert run.fits(of_gpus(gib), settings, 1)
+    assert run.held(of_gpus(gib), asked, ("dtype",), 1, single.BATCHES, single.TOKENS) is asked
 
 
 @pytest.mark.parametrize(
