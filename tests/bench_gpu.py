@@ -21,6 +21,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument(
+        "--operations", nargs="+", choices=TOOLS, default=list(TOOLS), help="in collectives"
+    )
     options = parser.parse_args(arguments)
     if options.tools:
         os.environ["PATH"] = f"{options.tools.resolve()}:{os.environ['PATH']}"
@@ -116,12 +120,13 @@ def main(arguments: list[str] | None = None) -> int:
     if not gpus:
         print("no NVIDIA GPUs here: nothing to compare", file=sys.stderr)
         return 2
+    parts = {**PARTS, "collectives": partial(collectives, operations=options.operations)}
     path = options.json
     figures: dict[str, Figure] = {}
     for number in range(options.rounds):
         for part in options.parts:
             if number == 0 or part != "shape":  # which takes turns by itself
-                PARTS[part](figures, gpus)
+                parts[part](figures, gpus)
         print(f"round {number + 1} of {options.rounds} done", file=sys.stderr)
         # After every round: what was measured outlives a run that is ended.
         path = save(
@@ -135,17 +140,22 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def collectives(figures: dict[str, Figure], gpus: int) -> None:
+def collectives(
+    figures: dict[str, Figure], gpus: int, *, operations: Iterable[str] = TOOLS
+) -> None:
     """16 MiB to 4 GiB in steps of four, each operation by both."""
+    tools = {name: TOOLS[name] for name in operations}
     sizes = {"min_size": 16 * MIB, "max_size": 4096 * MIB, "step": 4}
-    for name, table in _tables(gpus, TOOLS, sizes).items():
+    for name, table in _tables(gpus, tools, sizes).items():
         for row in table:
             mib = row["size"] // MIB
             goal = 0.01 if mib >= 256 else 0.10 if (name, mib) == ("sendrecv", 64) else 0.03
             key = f"{name} {mib} MiB"
             figures.setdefault(key, Figure(key, "GB/s", goal)).ours.append(row["busbw"])
-    for name, (tool, in_place) in TOOLS.items():
-        for size, _, busbw in _nccl_tests(tool, gpus, "16M", "4G", 4, in_place=in_place):
+    for name, (tool, in_place) in tools.items():
+        for size, _, busbw in _nccl_tests(
+            tool, gpus, "16M", "4G", 4, in_place=in_place, threads=gpus
+        ):
             figures[f"{name} {size // MIB} MiB"].theirs.append(busbw)
 
 
@@ -258,12 +268,18 @@ def _nccl_tests(
     step: int,
     *,
     in_place: bool,
+    threads: int = 1,
     more: Iterable[str] = (),
 ) -> list[tuple[int, float, float]]:
-    """(bytes, time in us, bus bandwidth) of each row; none where the tool is not there."""
+    """(bytes, time in us, bus bandwidth) of each row; none where the tool is not there.
+
+    With a thread a GPU launches come side by side, as from our processes: one thread for all takes
+    part of what 16 MiB take.
+    """
     if shutil.which(tool) is None:
         return []
-    command = [tool, "-g", str(gpus), "-b", low, "-e", high, "-f", str(step), "-n", "20", "-w", "5"]
+    command = [tool, "-t", str(threads), "-g", str(gpus // threads), "-b", low, "-e", high]
+    command += ["-f", str(step), "-n", "20", "-w", "5"]
     return crosscheck.rows(_theirs([*command, *more]), in_place=in_place)
 
 
