@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 BUCKET_MB = 1024
 """What DDP reduces at once: four blocks of the 1B shape, not 25 MB. Products below a reduction wait
 for the SMs that NCCL has, so little is won by hiding it: on four H200 a step of 64k tokens took
-1,191 ms without communication, 1,219 with 1,024 or all 6,000 MB at once, 1,230 with 256, 1,237 with those
-and 8 SMs for NCCL. Of 16k tokens: 320, 341 with 256 MB, 345 with 25."""
+1,191 ms without communication, 1,219 with 1,024 MB at once or all 5,716, 1,230 with 256, and 1,237
+with those and 8 SMs for NCCL. A step of 16k tokens: 320, 341 with 256 MB, 345 with 25."""
 SIZE_POLICY = 8
 """`wrap: size` shards every part of a block with more than a part in so many of its parameters."""
 

@@ -330,9 +330,9 @@ VARIANTS: dict[str, Callable[[Recorded], Expected]] = {
     change.__name__.replace("_", "-"): change
     for change in (
         unchanged, slow_gpu, slow_gpu_spread, slow_workload, slow_network, slow_collectives,
-        slow_memory, slow_training, other_losses, corrupted_element, through_host_memory,
-        low_clock_work, above_ceiling, missing_node, other_nonce, unknown_schema, nan_text,
-        truncated, lost_record, lost_rank,
+        slow_memory, slow_training, other_losses, corrupted_element,
+        through_host_memory, low_clock_work, above_ceiling, missing_node, other_nonce,
+        unknown_schema, nan_text, truncated, lost_record, lost_rank,
     )
 }  # fmt: skip
 
@@ -341,6 +341,21 @@ def derive(source: Path, into: Path, variant: str) -> Expected:
     """Copy a recorded run and make the one change; says what the replay must show."""
     shutil.copytree(source, into)
     return VARIANTS[variant](Recorded(into))
+
+
+# --- for a run that trained on GPUs
+
+
+def lost_together(run: Recorded) -> None:
+    """The GPUs of each node keep 92 % of the slowest one's rate in DDP, as with too small steps."""
+    for node in run.nodes:
+        name = f"training_ddp@{node}.json"
+        data = run.read(name)
+        for rank in data["ranks"]:
+            for m in rank["measurements"]:
+                if m["metric"] == "efficiency_slowest":
+                    _scale(m, 92 / statistics.median(m["samples"]))
+        run.write(name, data)
 
 
 # --- what is committed of a run
@@ -360,7 +375,8 @@ def record(source: Path, into: Path) -> None:
         spec["run_directory"]: "/runs/recorded",
         str(Path(run["thresholds"]["path"]).parent): "/checkout",
         f'"{host}"': f'"{shown_host}"',
-        f'"node-{host}"': f'"node-{shown_host}"',
+        f'-{host}"': f'-{shown_host}"',
+        f"-{host}/": f"-{shown_host}/",
     }
     for path in files:
         text = path.read_text(encoding="utf-8")
