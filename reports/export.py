@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import sys
 from collections.abc import Mapping
@@ -58,17 +59,19 @@ def write(source: Path, kind: str, out: Path | None) -> int:
     if kind == "parquet":
         if out is None:
             return _refuse("--parquet is binary: give --out FILE")
+        try:
+            # First of all: with half of it loaded pandas fails in its own way.
+            importlib.import_module("pyarrow")
+        except ImportError:
+            return _refuse(
+                "--parquet needs pyarrow: `pip install pyarrow`, or take --csv or --json"
+            )
         table = frame(verdict)
         # One column holds numbers and states: as text it has one type.
         mixed = ["value", "worst_value", "worst_gpu", "job"]
         table[mixed] = table[mixed].astype("string")
         made = io.BytesIO()
-        try:
-            table.to_parquet(made, engine="pyarrow", index=False)
-        except ImportError:
-            return _refuse(
-                "--parquet needs pyarrow: `pip install pyarrow`, or take --csv or --json"
-            )
+        table.to_parquet(made, engine="pyarrow", index=False)
         replace_file(out, (made.getvalue(),), durable=False)
         return 0
     text = {
