@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fixtures.conditions import digits
 from fixtures.contract import hostlist
 from fixtures.records import RecordError, RunDirectory, read_json, replace_file
 from reports import banner
@@ -77,7 +78,7 @@ class Line:
         value = (self.worst or {}).get("value")
         if value is None or isinstance(value, str):
             return value or ""
-        return f"{value:.4g} {self.unit}" if isinstance(value, float) else f"{value} {self.unit}"
+        return f"{digits(value) if isinstance(value, float) else value} {self.unit}"
 
     @property
     def margin(self) -> str:
@@ -203,7 +204,7 @@ def _repeated(
 
 def _came_to(v: Mapping[str, Any]) -> str:
     value = v.get("value")
-    shown = f"{value:.4g}" if isinstance(value, float) else str(value)
+    shown = digits(value) if isinstance(value, float) else str(value)
     measured = "" if value is None else f" {shown} {v.get('unit') or ''}".rstrip()
     return f"{words(str(v['outcome']))}{measured}"
 

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fixtures.conditions import format_size
+from fixtures.conditions import digits, format_size
 from fixtures.records import Measurement, Record
 from fixtures.thresholds import Criterion, Thresholds
+from fixtures.values import together
 
 INK, SOFT, RED, BLUE = "#1c2127", "#535d68", "#a8201a", "#2d4f83"
 PALE = "#9fb3d1"
@@ -103,11 +104,15 @@ FAR = 5.0
 
 
 class Points:
-    """One value a device, for each criterion that judges devices by their medians."""
+    """One value a device, for each criterion that judges devices by their medians.
+
+    One a node where its GPUs have a rate together: no bar stands for a GPU that waits for others.
+    """
 
     def __init__(self, limits: Thresholds, verdicts: Mapping[str, list[Mapping[str, Any]]]) -> None:
         self._verdicts = verdicts
         self._found: dict[str, list[tuple[str, float]]] = {}
+        self._of_nodes: set[str] = set()
         self._by_workload: dict[str, list[Criterion]] = {}
         for criterion in limits.criteria.values():
             judged = criterion.key in verdicts and criterion.per == "node"
@@ -118,19 +123,36 @@ class Points:
         if len(record.nodes) != 1:
             return
         for criterion in self._by_workload.get(record.workload, ()):
-            for rank, m in record.points(criterion.metric, criterion.at):
-                if len(m.samples) > 1:
-                    name = f"{rank.node} gpu{rank.local_rank}"
-                    self._found.setdefault(criterion.key, []).append((name, _value(m)))
+            found = [
+                (f"{rank.node} gpu{rank.local_rank}", _value(m))
+                for rank, m in record.points(criterion.metric, criterion.at)
+                if len(m.samples) > 1
+            ]
+            if found and together(criterion):
+                self._of_nodes.add(criterion.key)
+                found = [(record.nodes[0], _worst(self._unit(criterion.key), found)[1])]
+            if found:
+                self._found.setdefault(criterion.key, []).extend(found)
+
+    def _unit(self, key: str) -> str:
+        return str(self._verdicts[key][0]["unit"])
 
     def charts(self) -> Iterator[Chart]:
         for key, found in self._found.items():
-            unit = str(self._verdicts[key][0]["unit"])
             limits = {limit for v in self._verdicts[key] if (limit := limit_of(v)) is not None}
             ceilings = {v["ceiling"] for v in self._verdicts[key] if v["ceiling"]}
             lines = [(min(limits), "limit", RED)] if limits else []
             lines += [(min(ceilings), "ceiling", SOFT)] if ceilings else []
-            yield _bars(key, unit, found, lines)
+            each = "nodes" if key in self._of_nodes else "GPUs"
+            yield _bars(key, self._unit(key), found, lines, each)
+
+
+def _low_is_bad(unit: str) -> bool:
+    return unit != "us"
+
+
+def _worst(unit: str, found: list[tuple[str, float]]) -> tuple[str, float]:
+    return (min if _low_is_bad(unit) else max)(found, key=lambda one: one[1])
 
 
 def _bars(
@@ -144,13 +166,13 @@ def _bars(
     found = sorted(found) if few else found
     figure, axes = _figure(3.6, 0.55 + 0.16 * len(found) if few else 2.1)
     limit = next((at for at, name, _ in lines if name == "limit"), None)
-    low_is_bad = str(unit) != "us"
+    low_is_bad = _low_is_bad(unit)
     bad = [limit is not None and (v < limit) == low_is_bad and v != limit for _, v in found]
     if few:
         order = range(len(found))
         colours = [RED if b else PALE for b in bad]
         axes.barh(order, [v for _, v in found], color=colours, height=0.7)
-        axes.set_yticks(order, [f"{name}  {value:.4g}" for name, value in found], fontsize=7)
+        axes.set_yticks(order, [f"{name}  {digits(value)}" for name, value in found], fontsize=7)
         axes.invert_yaxis()
         draw = axes.axvline
         axes.set_xlabel(unit, fontsize=7)
@@ -169,11 +191,15 @@ def _bars(
     for at, name, colour in lines:
         if at in near:
             draw(at, color=colour, linewidth=1.2, linestyle="-" if name == "limit" else ":")
-    worst = (min if low_is_bad else max)(found, key=lambda one: one[1])
-    said = f"{len(found)} {each}, median {statistics.median(v for _, v in found):.4g} {unit}"
-    said += f", worst {worst[0]} {worst[1]:.4g}"
+    name, value = _worst(unit, found)
+    said = f"{name} {digits(value)}"
+    if len(found) > 1:
+        middle = statistics.median(v for _, v in found)
+        said = f"{len(found)} {each}, median {digits(middle)} {unit}, worst {said}"
+    else:
+        said += f" {unit}"
     said += "".join(
-        f", {name} {at:.4g}{'' if at in near else ' (far off)'}" for at, name, _ in lines
+        f", {name} {digits(at)}{'' if at in near else ' (far off)'}" for at, name, _ in lines
     )
     said += f"; {sum(bad)} beyond the limit" if limit is not None else ""
     return Chart(key, said, _svg(figure))
@@ -237,16 +263,17 @@ def _curve_chart(
     axes.set_ylabel(unit, fontsize=7)
     axes.legend(fontsize=6, frameon=False)
     best = {label: max(curve.values()) for label, curve in shown}
-    said = f"{len(found)} {PER[per]}, {format_size(sizes[0])} to {format_size(sizes[-1])}; highest "
-    said += ", ".join(f"{label} {v:.4g} {unit}" for label, v in best.items())
+    many = f"{len(found)} {PER[per]}, " if len(found) > 1 else ""
+    said = f"{many}{format_size(sizes[0])} to {format_size(sizes[-1])}; highest "
+    said += ", ".join(f"{label} {digits(v)} {unit}" for label, v in best.items())
     if reference:
         said += "; limits " + ", ".join(
-            f"{reference[s]:.4g} at {format_size(s)}" for s in sorted(reference)
+            f"{digits(reference[s])} at {format_size(s)}" for s in sorted(reference)
         )
     return Chart(f"{name}, {TITLE[per]}", said, _svg(figure))
 
 
-PER = {"node": "nodes", "pair": "pairs of nodes", "cluster": "job over all nodes"}
+PER = {"node": "nodes", "pair": "pairs of nodes", "cluster": "jobs over all nodes"}
 TITLE = {"node": "in a node", "pair": "between two nodes", "cluster": "over all nodes"}
 
 
@@ -288,7 +315,7 @@ def _heat(node: str, name: str, cells: Mapping[tuple[int, int], float]) -> Chart
     axes.set_ylabel("from GPU", fontsize=7)
     slowest = min(cells, key=lambda pair: cells[pair])
     said = f"GB/s from GPU (row) to GPU (column); slowest {slowest[0]} to {slowest[1]}: "
-    return Chart(f"{name} {node}", f"{said}{cells[slowest]:.4g}", _svg(figure))
+    return Chart(f"{name} {node}", f"{said}{digits(cells[slowest])}", _svg(figure))
 
 
 def _pairs(verdicts: Mapping[str, list[Mapping[str, Any]]], limits: Thresholds) -> Iterator[Chart]:
@@ -314,7 +341,7 @@ def _pairs(verdicts: Mapping[str, list[Mapping[str, Any]]], limits: Thresholds) 
             axes.set_xticks(range(len(nodes)), nodes, fontsize=6, rotation=90)
             axes.set_yticks(range(len(nodes)), nodes, fontsize=6)
         worst = min(pairs, key=lambda pair: pairs[pair])
-        said = f"{len(pairs)} pairs; slowest {' and '.join(worst)}: {pairs[worst]:.4g} GB/s"
+        said = f"{len(pairs)} pairs; slowest {' and '.join(worst)}: {digits(pairs[worst])} GB/s"
         yield Chart(f"{key}, pairs of nodes", said, _svg(figure))
 
 
@@ -340,8 +367,8 @@ def _loss_chart(found: list[tuple[str, dict[int, float]]]) -> Chart:
     axes.set_xlabel("step", fontsize=7)
     axes.set_ylabel("loss", fontsize=7)
     axes.legend(fontsize=6, frameon=False)
-    ends = [(label, *list(curve.values())[:: len(curve) - 1]) for label, curve in found]
-    said = "; ".join(f"{label} {first:.4g} to {last:.4g}" for label, first, last in ends)
+    ends = [(label, list(curve.values())) for label, curve in found]
+    said = "; ".join(f"{label} {digits(y[0])} to {digits(y[-1])}" for label, y in ends)
     return Chart("Loss", said, _svg(figure))
 
 

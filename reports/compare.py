@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fixtures import thresholds
+from fixtures.conditions import digits
 from fixtures.records import Record, RunDirectory, read_json
 from fixtures.thresholds import Thresholds
 from fixtures.values import device_value
@@ -132,7 +133,7 @@ def show(first: Path, second: Path, limits: Path, *, every: bool) -> int:
     for row in rows:
         efficiency = "" if row["efficiency"] is None else f"{100 * row['efficiency']:.1f} %"
         ratio = "" if row["ratio"] is None else f"{row['ratio']:.3f}"
-        cells = (row["criterion"], row["where"], f"{row['a']:.4g}", f"{row['b']:.4g}", row["unit"])
+        cells = (row["criterion"], row["where"], digits(row["a"]), digits(row["b"]), row["unit"])
         shown.add_row(*map(Text, (*cells, ratio, efficiency)))
     if rows:
         console.print(shown)
@@ -151,8 +152,8 @@ def show(first: Path, second: Path, limits: Path, *, every: bool) -> int:
     for c in found if every else moved:
         said = ("worse" if c.worse else "better") if c.significant else ""
         numbers = (
-            f"{c.before:.4g}",
-            f"{c.after:.4g}",
+            digits(c.before),
+            digits(c.after),
             c.unit,
             f"{100 * c.drift:+.2f} %",
             f"{c.z:.1f}",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fixtures import thresholds
+from fixtures.conditions import digits
 from fixtures.errors import ConfigError
 from fixtures.outcome import Verdict
 from fixtures.reading import read_record
@@ -125,7 +126,7 @@ def _cells(of_gpu: Mapping[str, Any]) -> dict[str, str]:
     for name, title in TELEMETRY.items():
         value = of_gpu.get(name)
         if isinstance(value, Mapping):
-            found[title] = f"{value['mean']:.4g} ({value['max']:.4g})"
+            found[title] = f"{digits(value['mean'])} ({digits(value['max'])})"
         else:
-            found[title] = "" if value is None else f"{value:.4g}"
+            found[title] = "" if value is None else digits(value)
     return found

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
+from fixtures.conditions import digits
 from fixtures.outcome import Outcome, Verdict
 from fixtures.records import RunDirectory, read_lines
 
@@ -186,7 +187,7 @@ def details(verdict: Verdict, earlier: Sequence[Mapping[str, Any]] = ()) -> str:
         ("Next step", verdict.next_step),
         ("Evidence", _evidence(verdict)),
         ("Devices", _devices(verdict)),
-        ("Ceiling", f"{verdict.ceiling:.4g} {verdict.unit}" if verdict.ceiling else ""),
+        ("Ceiling", f"{digits(verdict.ceiling)} {verdict.unit}" if verdict.ceiling else ""),
         *(("Note", "" if told else note) for note in verdict.notes),
         ("Attempt", verdict.attempt if verdict.attempt > 1 else ""),
         *(("Earlier", _attempt(line)) for line in earlier),
@@ -283,7 +284,7 @@ def _evidence(verdict: Verdict) -> Markup:
 
 def _attempt(line: Mapping[str, Any]) -> str:
     value = line.get("value")
-    number = f"{value:.4g}" if isinstance(value, float) else value
+    number = digits(value) if isinstance(value, float) else value
     said = f"attempt {line.get('attempt')}: {words(str(line.get('outcome')))}"
     if value is not None:
         said += f", {number} {line.get('unit')}"

@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fixtures.checkout import CHECKOUT
+from fixtures.conditions import digits
 from fixtures.records import Record, RunDirectory, read_json
 from reports.tables import records_of, table
 from reports.watch import LATEST, PIPE_COLUMNS
@@ -134,7 +135,7 @@ def benchmarks(records: Iterable[Record]) -> Iterator[str]:
                 for m in rank.measurements:
                     if m.samples and m.unit == "TFLOPS":
                         rates.setdefault(m.metric, []).append(statistics.median(m.samples))
-            shown = ", ".join(f"{k} {min(v):.4g}" for k, v in rates.items())
+            shown = ", ".join(f"{k} {digits(min(v))}" for k, v in rates.items())
             yield f"# gemm {record.placement}, slowest of {len(record.ranks)}, TFLOPS: {shown}\n"
         elif record.workload in ("memory", "p2p", "allreduce") and (text := table(record)):
             yield f"{text}\n"

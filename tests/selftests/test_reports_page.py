@@ -15,8 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from fixtures import thresholds
 from fixtures.outcome import Outcome, Verdict, conclude
+from fixtures.records import Record, read_json
 from reports import charts
+from tests.selftests.support import DATA, SHIPPED
 
 pytestmark = pytest.mark.cpu
 
@@ -264,7 +267,26 @@ def test_a_line_far_off_is_said_and_not_drawn():
         (2000.0, "ceiling", "#555"),
     )
     both = charts._bars("memory.copy", "GB/s", found, [limit, far])
-    assert "limit 8, ceiling 2000 (far off)" in both.said
+    assert both.said == "worker0 gpu0 10 GB/s, limit 8, ceiling 2000 (far off); 0 beyond the limit"
     assert both.svg == charts._bars("memory.copy", "GB/s", found, [limit]).svg
     near = charts._bars("memory.copy", "GB/s", found, [limit, (12.0, "ceiling", "#555")])
     assert near.svg != both.svg
+
+
+def test_a_rate_that_gpus_have_together_is_a_bar_of_the_node():
+    """DDP at 97 %: whose figure is the lowest by its last digit is not the worst GPU."""
+    run = DATA / "h200-1x4"
+    nonce = read_json(run / "run.json")["nonce"]
+    records = [
+        Record.from_json(read_json(run / "records" / f"{name}@node0.json"), nonce=nonce)
+        for name in ("training_ddp", "training_single")
+    ]
+    rows = [
+        {"criterion": key, "subject": "node0", "outcome": "PASS", "unit": unit, "ceiling": None,
+         "limit": "", "value": 1.0}
+        for key, unit in (("training_ddp.efficiency", "%"), ("training_single.tokens", "tokens/s"))
+    ]  # fmt: skip
+    said = {c.title: c.said for c in charts.charts(records, rows, thresholds.load(SHIPPED))}
+    assert said["training_ddp.efficiency"].startswith("node0 97.17 %")
+    assert "4 GPUs, median" in said["training_single.tokens"]
+    assert "worst node0 gpu2" in said["training_single.tokens"]

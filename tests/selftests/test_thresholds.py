@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fixtures import hardware, limits, thresholds
-from fixtures.conditions import Range, format_size, parse_size
+from fixtures.conditions import Range, digits, format_size, parse_size
 from fixtures.contract import Contract, expand_hostlist
 from fixtures.errors import ConfigError, UnknownGpu
 from fixtures.lint import lint_row
@@ -565,6 +565,18 @@ def test_what_is_no_hostlist_is_refused(text):
 
 
 # --- sizes and numbers
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.0, "0"), (1.14253e-05, "1.143e-05"), (97.16735, "97.17"), (9999.4, "9999"),
+        (9999.6, "10000"), (11621.9, "11622"), (-54492.75, "-54493"), (184_415_000.0, "184415000"),
+        (2.5e9, "2.5e+09"), (float("inf"), "inf"), (float("nan"), "nan"),
+    ],
+)  # fmt: skip
+def test_a_figure_is_read_without_an_exponent(value, shown):
+    assert digits(value) == shown
 
 
 @given(st.integers(1, 2**20), st.sampled_from(["KiB", "MiB", "GiB"]))
