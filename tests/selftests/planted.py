@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fixtures import hardware, plan, thresholds
+from fixtures.conditions import RECORD_ONLY
 from fixtures.contract import Contract
 from fixtures.errors import AcceptanceError
 from fixtures.evidence import Evidence, judge_item
@@ -148,9 +149,7 @@ def _healthy(
     criterion: Criterion, row: Limit, item: plan.Item, people: Population, limits: Thresholds
 ) -> Record | None:
     conditions: dict[str, Scalar] = {
-        name: value
-        for name in ("nvls", "algorithm", "power_limit")
-        if (value := row.when.given().get(name)) is not None
+        name: value for name in RECORD_ONLY if (value := row.when.given().get(name)) is not None
     }
     if len(item.nodes) > 1:
         each = 1 if criterion.per == "rail" else people.gpus_per_node

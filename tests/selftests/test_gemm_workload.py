@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -100,6 +101,44 @@ def test_the_published_shapes_are_of_known_gpus_and_fit_the_tensor_cores():
             assert hardware.GPUS[model].peak(dtype)
             assert all(edge % 16 == 0 for edge in shape), "fp8 wants multiples of 16"
     assert gemm.BEST_SETS >= 4
+
+
+# --- a CPU without bf16 instructions
+
+
+CPU_INFO = "processor\t: 0\nmodel name\t: any\n{}\n\nprocessor\t: 1\n{}\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "emulated"),
+    [
+        ("flags\t\t: fpu avx2 fma", True),
+        ("flags\t\t: fpu avx512f avx512_bf16", False),
+        ("flags\t\t: fpu amx_tile amx_bf16", False),
+        ("Features\t: fp asimd", True),
+        ("Features\t: fp asimd bf16", False),
+        ("bugs\t\t: bf16", True),
+    ],
+)
+def test_a_cpu_says_whether_it_multiplies_bf16(line, emulated, tmp_path, monkeypatch):
+    (tmp_path / "cpuinfo").write_text(CPU_INFO.format(line, line))
+    flags = gemm._cpu_flags(tmp_path / "cpuinfo")
+    assert gemm._cpu_flags(tmp_path / "absent") == set()
+    monkeypatch.setattr(gemm, "_cpu_flags", lambda: flags)
+    cpu: Any = SimpleNamespace(on_gpu=False)
+    wanted = {"dtype": "bf16", **({"cpu_bf16": "emulated"} if emulated else {})}
+    assert gemm.conditions(cpu, "bf16") == wanted
+    assert gemm.conditions(cpu, "fp32") == {"dtype": "fp32"}
+
+
+@pytest.mark.parametrize("criterion", ["gemm.bf16", "burnin.bf16"])
+@pytest.mark.parametrize(("found", "healthy"), [({}, 0.29), ({"cpu_bf16": "emulated"}, 0.0005)])
+def test_a_demonstration_is_held_to_what_its_cpu_can_do(criterion, found, healthy):
+    """A healthy CPU is above the floor, and a 50th of its rate below it."""
+    limit = LIMITS.criteria[criterion].limit_for({"model": "cpu", **found})
+    floor = limit.resolve(None, None).value
+    assert isinstance(floor, float)
+    assert healthy / 50 < floor < healthy / 5
 
 
 # --- the rate per GHz, on an H200 that is not there

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fixtures import hardware, limits, thresholds
-from fixtures.conditions import Range, digits, format_size, parse_size
+from fixtures.conditions import RECORD_ONLY, Range, digits, format_size, parse_size
 from fixtures.contract import Contract, expand_hostlist
 from fixtures.errors import ConfigError, UnknownGpu
 from fixtures.lint import lint_row
@@ -435,7 +435,7 @@ def test_the_chosen_row_holds_and_no_other_says_more(drawn, facts):
 @given(ROWS, FACTS)
 def test_a_plan_that_is_accepted_never_ends_in_a_tie(drawn, facts):
     rows = rows_of(drawn)
-    known = {k: v for k, v in facts.items() if k not in ("nvls", "algorithm", "power_limit")}
+    known = {k: v for k, v in facts.items() if k not in RECORD_ONLY}
     outcomes = {outcome(rows, more) if isinstance(outcome(rows, more), str) else "one"
                 for more in limits.outlooks(rows, known)}  # fmt: skip
     if "tie" not in outcomes:
