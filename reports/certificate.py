@@ -78,7 +78,7 @@ class Line:
         value = (self.worst or {}).get("value")
         if value is None or isinstance(value, str):
             return value or ""
-        return f"{digits(value) if isinstance(value, float) else value} {self.unit}"
+        return f"{digits(value)} {self.unit}"
 
     @property
     def margin(self) -> str:
@@ -204,8 +204,7 @@ def _repeated(
 
 def _came_to(v: Mapping[str, Any]) -> str:
     value = v.get("value")
-    shown = digits(value) if isinstance(value, float) else str(value)
-    measured = "" if value is None else f" {shown} {v.get('unit') or ''}".rstrip()
+    measured = "" if value is None else f" {digits(value)} {v.get('unit') or ''}".rstrip()
     return f"{words(str(v['outcome']))}{measured}"
 
 

@@ -112,7 +112,7 @@ class Points:
     def __init__(self, limits: Thresholds, verdicts: Mapping[str, list[Mapping[str, Any]]]) -> None:
         self._verdicts = verdicts
         self._found: dict[str, list[tuple[str, float]]] = {}
-        self._of_nodes: set[str] = set()
+        self._criteria = limits.criteria
         self._by_workload: dict[str, list[Criterion]] = {}
         for criterion in limits.criteria.values():
             judged = criterion.key in verdicts and criterion.per == "node"
@@ -129,13 +129,9 @@ class Points:
                 if len(m.samples) > 1
             ]
             if found and together(criterion):
-                self._of_nodes.add(criterion.key)
-                found = [(record.nodes[0], _worst(self._unit(criterion.key), found)[1])]
+                found = [(record.nodes[0], _worst(criterion.unit, found)[1])]
             if found:
                 self._found.setdefault(criterion.key, []).extend(found)
-
-    def _unit(self, key: str) -> str:
-        return str(self._verdicts[key][0]["unit"])
 
     def charts(self) -> Iterator[Chart]:
         for key, found in self._found.items():
@@ -143,8 +139,9 @@ class Points:
             ceilings = {v["ceiling"] for v in self._verdicts[key] if v["ceiling"]}
             lines = [(min(limits), "limit", RED)] if limits else []
             lines += [(min(ceilings), "ceiling", SOFT)] if ceilings else []
-            each = "nodes" if key in self._of_nodes else "GPUs"
-            yield _bars(key, self._unit(key), found, lines, each)
+            criterion = self._criteria[key]
+            each = "nodes" if together(criterion) else "GPUs"
+            yield _bars(key, criterion.unit, found, lines, each)
 
 
 def _low_is_bad(unit: str) -> bool:

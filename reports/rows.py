@@ -284,10 +284,9 @@ def _evidence(verdict: Verdict) -> Markup:
 
 def _attempt(line: Mapping[str, Any]) -> str:
     value = line.get("value")
-    number = digits(value) if isinstance(value, float) else value
     said = f"attempt {line.get('attempt')}: {words(str(line.get('outcome')))}"
     if value is not None:
-        said += f", {number} {line.get('unit')}"
+        said += f", {digits(value)} {line.get('unit')}"
     return f"{said}; {line.get('reason')}" if line.get("reason") else said
 
 

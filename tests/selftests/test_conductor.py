@@ -268,16 +268,9 @@ def test_a_job_is_told_near_which_values_one_round_is_not_enough(conduct):
     spec = read_json(done.directory.job("node-worker0") / "spec.json")
     (gemm,) = [w for w in spec["workloads"] if w["name"] == "gemm"]
     told = {r["metric"]: (r["at"], r["limit"]) for r in gemm["references"]}
-    rows = {
-        m: [
-            r
-            for r in LIMITS.criteria[f"gemm.{m}"].limits
-            if "cpu" in r.model and not r.when.given()
-        ]
-        for m in told
-    }
+    rows = {m: LIMITS.criteria[f"gemm.{m}"].limit_for({"model": "cpu"}) for m in told}
     assert set(told) == {"bf16", "fp32"}
-    assert told == {m: ({}, row.fail_below.number) for m, (row,) in rows.items()}
+    assert told == {m: ({}, row.fail_below.number) for m, row in rows.items()}
 
 
 def test_everything_that_was_planned_becomes_a_record(conduct):

@@ -23,7 +23,7 @@ from fixtures.outcome import Case, Outcome, Verdict
 from fixtures.records import Measurement, Record, read_lines
 from fixtures.sandbox import Sandbox
 from fixtures.verdict import judge
-from fixtures.workloads import burnin, clocks, gemm, gemm_search, identical
+from fixtures.workloads import burnin, clocks, devices, gemm, gemm_search, identical
 from fixtures.workloads.gemm import PER_GHZ, Round
 from fixtures.workloads.ranks import Identity, Ranks
 from fixtures.workloads.timing import Batches
@@ -120,15 +120,13 @@ CPU_INFO = "processor\t: 0\nmodel name\t: any\n{}\n\nprocessor\t: 1\n{}\n"
         ("bugs\t\t: bf16", True),
     ],
 )
-def test_a_cpu_says_whether_it_multiplies_bf16(line, emulated, tmp_path, monkeypatch):
-    (tmp_path / "cpuinfo").write_text(CPU_INFO.format(line, line))
-    flags = gemm._cpu_flags(tmp_path / "cpuinfo")
-    assert gemm._cpu_flags(tmp_path / "absent") == set()
-    monkeypatch.setattr(gemm, "_cpu_flags", lambda: flags)
-    cpu: Any = SimpleNamespace(on_gpu=False)
+def test_a_cpu_says_whether_it_multiplies_bf16(line, emulated):
+    flags = devices.cpu_flags(CPU_INFO.format(line, line))
+    cpu: Any = SimpleNamespace(on_gpu=False, device_facts=lambda: {"cpu_flags": flags})
     wanted = {"dtype": "bf16", **({"cpu_bf16": "emulated"} if emulated else {})}
     assert gemm.conditions(cpu, "bf16") == wanted
     assert gemm.conditions(cpu, "fp32") == {"dtype": "fp32"}
+    assert devices.cpu_flags("") == []
 
 
 @pytest.mark.parametrize("criterion", ["gemm.bf16", "burnin.bf16"])

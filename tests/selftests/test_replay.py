@@ -166,6 +166,7 @@ def test_gpus_that_lose_their_rate_together_are_none_of_them_accused(tmp_path):
     assert (status, verdict["verdict"]) == (1, "REJECTED")
     (row,) = [row for row in verdict["criteria"] if row["outcome"] == "FAIL"]
     assert (row["criterion"], row["subject"]) == ("training_ddp.efficiency_slowest", "node0")
+    assert 91 < row["value"] < 92
     assert row["notes"] == ["network in the node: P2P"]
     # The four wait for each other: a GPU that is named here would be accused of nothing.
     worst = row["worst"]

@@ -572,7 +572,8 @@ def test_what_is_no_hostlist_is_refused(text):
     [
         (0.0, "0"), (1.14253e-05, "1.143e-05"), (97.16735, "97.17"), (9999.4, "9999"),
         (9999.6, "10000"), (11621.9, "11622"), (-54492.75, "-54493"), (184_415_000.0, "184415000"),
-        (2.5e9, "2.5e+09"), (float("inf"), "inf"), (float("nan"), "nan"),
+        (2.5e9, "2.5e+09"), (float("inf"), "inf"), (float("nan"), "nan"), (184_415, "184415"),
+        ("reloads", "reloads"),
     ],
 )  # fmt: skip
 def test_a_figure_is_read_without_an_exponent(value, shown):
