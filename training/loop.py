@@ -168,27 +168,40 @@ LEAST = 10
 """Steps that a rate is taken from at the least."""
 
 
+UNEVEN = 1.1
+"""How much slower the slowest team is where the others go on until it has been timed."""
+
+
 def timed(
     ranks: Ranks, training: Training, steps: int, *, excluded: int, longest_s: float | None = None
-) -> Batches:
+) -> tuple[Batches, int]:
     """Train for `excluded` steps that are not timed (compiling, allocating), then for `steps`.
 
     Fewer than `steps`, but not fewer than LEAST, where they would take longer than `longest_s`.
+    The number is that of the steps a team has to spare: while it does them, a slower one is still
+    being timed. All ranks must call it.
     """
-    if longest_s and excluded:
-        training.run(excluded - 1)
-        slowest = max(ranks.gather(_one_step_s(ranks, training)))
-        steps = min(steps, max(LEAST, int(longest_s / slowest)))
-    else:
-        training.run(excluded)
+    warm = (excluded + 1) // 2
+    training.run(excluded - warm)
+    # One compiles longer than another. It is waited for here, or the others would be timed without
+    # it, or after they stood idle.
+    ranks.barrier()
+    spare = 0
+    if warm:
+        paces = ranks.gather(_step_s(ranks, training, warm))
+        slowest, own = max(paces), max(paces[k] for k in training.team.members)
+        if longest_s:
+            steps = min(steps, max(LEAST, int(longest_s / slowest)))
+        if slowest > UNEVEN * own:
+            spare = int(steps * (slowest / own - 1))
     marks = Marks(ranks)
     training.run(steps, marks=marks)
-    return marks.finish(1)
+    return marks.finish(1), spare
 
 
-def _one_step_s(ranks: Ranks, training: Training) -> float:
+def _step_s(ranks: Ranks, training: Training, steps: int) -> float:
     synchronize(ranks)
     begun = time.perf_counter()
-    training.run(1)
+    training.run(steps)
     synchronize(ranks)
-    return time.perf_counter() - begun
+    return (time.perf_counter() - begun) / steps

@@ -6,6 +6,7 @@ import gc
 import math
 import statistics
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 from torch.nn.attention import SDPBackend
 
 from fixtures.records import Measurement
+from fixtures.workloads.timing import Batches, synchronize
 from training import metrics
 from training.attention import Kernel, fastest
 from training.data import Feed, dataset
@@ -68,7 +70,7 @@ class Timed:
     first: int
     """Steps that were done before, where the run was resumed."""
     overlap: float
-    """Share of this rank's time in which all ranks of the job were training."""
+    """As overlap() says."""
     losses: list[float]
     norms: list[float]
     rates: list[float]
@@ -198,13 +200,19 @@ def timed_run(ranks: Ranks, team: Team, settings: Settings) -> Timed:
         raise SettingsError(f"{before} of {settings.steps} steps are done: give more steps")
     excluded = min(EXCLUDED, settings.steps - before - 1)
     ranks.barrier()
-    batches = timed(
+    batches, spare = timed(
         ranks, training, settings.steps - before - excluded, excluded=excluded,
         longest_s=LONGEST_S if len(ranks.nodes) > 1 else None,
     )  # fmt: skip
-    ends = [batches.started, batches.ended[-1]]
-    windows = ranks.gather(ends)
-    common = min(e for _, e in windows) - max(s for s, _ in windows)
+    shown = training.history
+    losses, norms, rates = shown.losses, shown.norms, shown.rates[:]
+    loaded_until = batches.ended[-1]
+    if settings.checkpoint:
+        training.save()
+    elif spare:
+        training.run(spare)
+        synchronize(ranks)
+        loaded_until = time.time()
     done = Timed(
         settings=settings,
         team=team,
@@ -213,19 +221,28 @@ def timed_run(ranks: Ranks, team: Team, settings: Settings) -> Timed:
         ended=batches.ended,
         tokens=training.tokens_a_step,
         first=before,
-        overlap=max(0.0, common / (ends[1] - ends[0])),
-        losses=training.history.losses,
-        norms=training.history.norms,
-        rates=training.history.rates,
+        overlap=overlap(ranks, batches, loaded_until),
+        losses=losses,
+        norms=norms,
+        rates=rates,
         state_bytes=training.spread.state_bytes(training.optimizer),
         peak_gib=peak_gib(team.device),
         facts={"attention": kernel.name},
     )
-    if settings.checkpoint:
-        training.save()
     del training
     free(team.device)
     return done
+
+
+def overlap(ranks: Ranks, batches: Batches, loaded_until: float) -> float:
+    """Share of what this rank timed in which all ranks of the job were training.
+
+    `loaded_until`: epoch seconds; later than its last timed step where it went on for the others.
+    """
+    began, ended = batches.started, batches.ended[-1]
+    windows: list[list[float]] = ranks.gather([began, loaded_until])
+    starts, ends = zip(*windows, strict=True)
+    return float(max(0.0, (min(ended, *ends) - max(starts)) / (ended - began)))
 
 
 def agreed_kernel(ranks: Ranks, settings: Settings) -> Kernel:

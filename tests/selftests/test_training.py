@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -362,10 +363,109 @@ def test_where_a_step_takes_long_fewer_are_timed(longest_s, timed):
     device = torch.device("cpu")
     team = Team(members=(0,), rank=0, device=device, group=None)
     training = exact.begin(exact.settings("single", steps=40), team)
-    ranks: Any = SimpleNamespace(device=device, gather=lambda own: [own])
-    batches = loop.timed(ranks, training, 30, excluded=10, longest_s=longest_s)
-    assert len(batches.seconds) == timed
+    ranks: Any = SimpleNamespace(device=device, gather=lambda own: [own], barrier=lambda: None)
+    batches, spare = loop.timed(ranks, training, 30, excluded=10, longest_s=longest_s)
+    assert (len(batches.seconds), spare) == (timed, 0)
     assert training.step == 10 + timed
+
+
+class Clocks:
+    """Ranks as threads with a clock each; who waits for others sets it by the latest."""
+
+    def __init__(self, size: int) -> None:
+        self.now = [1000.0] * size
+        self._said: list[Any] = [None] * size
+        self._meet = threading.Barrier(size)
+
+    def read(self) -> float:
+        return self.now[int(threading.current_thread().name)]
+
+    def rank(self, number: int) -> Any:
+        def gather(own: Any) -> list[Any]:
+            self._said[number] = own
+            self._meet.wait(timeout=10)
+            said, latest = list(self._said), max(self.now)
+            self._meet.wait(timeout=10)
+            self.now[number] = latest
+            return said
+
+        device = SimpleNamespace(type="cpu")
+        return SimpleNamespace(device=device, gather=gather, barrier=lambda: gather(None))
+
+    def training(self, number: int, members: tuple[int, ...], pace: float, compiling: float) -> Any:
+        begun: list[int] = []
+        calls: list[tuple[float, float]] = []
+
+        def run(steps: int, marks: Any = None) -> None:
+            started = self.read()
+            if marks:
+                marks.mark()
+            for _ in range(steps):
+                self.now[number] += pace if begun else compiling
+                begun.append(1)
+                if marks:
+                    marks.mark()
+            calls.append((started, self.read()))
+
+        return SimpleNamespace(run=run, calls=calls, team=SimpleNamespace(members=members))
+
+
+@pytest.mark.parametrize(
+    ("paces", "compiling", "teams", "spare"),
+    [
+        ((0.3, 0.3), (3.0, 5.3), [(0,), (1,)], [0, 0]),  # seen on H200: overlap 0.75
+        ((0.3, 0.31), (5.0, 5.0), [(0,), (1,)], [0, 0]),
+        ((0.25, 1.0), (5.0, 5.0), [(0,), (1,)], [90, 0]),
+        ((1.0, 1.0), (3.0, 5.0), [(0, 1), (0, 1)], [0, 0]),
+        ((0.5, 0.25), (9.0, 2.0), [(0,), (1,)], [0, 30]),
+    ],
+)
+def test_teams_are_timed_while_all_others_train(paces, compiling, teams, spare, monkeypatch):
+    from fixtures.workloads import timing
+    from training import loop, run
+
+    clocks, found = Clocks(2), {}
+    fake = SimpleNamespace(time=clocks.read, perf_counter=clocks.read)
+    monkeypatch.setattr(timing, "time", fake)
+    monkeypatch.setattr(loop, "time", fake)
+
+    def one(number: int) -> None:
+        ranks = clocks.rank(number)
+        training = clocks.training(number, teams[number], paces[number], compiling[number])
+        batches, more = loop.timed(ranks, training, 30, excluded=10)
+        training.run(more)
+        share = run.overlap(ranks, batches, clocks.read())
+        (_, warm), (started, _) = training.calls[1:3]
+        found[number] = (len(batches.seconds), more, share, started - warm)
+
+    threads = [threading.Thread(target=one, args=(k,), name=str(k)) for k in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+    assert [found[k][:2] for k in range(2)] == [(30, more) for more in spare]
+    assert all(found[k][2] > 0.95 for k in range(2))
+    # Who is as fast as the others never stood idle before.
+    assert paces[0] != paces[1] or [found[k][3] for k in range(2)] == [0, 0]
+
+
+def test_steps_that_others_needed_are_not_shown(monkeypatch):
+    import torch
+
+    from training import exact, loop, run
+    from training.strategies import Team
+
+    real = loop.timed
+    monkeypatch.setattr(run, "timed", lambda *a, **k: (real(*a, **k)[0], 3))
+    device = torch.device("cpu")
+    team = Team(members=(0,), rank=0, device=device, group=None)
+    ranks: Any = SimpleNamespace(
+        device=device, gather=lambda own: [own], barrier=lambda: None, nodes=["a"], world_size=1,
+        on_gpu=False,
+    )  # fmt: skip
+    done = run.timed_run(ranks, team, exact.settings("single", steps=15))
+    assert [len(x) for x in (done.losses, done.norms, done.rates)] == [15, 15, 15]
+    assert (len(done.seconds), done.excluded, done.overlap) == (5, 10, 1.0)
 
 
 @pytest.mark.parametrize(
