@@ -54,8 +54,8 @@ def run(
         found = _exact(ranks, team)
     runs: list[Timed] = []
     if training_run.TIMED & set(metrics):
-        chosen = {"preset", "batch"} & set(given)
-        runs, timed = _timed(ranks, team, settings, metrics, shapes=not chosen)
+        shapes = training_run.SIZED.isdisjoint(given)
+        runs, timed = _timed(ranks, team, settings, metrics, shapes=shapes)
         found += timed
     return Result(
         measurements=[m for m in found if m.metric in metrics],
