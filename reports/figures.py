@@ -103,22 +103,31 @@ def _failure(directory: RunDirectory, v: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _telemetry(directory: RunDirectory, v: Mapping[str, Any]) -> list[dict[str, str]]:
-    """One row a GPU of the node that failed, while the workload ran."""
+    """One row a GPU while the workload ran: of the node that failed, or of those that did together.
+
+    Of many nodes the first SOME_NODES.
+    """
     node = (v.get("worst") or {}).get("node") or v["subject"]
     with suppress(OSError, RecordError, KeyError, TypeError, AttributeError):
         path = directory.records / str(v["record"])
         if path.stat().st_size > LARGEST:
             return []
-        ranks = [r for r in read_json(path)["ranks"] if r["node"] == node]
-        own = next((f["telemetry"] for r in ranks if "telemetry" in (f := r["facts"])), None)
-        if own is None:
-            return []
-        names = {r["device"].get("uuid"): f"gpu{r['local_rank']}" for r in ranks}
-        return [
-            {"GPU": names.get(uuid, str(uuid)), **_cells(of_gpu)}
-            for uuid, of_gpu in own["gpus"].items()
-        ]
+        by_node: dict[str, list[dict[str, Any]]] = {}
+        for rank in read_json(path)["ranks"]:
+            by_node.setdefault(rank["node"], []).append(rank)
+        if node in by_node:
+            return list(_gpus(by_node[node]))
+        some = list(by_node.items())[:SOME_NODES]
+        return [{"Node": name, **row} for name, ranks in some for row in _gpus(ranks)]
     return []
+
+
+def _gpus(ranks: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
+    """What a node's telemetry says of its GPUs, from the ranks of that node."""
+    own = next((f["telemetry"] for r in ranks if "telemetry" in (f := r["facts"])), None)
+    names = {r["device"].get("uuid"): f"gpu{r['local_rank']}" for r in ranks}
+    for uuid, of_gpu in own["gpus"].items() if own else ():
+        yield {"GPU": names.get(uuid, str(uuid)), **_cells(of_gpu)}
 
 
 def _cells(of_gpu: Mapping[str, Any]) -> dict[str, str]:

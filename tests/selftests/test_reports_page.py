@@ -17,8 +17,8 @@ import pytest
 
 from fixtures import thresholds
 from fixtures.outcome import Outcome, Verdict, conclude
-from fixtures.records import Record, read_json
-from reports import charts
+from fixtures.records import Record, RunDirectory, read_json
+from reports import charts, figures
 from tests.selftests.support import DATA, SHIPPED
 
 pytestmark = pytest.mark.cpu
@@ -271,6 +271,15 @@ def test_a_line_far_off_is_said_and_not_drawn():
     assert both.svg == charts._bars("memory.copy", "GB/s", found, [limit]).svg
     near = charts._bars("memory.copy", "GB/s", found, [limit, (12.0, "ceiling", "#555")])
     assert near.svg != both.svg
+
+
+def test_beside_a_failure_stand_the_gpus_of_its_node():
+    run = RunDirectory(DATA / "h200-1x2-neighbour")
+    row = {"record": "training_single@node0.json", "subject": "node0", "worst": {"node": "node0"}}
+    found = figures._telemetry(run, row)
+    assert [of_gpu["GPU"] for of_gpu in found] == ["gpu0", "gpu1"]
+    assert all("Node" not in of_gpu and of_gpu["SM MHz"] for of_gpu in found)
+    assert figures._telemetry(run, {**row, "record": "gone@node0.json"}) == []
 
 
 def test_a_rate_that_gpus_have_together_is_a_bar_of_the_node():
