@@ -29,12 +29,14 @@ CPU = DATA / "sandbox-2x2-cpu"
 STOPPED = "h200-2x1-failures"
 """Ended from outside before its last victim: that one comes out as not measured."""
 OVER_SOCKETS = {
-    "h200-2x1-scaling": {"training_ddp": (10, 20), "training_fsdp": (10, 20)},
+    "h200-2x1-scaling": {"training_ddp": (47, 48), "training_fsdp": (15, 16)},
     "h200-2x2-scaling": {"training_ddp": (41, 43)},
 }
-"""Training over two nodes with nothing but sockets between them, and what per cent it keeps. A step
-of DDP is 16k tokens a GPU in the first, 64k in the second, which timed no FSDP."""
-RED = (STOPPED, *OVER_SOCKETS)
+"""Training over two nodes with nothing but sockets between them, and what per cent it keeps. The
+second timed no FSDP."""
+NEIGHBOUR = "h200-1x2-neighbour"
+"""Another process computed on GPU 0 all the time."""
+RED = (STOPPED, NEIGHBOUR, *OVER_SOCKETS)
 LEAST = {"h200-2x1-node-loss": 2}
 """Rows that pass in a recorded run, at the least; of the others 8."""
 GPUS_ONLY = ("through-host-memory", "low-clock-work")
@@ -149,6 +151,14 @@ def test_training_over_sockets_scales_badly_and_the_network_is_named(base, whole
     assert verdict["counts"]["not_measured"] == 0
 
 
+def test_a_gpu_that_trains_at_half_its_rate_is_named(whole):
+    status, verdict = whole(NEIGHBOUR)
+    assert (status, verdict["verdict"]) == (1, "REJECTED")
+    bad = [row for row in verdict["criteria"] if row["outcome"] != "PASS"]
+    assert [(v["criterion"], v["outcome"]) for v in bad] == [("training_single.tokens", "FAIL")]
+    assert (bad[0]["worst"]["node"], bad[0]["worst"]["gpu"]) == ("node0", 0)
+
+
 def test_of_two_nodes_that_are_slow_together_neither_is_good_or_bad(tmp_path):
     replayed(DATA / "h200-2x1-scaling", tmp_path / "run")
     lists = [(tmp_path / "run" / f"{name}-nodes.txt").read_text() for name in ("good", "bad")]
@@ -157,6 +167,8 @@ def test_of_two_nodes_that_are_slow_together_neither_is_good_or_bad(tmp_path):
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     first = page.partition("<h2>Failed</h2>")[2].partition("</section>")[0]
     assert first.count("network between the nodes: NET/Socket") == 2
+    # And what the GPUs of both did meanwhile.
+    assert [first.count(f"<td>worker{k}</td><td>gpu0</td>") for k in range(2)] == [2, 2]
 
 
 def test_gpus_that_lose_their_rate_together_are_none_of_them_accused(tmp_path):
