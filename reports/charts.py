@@ -171,6 +171,7 @@ def _bars(
         axes.barh(order, [v for _, v in found], color=colours, height=0.7)
         axes.set_yticks(order, [f"{name}  {digits(value)}" for name, value in found], fontsize=7)
         axes.invert_yaxis()
+        axes.locator_params(axis="x", nbins=5)  # more of six digits run into each other
         draw = axes.axvline
         axes.set_xlabel(unit, fontsize=7)
     else:
