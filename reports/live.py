@@ -35,7 +35,9 @@ def pytest_configure(config: pytest.Config) -> None:
     option = config.option
     silent = config.get_verbosity() < 0 or option.usepdb or option.capture == "no"
     if not hasattr(config, "workerinput") and not silent:
-        config.pluginmanager.register(Display(config), "acceptance-live")
+        display = Display(config)
+        config.pluginmanager.register(display, "acceptance-live")
+        config.pluginmanager.register(Phases(display), "acceptance-live-phases")
 
 
 def render(progress: Progress, now: float) -> RenderableType:
@@ -90,6 +92,7 @@ class Display:
         self._thread: threading.Thread | None = None
         self._stopped = threading.Event()
         self._lock = threading.RLock()
+        self._taken = False
         self._live: Live | None = None
         self._console: Console | None = None
         self._file: TextIO | None = None
@@ -205,6 +208,45 @@ class Display:
     def pytest_runtest_logfinish(self) -> Generator[None, Any, Any]:
         return (yield from self._aside())
 
+    # --- around all in which pytest captures or lets go; within a phase of a test the lock is free
+
+    def _switching(self) -> Generator[None, Any, Any]:
+        self._take()
+        try:
+            return (yield)
+        finally:
+            self._give()
+
+    def in_a_phase(self) -> Generator[None, Any, Any]:
+        """Let the thread have the terminal while a test waits."""
+        self._give()
+        try:
+            return (yield)
+        finally:
+            self._take()
+
+    def _take(self) -> None:
+        self._lock.acquire()
+        self._taken = True
+
+    def _give(self) -> None:
+        """Nothing to give where Ctrl-C came while the lock was waited for."""
+        if self._taken:
+            self._taken = False
+            self._lock.release()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self) -> Generator[None, Any, Any]:
+        return (yield from self._switching())
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self) -> Generator[None, Any, Any]:
+        return (yield from self._switching())
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self) -> Generator[None, Any, Any]:
+        return (yield from self._switching())
+
     # --- the end, whatever it is
 
     @pytest.hookimpl(tryfirst=True)
@@ -228,6 +270,29 @@ class Display:
         if self._file is not None:
             self._file.close()
             self._file = self._console = None
+
+
+class Phases:
+    """Inside of what pytest's own capture does at the begin and the end of a phase.
+
+    The display's thread takes the capture off for a line. Were it to do so while the session puts
+    it on or off, the line would be lost, or the report of a test captured.
+    """
+
+    def __init__(self, display: Display) -> None:
+        self._display = display
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_setup(self) -> Generator[None, Any, Any]:
+        return (yield from self._display.in_a_phase())
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_call(self) -> Generator[None, Any, Any]:
+        return (yield from self._display.in_a_phase())
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_teardown(self) -> Generator[None, Any, Any]:
+        return (yield from self._display.in_a_phase())
 
 
 def _interactive() -> bool:

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import termios
+import textwrap
 from pathlib import Path
 
 import pyte
@@ -60,7 +61,7 @@ def on_a_terminal(*command: str, **more: str) -> tuple[bytes, list[str], int]:
 
 def test_a_terminal_shows_stages_and_jobs_and_is_left_as_pytest_wrote_it(tmp_path):
     written, screen, status = on_a_terminal("pytest", *RUN, f"--run-dir={tmp_path / 'run'}")
-    assert status == 0, screen
+    assert status == 0, "\n".join(screen)
     text = written.decode()
     assert "1 running" in text
     assert "of about" in text
@@ -76,9 +77,54 @@ def test_a_terminal_shows_stages_and_jobs_and_is_left_as_pytest_wrote_it(tmp_pat
 
 def test_where_lines_cannot_be_redrawn_they_are_plain(tmp_path):
     written, screen, status = on_a_terminal("pytest", *RUN, f"--run-dir={tmp_path}", TERM="dumb")
-    assert status == 0, screen
+    assert status == 0, "\n".join(screen)
     assert b"\x1b[1A" not in written
     assert "node: 1 running" in [line.strip() for line in screen]
+
+
+TALKATIVE = """
+    import threading, time
+
+    from reports import live
+
+    class Display(live.Display):
+        def _watch(self):
+            number = 0
+            while not self._stopped.wait(0.0002):
+                number += 1
+                with self._lock:
+                    if not self._stopped.is_set():
+                        self._line(f"line {number}")
+
+    def pytest_configure(config):
+        display = Display(config)
+        display._thread = threading.Thread(target=display._watch, daemon=True)
+        config.pluginmanager.register(display, "acceptance-live")
+        config.pluginmanager.register(live.Phases(display), "acceptance-live-phases")
+"""
+TALKED_TO = """
+    import pytest
+
+    @pytest.mark.parametrize("number", range(1500))
+    def test_prints(number):
+        print("not to be seen")
+"""
+
+
+def test_no_line_is_lost_where_pytest_begins_or_ends_to_capture(tmp_path):
+    """Only lines that come at every instant show it: a run says a line a second at most."""
+    (tmp_path / "conftest.py").write_text(textwrap.dedent(TALKATIVE))
+    (tmp_path / "test_it.py").write_text(textwrap.dedent(TALKED_TO))
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", os.devnull]
+    done = subprocess.run(
+        [*command, f"--rootdir={tmp_path}", str(tmp_path)], cwd=CHECKOUT, env=environment(),
+        capture_output=True, text=True, timeout=180,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    said = [int(n) for n in re.findall(r"^line (\d+)$", done.stdout, re.MULTILINE)]
+    assert len(said) > 100
+    assert said == list(range(1, len(said) + 1))
+    assert "not to be seen" not in done.stdout
 
 
 @pytest.mark.parametrize(
