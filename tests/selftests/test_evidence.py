@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
+import socket
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fixtures import earlier
+from fixtures import earlier, launch
 from fixtures import evidence as evidence_module
 from fixtures.errors import ConfigError
 from fixtures.evidence import Evidence, judge_item, siblings_of
@@ -386,3 +389,33 @@ def test_a_run_by_hand_is_not_gone_on_with(tmp_path):
     assert earlier.load_run_json(tmp_path)["origin"] == "by-hand"
     with pytest.raises(ConfigError, match="was made by hand: start its workload again"):
         earlier.load_resumed(tmp_path)
+
+
+@pytest.mark.parametrize("owner", [[1], "x", 0, None, {"host": socket.gethostname(), "pid": "x"},
+                                   {"host": socket.gethostname(), "pid": None}])  # fmt: skip
+def test_a_broken_run_beside_a_new_one_costs_it_nothing(owner, tmp_path):
+    whole = {"schema": 1, "id": "a", "nonce": "b", "population": {}, "owner": owner}
+    for number, content in enumerate([[], 3, {}, {"owner": owner}, whole]):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "run.json").write_text(json.dumps(content))
+    assert earlier.sweep(tmp_path, slurm=False) == []
+
+
+@pytest.mark.parametrize("written", ["[]", "{}", '{"pid": [], "start": "x"}', "not JSON"])
+def test_of_a_dead_run_only_what_can_be_read_is_ended(written, tmp_path):
+    """The process beside the one that nobody can read is ended all the same."""
+    owner = {"host": socket.gethostname(), "pid": 2**22 + 1, "start": "1"}
+    left = subprocess.Popen(["sleep", "1000"])
+    jobs = {"a": written, "b": json.dumps({"pid": left.pid, "start": launch.start_time(left.pid)})}
+    for job, content in jobs.items():
+        (tmp_path / "run" / "jobs" / job).mkdir(parents=True)
+        (tmp_path / "run" / "jobs" / job / "process.json").write_text(content)
+    run = {"schema": 1, "id": "a", "nonce": "b", "population": {}, "owner": owner}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(run))
+    try:
+        assert earlier.sweep(tmp_path, slurm=False) == [
+            f"ended process {left.pid} that run a left behind"
+        ]
+        assert left.wait(timeout=30) == -signal.SIGKILL
+    finally:
+        left.kill()
