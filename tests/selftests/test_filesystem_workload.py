@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,29 +15,11 @@ from fixtures.records import Result
 from fixtures.workloads import filesystem, filesystem_checks, filesystem_child
 from fixtures.workloads.filesystem_checks import Found
 from fixtures.workloads.filesystem_probe import Probe, Trouble
+from tests.selftests.threads import Meeting, as_ranks
 
 pytestmark = pytest.mark.cpu
 
 ALL = list(filesystem.WORKLOAD.metrics)
-PATIENCE_S = 60
-
-
-@dataclass
-class Meeting:
-    """What the store is to real ranks: everybody's items, in order."""
-
-    size: int
-    items: dict[int, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.barrier = threading.Barrier(self.size, timeout=PATIENCE_S)
-
-    def gather(self, rank: int, item: Any) -> list[Any]:
-        self.items[rank] = item
-        self.barrier.wait()
-        found = [self.items[k] for k in range(self.size)]
-        self.barrier.wait()
-        return found
 
 
 @dataclass
@@ -73,11 +53,9 @@ def run(*directories: Path, login: dict[str, Any] | None = None) -> dict[str, di
         spec = {"run_id": "run", "job": "cluster", "nonce": "nonce", "shared_directory": order}
         return filesystem.run(Node(rank, nodes, meeting, spec), ALL)  # type: ignore[arg-type]
 
-    with ThreadPoolExecutor(len(nodes)) as pool:
-        results = list(pool.map(one, range(len(nodes))))
     return {
         node: {m.metric: m.value for m in result.measurements}
-        for node, result in zip(nodes, results, strict=True)
+        for node, result in zip(nodes, as_ranks(len(nodes), one), strict=True)
     }
 
 

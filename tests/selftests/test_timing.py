@@ -2,47 +2,25 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fixtures.workloads import timing
+from tests.selftests.threads import Meeting, as_ranks, own_rank
 
 pytestmark = pytest.mark.cpu
-
-
-class Together:
-    """Ranks as threads of this process: what they gather, they wait for."""
-
-    def __init__(self, size: int) -> None:
-        self._meet = threading.Barrier(size)
-        self._said: list[Any] = [None] * size
-
-    def rank(self, number: int) -> Any:
-        def gather(own: Any) -> list[Any]:
-            self._said[number] = own
-            self._meet.wait(timeout=10)
-            said = list(self._said)
-            self._meet.wait(timeout=10)
-            return said
-
-        return SimpleNamespace(
-            device=SimpleNamespace(type="cpu"), gather=gather, gather_node=gather,
-            barrier=lambda: self._meet.wait(timeout=10),
-        )  # fmt: skip
 
 
 def measured(
     estimates: list[float | None], launch: Any, *, window_s: float = 0.2, batch_s: float = 0.01
 ) -> dict[int, timing.Batches]:
     """Every rank with its estimate; None stands aside."""
-    together, found = Together(len(estimates)), {}
+    meeting, found = Meeting(len(estimates)), {}
 
-    def one(number: int, estimate: float | None) -> None:
-        ranks = together.rank(number)
+    def one(number: int) -> None:
+        ranks, estimate = meeting.rank(number), estimates[number]
         if estimate is None:
             timing.stand_aside(ranks)
         else:
@@ -50,13 +28,7 @@ def measured(
                 ranks, launch, estimate=estimate, batch_s=batch_s, window_s=window_s, minimum=3
             )
 
-    threads = [
-        threading.Thread(target=one, args=pair, name=str(pair[0])) for pair in enumerate(estimates)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
+    as_ranks(len(estimates), one)
     return found
 
 
@@ -81,7 +53,7 @@ def test_a_device_that_stands_still_now_and_then_keeps_its_large_batches():
     def launch() -> None:
         nonlocal done
         halts = False
-        if threading.current_thread().name == "1":
+        if own_rank() == 1:
             done += 1
             halts = done % 8 == 0
         # Not shorter: a busy host sleeps half a millisecond longer, and fewer would make a batch.
@@ -102,7 +74,7 @@ def test_a_window_too_short_for_a_slow_device_is_measured_again():
     """It was said to be fast, as one that is stopped now and then may seem between two halts."""
 
     def launch() -> None:
-        time.sleep(0.01 if threading.current_thread().name == "1" else 1e-4)
+        time.sleep(0.01 if own_rank() == 1 else 1e-4)
 
     found = measured([0.001, 0.001, None], launch, window_s=0.05)
     assert all(b.inside >= 3 for b in found.values())

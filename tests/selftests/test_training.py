@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +20,7 @@ from fixtures.outcome import Outcome
 from fixtures.records import Measurement
 from tests.selftests import support, training_faults
 from tests.selftests.support import CHECKOUT, SHIPPED
+from tests.selftests.threads import Meeting, as_ranks, own_rank
 from tests.selftests.training_faults import NAMED, RED
 from training.schedule import rate
 from training.settings import PRESETS, STRATEGIES, Settings, SettingsError, settings_of
@@ -369,28 +369,20 @@ def test_where_a_step_takes_long_fewer_are_timed(longest_s, timed):
     assert training.step == 10 + timed
 
 
-class Clocks:
-    """Ranks as threads with a clock each; who waits for others sets it by the latest."""
+class Clocks(Meeting):
+    """Each rank has a clock of its own; who waits for others sets it by the latest."""
 
-    def __init__(self, size: int) -> None:
-        self.now = [1000.0] * size
-        self._said: list[Any] = [None] * size
-        self._meet = threading.Barrier(size)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.now = [1000.0] * self.size
 
     def read(self) -> float:
-        return self.now[int(threading.current_thread().name)]
+        return self.now[own_rank()]
 
-    def rank(self, number: int) -> Any:
-        def gather(own: Any) -> list[Any]:
-            self._said[number] = own
-            self._meet.wait(timeout=10)
-            said, latest = list(self._said), max(self.now)
-            self._meet.wait(timeout=10)
-            self.now[number] = latest
-            return said
-
-        device = SimpleNamespace(type="cpu")
-        return SimpleNamespace(device=device, gather=gather, barrier=lambda: gather(None))
+    def gather(self, rank: int, item: Any) -> list[Any]:
+        said = super().gather(rank, (item, self.now[rank]))
+        self.now[rank] = max(now for _, now in said)
+        return [item for item, _ in said]
 
     def training(self, number: int, members: tuple[int, ...], pace: float, compiling: float) -> Any:
         begun: list[int] = []
@@ -424,29 +416,25 @@ def test_teams_are_timed_while_all_others_train(paces, compiling, teams, spare, 
     from fixtures.workloads import timing
     from training import loop, run
 
-    clocks, found = Clocks(2), {}
+    clocks = Clocks(2)
     fake = SimpleNamespace(time=clocks.read, perf_counter=clocks.read)
     monkeypatch.setattr(timing, "time", fake)
     monkeypatch.setattr(loop, "time", fake)
 
-    def one(number: int) -> None:
+    def one(number: int) -> tuple[int, int, float, float]:
         ranks = clocks.rank(number)
         training = clocks.training(number, teams[number], paces[number], compiling[number])
         batches, more = loop.timed(ranks, training, 30, excluded=10)
         training.run(more)
         share = run.overlap(ranks, batches, clocks.read())
         (_, warm), (started, _) = training.calls[1:3]
-        found[number] = (len(batches.seconds), more, share, started - warm)
+        return len(batches.seconds), more, share, started - warm
 
-    threads = [threading.Thread(target=one, args=(k,), name=str(k)) for k in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=30)
-    assert [found[k][:2] for k in range(2)] == [(30, more) for more in spare]
-    assert all(found[k][2] > 0.95 for k in range(2))
+    timed, spared, shares, idle = zip(*as_ranks(2, one), strict=True)
+    assert (list(timed), list(spared)) == ([30, 30], spare)
+    assert min(shares) > 0.95
     # Who is as fast as the others never stood idle before.
-    assert paces[0] != paces[1] or [found[k][3] for k in range(2)] == [0, 0]
+    assert paces[0] != paces[1] or idle == (0, 0)
 
 
 def test_steps_that_others_needed_are_not_shown(monkeypatch):
