@@ -29,7 +29,7 @@ export PYTHONDONTWRITEBYTECODE :=
   test-image setup setup-dev sandbox-packages clean
 
 accept: $(READY) sandbox-packages ## accept this cluster; without Slurm, a sandbox on this host
-	@$(PY) -m fixtures.accept $(ARGS)
+	@$(PY) -m fixtures $(ARGS)
 
 test: $(READY_DEV) ## the suite's own tests
 	$(PY) -m pytest -m "cpu and not slow" -n 2 --dist loadgroup $(ARGS)

@@ -19,8 +19,10 @@ from typing import Any
 
 import yaml
 
-from fixtures.checkout import CHECKOUT, RUNS, commit
-from fixtures.records import SCHEMA, RecordError, RunDirectory, read_json, replace_file, write_json
+from fixtures.paths import CHECKOUT, RUNS, commit
+from fixtures.records.files import RecordError, read_json, replace_file, write_json
+from fixtures.records.model import SCHEMA
+from fixtures.records.run_directory import RunDirectory
 from reports import certificate, compare, export, github, verify, watch
 from reports.tables import records_of, table
 

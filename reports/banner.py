@@ -15,8 +15,8 @@ from typing import Any
 import jinja2
 from markupsafe import escape
 
-from fixtures.contract import hostlist
-from fixtures.outcome import Outcome
+from fixtures.slurm.hostlist import hostlist
+from fixtures.verdict.model import Outcome
 from reports.rows import split_limit
 
 MEANING = {

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fixtures.conditions import digits
-from fixtures.contract import hostlist
-from fixtures.records import RecordError, RunDirectory, read_json, replace_file
+from fixtures.records.files import RecordError, read_json, replace_file
+from fixtures.records.run_directory import RunDirectory
+from fixtures.slurm.hostlist import hostlist
+from fixtures.thresholds.conditions import digits
 from reports import banner
 from reports.areas import AREAS, OTHER, areas, coverage
 from reports.rows import attempts_of, split_limit, words

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fixtures.conditions import digits, format_size
-from fixtures.records import Measurement, Record
-from fixtures.thresholds import Criterion, Thresholds
-from fixtures.values import together
+from fixtures.records.model import Measurement, Record
+from fixtures.thresholds.conditions import digits, format_size
+from fixtures.thresholds.loader import Criterion, Thresholds
+from fixtures.verdict.samples import together
 
 INK, SOFT, RED, BLUE = "#1c2127", "#535d68", "#a8201a", "#2d4f83"
 PALE = "#9fb3d1"

@@ -20,11 +20,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fixtures import thresholds
-from fixtures.conditions import digits
-from fixtures.records import Record, RunDirectory, read_json
-from fixtures.thresholds import Thresholds
-from fixtures.values import device_value
+from fixtures.records.files import read_json
+from fixtures.records.model import Record
+from fixtures.records.run_directory import RunDirectory
+from fixtures.thresholds import loader
+from fixtures.thresholds.conditions import digits
+from fixtures.thresholds.loader import Thresholds
+from fixtures.verdict.samples import device_value
 from reports.tables import records_of
 
 SIGMAS = 3.0
@@ -114,7 +116,7 @@ def _worst(criteria: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]
 
 def show(first: Path, second: Path, limits: Path, *, every: bool) -> int:
     """Print both comparisons; 1 where something became significantly worse."""
-    loaded = thresholds.load(limits)
+    loaded = loader.load(limits)
     runs = [RunDirectory(path) for path in (first, second)]
     verdicts = [read_json(run.verdict) for run in runs]
     console = Console(width=None if sys.stdout.isatty() else 140)

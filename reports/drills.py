@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fixtures.records import SCHEMA, RecordError, RunDirectory, read_json
+from fixtures.records.files import RecordError, read_json
+from fixtures.records.model import SCHEMA
+from fixtures.records.run_directory import RunDirectory
 from reports.banner import render
 
 COLUMNS = ("criterion", "fault", "where", "culprit", "named", "others", "seconds", "right")

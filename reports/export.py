@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fixtures.records import RunDirectory, read_json, replace_file
+from fixtures.records.files import read_json, replace_file
+from fixtures.records.run_directory import RunDirectory
 
 COLUMNS = (
     "id", "criterion", "title", "subject", "outcome", "value", "unit", "limit", "ceiling", "margin",

@@ -8,13 +8,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fixtures import thresholds
-from fixtures.conditions import digits
 from fixtures.errors import ConfigError
-from fixtures.outcome import Verdict
-from fixtures.reading import read_record
-from fixtures.records import Record, RecordError, RunDirectory, read_json
-from fixtures.thresholds import Thresholds
+from fixtures.records.fast_reader import read_record
+from fixtures.records.files import RecordError, read_json
+from fixtures.records.model import Record
+from fixtures.records.run_directory import RunDirectory
+from fixtures.thresholds import loader
+from fixtures.thresholds.conditions import digits
+from fixtures.thresholds.loader import Thresholds
+from fixtures.verdict.model import Verdict
 from reports import banner, charts
 from reports.areas import areas, coverage
 from reports.tables import records_of
@@ -68,7 +70,7 @@ def figures(directory: RunDirectory, verdict: Mapping[str, Any], run: Mapping[st
 def _limits(run: Mapping[str, Any]) -> Thresholds:
     """Those that the run was judged by, where they are still at hand."""
     said = run.get("thresholds") or {}
-    found = thresholds.load(Path(str(said.get("path") or "no file")))
+    found = loader.load(Path(str(said.get("path") or "no file")))
     if found.sha256 != said.get("sha256"):
         raise ConfigError(f"{found.path} has changed since")
     return found

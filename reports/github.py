@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fixtures.records import RecordError, RunDirectory, read_json
+from fixtures.records.files import RecordError, read_json
+from fixtures.records.run_directory import RunDirectory
 
 SUMMARY_BYTES = 1 << 20
 ANNOTATIONS = 10

@@ -20,7 +20,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fixtures.records import RunDirectory
+from fixtures.records.run_directory import RunDirectory
 from reports.progress import JobProgress, Progress
 
 PERIOD_S = 0.5

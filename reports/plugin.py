@@ -20,8 +20,9 @@ from typing import Any
 import pytest
 from markupsafe import Markup
 
-from fixtures.outcome import Verdict
-from fixtures.records import RecordError, RunDirectory, read_json
+from fixtures.records.files import RecordError, read_json
+from fixtures.records.run_directory import RunDirectory
+from fixtures.verdict.model import Verdict
 from reports import banner, certificate, drills, export, figures, rows, tables
 
 TITLE = "GPU cluster acceptance"
@@ -259,7 +260,7 @@ class Page:
 
 
 def verdict_of(report: Any) -> Verdict | None:
-    """The verdict that fixtures.measurements attached to a report, if it came so far."""
+    """The verdict that fixtures.plugin.verdict_fixture attached to a report, if it came so far."""
     for name, value in report.user_properties:
         if name == "verdict":
             with suppress(ValueError, TypeError, KeyError):

@@ -11,7 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from fixtures.records import RecordError, RunDirectory, Tail, read_json, record_name
+from fixtures.records.files import RecordError, Tail, read_json
+from fixtures.records.model import record_name
+from fixtures.records.run_directory import RunDirectory
 
 RED = ("FAIL", "NOT_MEASURED")
 

@@ -14,9 +14,10 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from fixtures.conditions import digits
-from fixtures.outcome import Outcome, Verdict
-from fixtures.records import RunDirectory, read_lines
+from fixtures.records.files import read_lines
+from fixtures.records.run_directory import RunDirectory
+from fixtures.thresholds.conditions import digits
+from fixtures.verdict.model import Outcome, Verdict
 
 COLUMNS = ("Outcome", "Criterion", "Where", "Measured", "Limit", "Margin", "Result")
 

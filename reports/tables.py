@@ -7,16 +7,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from fixtures.reading import read_record
-from fixtures.records import (
-    RankResult,
-    Record,
-    RecordError,
-    RunDirectory,
-    assemble,
-    read_json,
-    read_lines,
-)
+from fixtures.records.fast_reader import read_record
+from fixtures.records.files import RecordError, read_json, read_lines
+from fixtures.records.model import RankResult, Record
+from fixtures.records.run_directory import RunDirectory, assemble
 
 COLUMN = 10
 """Characters of a cell."""

@@ -20,9 +20,11 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from fixtures.checkout import CHECKOUT
-from fixtures.conditions import digits
-from fixtures.records import Record, RunDirectory, read_json
+from fixtures.paths import CHECKOUT
+from fixtures.records.files import read_json
+from fixtures.records.model import Record
+from fixtures.records.run_directory import RunDirectory
+from fixtures.thresholds.conditions import digits
 from reports.tables import records_of, table
 from reports.watch import LATEST, PIPE_COLUMNS
 
@@ -44,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     status = 0
     if options.run is None:
         console.print(Rule("1 the run"))
-        command = [sys.executable, "-m", "fixtures.accept", "-r", "", *more]
+        command = [sys.executable, "-m", "fixtures", "-r", "", *more]
         status = subprocess.run(command, cwd=CHECKOUT).returncode
         given = [a.partition("=")[2] for a in more if a.startswith("--run-dir=")]
         options.run = Path(given[-1]) if given else LATEST

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fixtures.records import RecordError, RunDirectory, read_json
+from fixtures.records.files import RecordError, read_json
+from fixtures.records.run_directory import RunDirectory
 from reports import certificate, export
 
 COMPARED = ("outcome", "value", "unit", "limit", "ceiling", "margin", "worst", "devices", "record")

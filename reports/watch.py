@@ -19,8 +19,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fixtures.checkout import RUNS
-from fixtures.records import RecordError, RunDirectory, Tail, read_json
+from fixtures.paths import RUNS
+from fixtures.records.files import RecordError, Tail, read_json
+from fixtures.records.run_directory import RunDirectory
 from reports.live import render as render_progress
 from reports.progress import Progress
 

@@ -24,8 +24,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fixtures.checkout import CHECKOUT, RUNS, commit
-from fixtures.records import RecordError, RunDirectory, read_json, read_lines, write_json
+from fixtures.paths import CHECKOUT, RUNS, commit
+from fixtures.records.files import RecordError, read_json, read_lines, write_json
+from fixtures.records.run_directory import RunDirectory
 from fixtures.sandbox import Sandbox, SandboxError
 from tests import bench_fleet
 

@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fixtures.checkout import CHECKOUT
+from fixtures.paths import CHECKOUT
 from tests import browser, fleet_run
 
 JUDGED_S, ALL_S, PEAK_MB, OPENS_S = 60, 150, 1000, 3
@@ -34,21 +34,25 @@ _JUDGE = """
 import sys, time
 from dataclasses import replace
 from pathlib import Path
-from fixtures import judging, plan, thresholds
-from fixtures.contract import Contract
-from fixtures.evidence import Evidence
-from fixtures.inventory import Population
-from fixtures.records import RunDirectory, read_json
+from fixtures.cluster.population import Population
+from fixtures.plan.items import planned_list
+from fixtures.records.files import read_json
+from fixtures.records.run_directory import RunDirectory
+from fixtures.run import batch_judging
+from fixtures.run.evidence import Evidence
+from fixtures.thresholds import loader
+from fixtures.thresholds.contract import Contract
 
 def main(root):
     run = read_json(root / "run.json")
-    limits = thresholds.load(Path("thresholds.yaml"))
+    limits = loader.load(Path("thresholds.yaml"))
     limits = replace(limits, cluster=Contract(**run["contract"]))
     people = Population.from_json(run["population"])
     began = time.monotonic()
-    items = plan.planned_list(limits, people)
-    bench = judging.Bench(Evidence(RunDirectory(root), run["nonce"]).for_many(), limits, people)
-    judged = judging.judge_many(bench, items, [i.key for i in items])
+    items = planned_list(limits, people)
+    evidence = Evidence(RunDirectory(root), run["nonce"]).for_many()
+    bench = batch_judging.Bench(evidence, limits, people)
+    judged = batch_judging.judge_many(bench, items, [i.key for i in items])
     print(time.monotonic() - began, len(judged.verdicts))
 
 if __name__ == "__main__":
@@ -57,7 +61,7 @@ if __name__ == "__main__":
 _CERTIFY = """
 import sys, time
 from pathlib import Path
-from fixtures.records import RunDirectory
+from fixtures.records.run_directory import RunDirectory
 from reports import certificate
 began = time.monotonic()
 certificate.write(RunDirectory(Path(sys.argv[1])))

@@ -28,7 +28,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fixtures.records import RunDirectory, read_lines
+from fixtures.records.files import read_lines
+from fixtures.records.run_directory import RunDirectory
 from fixtures.workloads import crosscheck
 from tests.bench import machine, save
 

@@ -35,8 +35,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fixtures.checkout import CHECKOUT
-from fixtures.records import RunDirectory, read_json, read_lines
+from fixtures.paths import CHECKOUT
+from fixtures.records.files import read_json, read_lines
+from fixtures.records.run_directory import RunDirectory
 from fixtures.sandbox import Sandbox, SandboxError
 from tests import bench
 

@@ -27,10 +27,11 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from fixtures import thresholds
-from fixtures.checkout import RUNS, commit
-from fixtures.records import SCHEMA, write_json
+from fixtures.paths import RUNS, commit
+from fixtures.records.files import write_json
+from fixtures.records.model import SCHEMA
 from fixtures.sandbox import Sandbox, SandboxError
+from fixtures.thresholds import loader
 from tests.selftests import faults, planted, training_faults
 from tests.selftests.faults import Fault
 from tests.selftests.support import SHIPPED
@@ -77,7 +78,7 @@ def lists() -> Iterator[tuple[Mapping[str, Any], list[Fault]]]:
 
 def in_the_table() -> dict[str, str]:
     """Every criterion, and where its fault goes in: in a record only where nowhere else."""
-    criteria = thresholds.load(SHIPPED).criteria
+    criteria = loader.load(SHIPPED).criteria
     found = {k: planted.WHERE for k, c in criteria.items() if not planted.never_judged(c)}
     for keys in training_faults.RED.values():
         found |= dict.fromkeys(keys, BELOW_TRAINING)
@@ -235,7 +236,7 @@ def as_json(lines: Iterable[Line]) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "commit": commit(),
-        "thresholds_sha256": thresholds.load(SHIPPED).sha256,
+        "thresholds_sha256": loader.load(SHIPPED).sha256,
         "created": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "rows": [asdict(one) for one in lines],
     }

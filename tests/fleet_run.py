@@ -18,11 +18,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fixtures import plan, thresholds
-from fixtures.checkout import CHECKOUT
-from fixtures.contract import Contract
-from fixtures.inventory import Population
-from fixtures.thresholds import Criterion, Thresholds
+from fixtures.cluster.population import Population
+from fixtures.paths import CHECKOUT
+from fixtures.plan.items import ALL, facts_of, planned_list
+from fixtures.thresholds import loader
+from fixtures.thresholds.contract import Contract
+from fixtures.thresholds.loader import Criterion, Thresholds
 
 DATA = Path(__file__).parent / "selftests" / "data"
 NODE, PAIR, CPU = DATA / "h200-1x4", DATA / "h200-2x2", DATA / "sandbox-2x2-cpu"
@@ -302,9 +303,9 @@ class Fleet:
         """Training is recorded on no such GPUs yet: figures that hold its limits by a little."""
         limits, people = self._contract()
         wanted: dict[tuple[str, str], dict[str, Criterion]] = {}
-        for item in plan.planned_list(limits, people):
+        for item in planned_list(limits, people):
             if item.workload.startswith("training") and not item.not_applicable:
-                kind = (item.workload, plan.ALL if item.placement == plan.ALL else "")
+                kind = (item.workload, ALL if item.placement == ALL else "")
                 wanted.setdefault(kind, {})[item.criterion] = limits.criteria[item.criterion]
         base = _read(NODE, "gemm@node0")
         for (workload, placement), criteria in wanted.items():
@@ -321,7 +322,7 @@ class Fleet:
         self, criterion: Criterion, nodes: Sequence[str], limits: Thresholds, people: Population
     ) -> dict[str, Any]:
         conditions = {"dtype": "bf16", "flops_per_token": 4.8e10}
-        facts = {**plan.facts_of(criterion, tuple(nodes), people), **self._device["device"]}
+        facts = {**facts_of(criterion, tuple(nodes), people), **self._device["device"]}
         facts = {**facts, **conditions, "model": people.gpu_model}
         limit = criterion.limit_for(facts)
         resolved = limit.resolve(criterion.bound(facts), limits.cluster)
@@ -341,7 +342,7 @@ class Fleet:
 
     def _contract(self) -> tuple[Thresholds, Population]:
         run = self._about()
-        limits = thresholds.load(LIMITS)
+        limits = loader.load(LIMITS)
         people = Population.from_json(run["population"])
         return replace(limits, cluster=Contract(**run["contract"])), people
 
@@ -361,7 +362,7 @@ class Fleet:
             **self.run, **self._about(), "plan": [], "origin": "cluster",
             "session": {"expected": [], "missing_from": 0}, "durations": {},
         }  # fmt: skip
-        data["scope"] = [list(i.key) for i in plan.planned_list(*self._contract())]
+        data["scope"] = [list(i.key) for i in planned_list(*self._contract())]
         data["planned"] = len(data["scope"])
         (self.root / "run.json").write_text(json.dumps(data))
 

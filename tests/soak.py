@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fixtures.records import read_json
+from fixtures.records.files import read_json
 from tests.bench import machine, run_pytest, save
 
 SANDBOX = ("--cluster", "sandbox")

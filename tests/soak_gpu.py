@@ -23,7 +23,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fixtures.records import read_json
+from fixtures.records.files import read_json
 from tests.bench import machine, save
 from tests.bench_gpu import by_hand
 
@@ -155,7 +155,7 @@ def _short(row: dict[str, Any] | None) -> str:
 
 
 def _bf16(path: Path) -> list[float]:
-    from fixtures.records import read_lines
+    from fixtures.records.files import read_lines
 
     return [
         statistics.median(m["samples"])

@@ -13,7 +13,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from fixtures.workloads import by_hand, entry
+from fixtures.workloads.runtime import standalone
+from fixtures.workloads.runtime.spec import describe, module_of
 from training.settings import CHOICES, STRATEGIES, Settings, SettingsError, settings_of
 
 HELP = {
@@ -63,13 +64,13 @@ def main() -> None:
     except SettingsError as error:
         parser.error(str(error))
     name = f"training_{strategy}"
-    wanted = entry.describe(entry.module_of(name)).metrics
-    asked = by_hand.Asked(
+    wanted = describe(module_of(name)).metrics
+    asked = standalone.Asked(
         names=[name], out=out, params={**given, "show": True, "checks": checks}, metrics=wanted,
         deadline_s=deadline, cpu=cpu,
     )  # fmt: skip
     try:
-        by_hand.start(asked)
+        standalone.start(asked)
     except SettingsError as error:
         # What only the ranks can know: all of them say the same, one is enough.
         if os.environ.get("RANK", "0") == "0":

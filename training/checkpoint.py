@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
-from fixtures.records import read_json, write_json
+from fixtures.records.files import read_json, write_json
 from training import whole
 from training.strategies import Team
 from training.whole import MANIFEST

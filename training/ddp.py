@@ -10,8 +10,9 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fixtures.records import Measurement, Result
-from fixtures.workloads.ranks import Ranks, Workload
+from fixtures.records.model import Measurement, Result
+from fixtures.workloads.runtime.ranks import Ranks
+from fixtures.workloads.runtime.spec import Workload
 from training import single
 
 if TYPE_CHECKING:
@@ -101,11 +102,11 @@ def of_part(settings: Settings, ranks: int, part: int) -> Settings:
 
 def through(ranks: Ranks, team: Team) -> list[str]:
     """What gradients travel through, as a note; the slowest of what NCCL says it uses."""
-    from fixtures.workloads import network
+    from fixtures.workloads.runtime import nccl_log
 
     if team.size == 1:
         return []
-    found, _ = network.conditions(ranks, team.members)
+    found, _ = nccl_log.conditions(ranks, team.members)
     where = "between the nodes" if len(ranks.nodes) > 1 else "in the node"
     return [f"network {where}: {found['transport']}"] if "transport" in found else []
 

@@ -19,7 +19,7 @@ from training.settings import Settings
 from training.strategies import Team, local
 
 if TYPE_CHECKING:
-    from fixtures.workloads.ranks import Ranks
+    from fixtures.workloads.runtime.ranks import Ranks
 
 STEPS = 12
 SINGLE_BATCH = 8

@@ -14,9 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fixtures.records import Measurement, Result, Scalar, read_lines
-from fixtures.workloads import devices
-from fixtures.workloads.ranks import Ranks, Small, Workload
+from fixtures.records.files import read_lines
+from fixtures.records.model import Measurement, Result, Scalar
+from fixtures.workloads.runtime import devices
+from fixtures.workloads.runtime.ranks import Ranks
+from fixtures.workloads.runtime.spec import Small, Workload
 from training import whole
 from training.victim import CHECKPOINTS, LOCK, gpu_memory, shared_memory
 

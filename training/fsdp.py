@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fixtures.records import Measurement, Result
-from fixtures.workloads.ranks import Ranks, Workload
+from fixtures.records.model import Measurement, Result
+from fixtures.workloads.runtime.ranks import Ranks
+from fixtures.workloads.runtime.spec import Workload
 from training import ddp, single
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fixtures.workloads.timing import Batches, Marks, synchronize
+from fixtures.workloads.runtime.timing import Batches, Marks, synchronize
 from training import checkpoint
 from training.attention import Kernel
 from training.data import Feed, dataset
@@ -23,7 +23,7 @@ from training.settings import Settings
 from training.strategies import Spread, Team
 
 if TYPE_CHECKING:
-    from fixtures.workloads.ranks import Ranks
+    from fixtures.workloads.runtime.ranks import Ranks
 
 
 @dataclass

@@ -15,7 +15,7 @@ from fixtures.errors import UnknownGpu
 from training.settings import Shape
 
 if TYPE_CHECKING:
-    from fixtures.workloads.ranks import Ranks
+    from fixtures.workloads.runtime.ranks import Ranks
 
 GEMM_SIZE = 8192
 GEMM_SECONDS = 2.0
@@ -40,7 +40,7 @@ def gemm_tflops(ranks: Ranks) -> float:
     """What a plain bf16 product reaches on this GPU right now, hot from training (median)."""
     import torch
 
-    from fixtures.workloads import timing
+    from fixtures.workloads.runtime import timing
 
     n = GEMM_SIZE
     a, b = (torch.randn(n, n, device=ranks.device, dtype=torch.bfloat16) for _ in range(2))

@@ -7,9 +7,10 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fixtures import records
-from fixtures.records import Measurement, Result
-from fixtures.workloads.ranks import Ranks, Workload
+from fixtures.records.model import Measurement, Result
+from fixtures.records.run_directory import RunDirectory
+from fixtures.workloads.runtime.ranks import Ranks
+from fixtures.workloads.runtime.spec import Workload
 
 if TYPE_CHECKING:
     from training.settings import Settings
@@ -36,7 +37,7 @@ def run(ranks: Ranks, metrics: list[str]) -> Result:
 
     team = together(ranks)
     whole = exact.global_batch(team.size)
-    directory = records.RunDirectory(ranks.directory.parent.parent).job(
+    directory = RunDirectory(ranks.directory.parent.parent).job(
         f"{ranks.directory.name}/checkpoints"
     )
     made = exact.settings("fsdp", whole=whole, ranks=team.size, checkpoint=str(directory))

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.attention import SDPBackend
 
-from fixtures.records import Measurement
-from fixtures.workloads.timing import Batches, synchronize
+from fixtures.records.model import Measurement
+from fixtures.workloads.runtime.timing import Batches, synchronize
 from training import metrics
 from training.attention import Kernel, fastest
 from training.data import Feed, dataset
@@ -25,7 +25,7 @@ from training.settings import Settings, SettingsError, settings_of
 from training.strategies import Team
 
 if TYPE_CHECKING:
-    from fixtures.workloads.ranks import Ranks
+    from fixtures.workloads.runtime.ranks import Ranks
 
 TIMED = {
     "fall", "gradients", "tokens", "mfu", "mfu_half", "gemm", "memory", "efficiency",

@@ -11,8 +11,9 @@ import shutil
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from fixtures.records import Measurement, Result
-from fixtures.workloads.ranks import Ranks, Workload
+from fixtures.records.model import Measurement, Result
+from fixtures.workloads.runtime.ranks import Ranks
+from fixtures.workloads.runtime.spec import Workload
 
 if TYPE_CHECKING:
     from training.run import Timed

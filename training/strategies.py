@@ -14,11 +14,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from fixtures.workloads.runtime import process_group
 from training.model import Block, Decoder, build
 from training.settings import Settings
 
 if TYPE_CHECKING:
-    from fixtures.workloads.ranks import Ranks
+    from fixtures.workloads.runtime.ranks import Ranks
 
 BUCKET_MB = 1024
 """What DDP reduces at once: four blocks of the 1B shape, not 25 MB. Products below a reduction wait
@@ -60,7 +61,7 @@ def teams_of(ranks: Ranks, parts: list[list[int]], *, groups: bool = True) -> Te
     Every rank of the job must call it with the same parts.
     """
     mine = None
-    world = ranks.group() if groups else None
+    world = process_group.of(ranks) if groups else None
     for part in parts:
         group = None
         if groups:

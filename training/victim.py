@@ -18,9 +18,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fixtures.records import Measurement, Result
-from fixtures.workloads import devices
-from fixtures.workloads.ranks import Ranks, Workload
+from fixtures.records.model import Measurement, Result
+from fixtures.workloads.runtime import devices
+from fixtures.workloads.runtime.ranks import Ranks
+from fixtures.workloads.runtime.spec import Workload
 
 if TYPE_CHECKING:
     from training.loop import Training

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from fixtures.records import RecordError, read_json
+from fixtures.records.files import RecordError, read_json
 
 MANIFEST = "manifest.json"
 PIECE = 1 << 24

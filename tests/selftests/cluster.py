@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from fixtures.records import RunDirectory, read_json, read_lines
+from fixtures.records.files import read_json, read_lines
+from fixtures.records.run_directory import RunDirectory
 from fixtures.sandbox import Sandbox
 
 T = TypeVar("T")

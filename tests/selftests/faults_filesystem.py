@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fixtures import inventory
+from fixtures.cluster.population import host_model
 from fixtures.sandbox import Sandbox, storage
 from tests.selftests import support
 from tests.selftests.faults import Fault, Inject
@@ -26,7 +26,7 @@ def shared(sandbox: Sandbox) -> Iterator[tuple[Path, list[str]]]:
         size = os.statvfs(directory)
         order = {
             "nodes": len(sandbox.nodes), "gpus_per_node": sandbox.state.gpus,
-            "gpu_model": inventory.host_model(), "shared_directory": str(directory),
+            "gpu_model": host_model(), "shared_directory": str(directory),
             "shared_tb": 0.9 * size.f_blocks * size.f_frsize / 1e12,
         }  # fmt: skip
         text = support.SHIPPED.read_text(encoding="utf-8")

@@ -1,5 +1,5 @@
 """`-p tests.selftests.many`: every fleet is large, so that a small recorded run shows it."""
 
-from fixtures import areas
+from fixtures.plugin import node_tests
 
-areas.LARGE = 1
+node_tests.LARGE = 1

@@ -11,17 +11,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fixtures import hardware, plan, thresholds
-from fixtures.conditions import RECORD_ONLY
-from fixtures.contract import Contract
+from fixtures import hardware
+from fixtures.cluster.population import Population
 from fixtures.errors import AcceptanceError
-from fixtures.evidence import Evidence, judge_item
-from fixtures.inventory import Population
-from fixtures.limits import Limit
-from fixtures.outcome import Outcome, Verdict
-from fixtures.records import Measurement, Record, RunDirectory, Scalar, read_json
-from fixtures.thresholds import Criterion, Thresholds
-from fixtures.values import points_of, together
+from fixtures.plan.items import Item, facts_of, planned_list
+from fixtures.records.files import read_json
+from fixtures.records.model import Measurement, Record, Scalar
+from fixtures.records.run_directory import RunDirectory
+from fixtures.run.evidence import Evidence
+from fixtures.run.judge_item import judge_item
+from fixtures.thresholds import loader
+from fixtures.thresholds.conditions import RECORD_ONLY
+from fixtures.thresholds.contract import Contract
+from fixtures.thresholds.limits import Limit
+from fixtures.thresholds.loader import Criterion, Thresholds
+from fixtures.verdict.model import Outcome, Verdict
+from fixtures.verdict.samples import points_of, together
 from tests.selftests.support import DATA, H200, SHIPPED, rank, record
 
 WHERE = "in a record"
@@ -73,16 +78,16 @@ def plant(key: str) -> Planted:
     raise LookupError(f"no record of {key} can be made bad")
 
 
-Case = tuple[Thresholds, Population, plan.Item, Record]
+Case = tuple[Thresholds, Population, Item, Record]
 
 
 @functools.cache
 def shipped() -> Thresholds:
-    return thresholds.load(SHIPPED)
+    return loader.load(SHIPPED)
 
 
 @functools.cache
-def _run(name: str) -> tuple[Thresholds, Population, dict[str, list[plan.Item]], Evidence] | None:
+def _run(name: str) -> tuple[Thresholds, Population, dict[str, list[Item]], Evidence] | None:
     root = DATA / name
     if not (root / "run.json").exists():
         return None
@@ -93,8 +98,8 @@ def _run(name: str) -> tuple[Thresholds, Population, dict[str, list[plan.Item]],
     limits = shipped()
     if about.get("contract"):
         limits = replace(limits, cluster=Contract.model_validate(about["contract"]))
-    items: dict[str, list[plan.Item]] = {}
-    for item in plan.planned_list(limits, people, tier="burnin", destructive=True):
+    items: dict[str, list[Item]] = {}
+    for item in planned_list(limits, people, tier="burnin", destructive=True):
         if not item.not_applicable:
             items.setdefault(item.criterion, []).append(item)
     return limits, people, items, Evidence(RunDirectory(root), about["nonce"])
@@ -132,7 +137,7 @@ def _made_up(key: str) -> Iterator[Case]:
             )  # fmt: skip
             nodes = people.nodes if criterion.per != "node" else ("worker1",)
             subject = {"node": "worker1", "pair": "worker0--worker1", "rail": "rail0"}
-            item = plan.Item(
+            item = Item(
                 criterion=key, subject=subject.get(criterion.per, "cluster"), nodes=nodes,
                 workload=criterion.workload, placement="--".join(nodes),
             )  # fmt: skip
@@ -146,7 +151,7 @@ def _models(criterion: Criterion) -> list[str]:
 
 
 def _healthy(
-    criterion: Criterion, row: Limit, item: plan.Item, people: Population, limits: Thresholds
+    criterion: Criterion, row: Limit, item: Item, people: Population, limits: Thresholds
 ) -> Record | None:
     conditions: dict[str, Scalar] = {
         name: value for name in RECORD_ONLY if (value := row.when.given().get(name)) is not None
@@ -154,7 +159,7 @@ def _healthy(
     if len(item.nodes) > 1:
         each = 1 if criterion.per == "rail" else people.gpus_per_node
         conditions |= {"domains": len(item.nodes), "gpus_per_domain": each}
-    facts = {**H200, **plan.facts_of(criterion, item.nodes, people), **conditions}
+    facts = {**H200, **facts_of(criterion, item.nodes, people), **conditions}
     try:
         limit = criterion.limit_for(facts)
         resolved = limit.resolve(criterion.bound({**facts, "metric": criterion.metric}),
@@ -191,9 +196,7 @@ def _healthy(
 # --- making them bad
 
 
-def spoil(
-    found: Record, criterion: Criterion, item: plan.Item, healthy: Verdict
-) -> tuple[Record, str]:
+def spoil(found: Record, criterion: Criterion, item: Item, healthy: Verdict) -> tuple[Record, str]:
     """The record with the figures of one node far on the wrong side of the limit, and the node."""
     points = points_of(criterion, found, item.nodes, item.subject)
     mine = [(r, m) for r, m in points if r.node in item.nodes] or points

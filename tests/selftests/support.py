@@ -10,20 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fixtures import plan, thresholds
-from fixtures.inventory import Population
-from fixtures.outcome import Case
-from fixtures.records import (
-    SCHEMA,
-    Measurement,
-    RankResult,
-    Record,
-    RunDirectory,
-    append_line,
-    record_name,
-    write_json,
-)
-from fixtures.thresholds import Thresholds
+from fixtures.cluster.population import Population
+from fixtures.plan.items import Item, planned_list
+from fixtures.records.files import append_line, write_json
+from fixtures.records.model import SCHEMA, Measurement, RankResult, Record, record_name
+from fixtures.records.run_directory import RunDirectory
+from fixtures.thresholds import loader
+from fixtures.thresholds.loader import Thresholds
+from fixtures.verdict.model import Case
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SHIPPED = CHECKOUT / "thresholds.yaml"
@@ -132,7 +126,7 @@ def load(folder: Path, text: str = LIMITS) -> Thresholds:
     """Limits through the real reader of thresholds.yaml."""
     path = folder / "thresholds.yaml"
     path.write_text(text, encoding="utf-8")
-    return thresholds.load(path)
+    return loader.load(path)
 
 
 def population(nodes: int = 2, gpus: int = 2, model: str = "cpu") -> Population:
@@ -263,9 +257,9 @@ def say(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
         append_line(path, one)
 
 
-def item(key: str, limits: Thresholds, people: Population, subject: str) -> plan.Item:
+def item(key: str, limits: Thresholds, people: Population, subject: str) -> Item:
     """The planned item of a criterion on a subject."""
-    items = plan.planned_list(limits, people)
+    items = planned_list(limits, people)
     return next(i for i in items if i.key == (key, subject))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.strict_yaml import MAX_BYTES
+from fixtures.thresholds.strict_yaml import MAX_BYTES
 from tests.selftests.cluster import copy_checkout
 from tests.selftests.support import CHECKOUT, NONCE, SHIPPED, run_pytest
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.outcome import Outcome, Verdict
+from fixtures.verdict.model import Outcome, Verdict
 from reports import rows
 from tests import browser
 from tests.selftests.test_reports_page import HOSTILE, PLAN, measured, planned, session

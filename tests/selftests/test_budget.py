@@ -7,20 +7,25 @@ import json
 
 import pytest
 
-from fixtures import cost, durations, plan, thresholds
 from fixtures.errors import ConfigError
-from fixtures.records import read_json
+from fixtures.plan import durations
+from fixtures.plan.budget import choose_depth, parse_budget
+from fixtures.plan.estimate import stage_seconds, summary
+from fixtures.plan.items import planned_list
+from fixtures.plan.jobs import entry, jobs_for, workload_seconds
+from fixtures.records.files import read_json
+from fixtures.thresholds import loader
 from tests.selftests.support import DATA, SHIPPED, population, run_pytest
 
 pytestmark = pytest.mark.cpu
 
-LIMITS = thresholds.load(SHIPPED)
+LIMITS = loader.load(SHIPPED)
 RUNS = [DATA / name for name in ("h200-2x2", "h200-1x4", "sandbox-2x2-cpu")]
 
 
 def whole(nodes: int = 2, gpus: int = 2, model: str = "cpu", tier: str = "standard"):
     people = population(nodes, gpus, model)
-    return plan.planned_list(LIMITS, people, tier=tier), people
+    return planned_list(LIMITS, people, tier=tier), people
 
 
 def test_the_durations_are_those_of_the_recorded_runs():
@@ -31,21 +36,21 @@ def test_the_durations_are_those_of_the_recorded_runs():
 @pytest.mark.parametrize(("name", "model"), [("h200-2x2", "H200 SXM"), ("sandbox-2x2-cpu", "cpu")])
 def test_the_plan_s_minutes_are_near_those_that_the_recorded_run_took(name, model):
     items, people = whole(2, 2, model)
-    node = [j for j in plan.jobs_for(items, LIMITS, people) if j.name == "node-worker0"]
+    node = [j for j in jobs_for(items, LIMITS, people) if j.name == "node-worker0"]
     jobs = read_json(DATA / name / "run.json")["durations"]["jobs"]
     # A stage takes as long as its slowest node.
     longest = max(ended - began for job, (began, ended) in jobs.items() if job.startswith("node-"))
     took = longest + durations.start_s(people.device, small=False)
-    assert 0.8 * took < cost.stage_seconds(node, people.device) < 1.25 * took
+    assert 0.8 * took < stage_seconds(node, people.device) < 1.25 * took
 
 
 def test_a_workload_that_was_never_recorded_goes_by_its_own_estimate_and_is_named():
     items, people = whole(2, 8, "H200 SXM")
-    jobs = plan.jobs_for(items, LIMITS, people)
+    jobs = jobs_for(items, LIMITS, people)
     assert durations.seconds("rails", "cuda") is None
-    estimate = plan.entry.describe(plan.entry.module_of("rails")).seconds
-    assert plan.workload_seconds("rails", "cuda") == estimate
-    (said,) = [line for line in cost.summary(jobs, items, people) if "never measured" in line]
+    estimate = entry.describe(entry.module_of("rails")).seconds
+    assert workload_seconds("rails", "cuda") == estimate
+    (said,) = [line for line in summary(jobs, items, people) if "never measured" in line]
     assert "rails" in said
     assert "gemm" not in said
 
@@ -54,22 +59,22 @@ def test_a_workload_that_was_never_recorded_goes_by_its_own_estimate_and_is_name
     ("text", "seconds"), [("20m", 1200), ("90s", 90), ("1h30m", 5400), ("1.5h", 5400)]
 )
 def test_a_budget_is_a_duration(text, seconds):
-    assert cost.parse_budget(text) == seconds
+    assert parse_budget(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "20", "0m", "-5m", "20 m", "m", "30m1h", "nanm", "1e3s"])
 def test_anything_else_is_refused(text):
     with pytest.raises(ConfigError, match="expected a duration, as 20m"):
-        cost.parse_budget(text)
+        parse_budget(text)
 
 
 @pytest.mark.parametrize("tier", ["standard", "burnin"])
 def test_what_is_chosen_fits_and_more_time_never_costs_a_criterion(tier):
     items, people = whole(3, 8, "H200 SXM", tier)
-    everything = cost.choose_depth(1e9, items, LIMITS, people)
+    everything = choose_depth(1e9, items, LIMITS, people)
     assert not everything.left_out
     budgets = [30, 60, 120, 180, 240, 600, everything.whole_s]
-    depths = [cost.choose_depth(b, items, LIMITS, people) for b in budgets]
+    depths = [choose_depth(b, items, LIMITS, people) for b in budgets]
     for depth in depths:
         assert depth.takes_s <= depth.budget_s
     lost = [sum(d.left_out.values()) for d in depths]
@@ -80,7 +85,7 @@ def test_what_is_chosen_fits_and_more_time_never_costs_a_criterion(tier):
 
 def test_gates_come_first():
     items, people = whole(2, 8, "H200 SXM")
-    depth = cost.choose_depth(120, items, LIMITS, people)
+    depth = choose_depth(120, items, LIMITS, people)
     gates = {i.workload for i in items if LIMITS.criteria[i.criterion].gate}
     assert gates
     assert not gates & set(depth.left_out)
@@ -90,7 +95,7 @@ def test_gates_come_first():
 def test_a_budget_for_nothing_is_refused():
     items, people = whole()
     with pytest.raises(ConfigError, match="holds no workload"):
-        cost.choose_depth(0.5, items, LIMITS, people)
+        choose_depth(0.5, items, LIMITS, people)
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "-n 2"])

@@ -15,21 +15,18 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fixtures import (
-    calibrate,
-    fleet,
-    inventory,
-    plan,
-    proposal,
-    proposal_yaml,
-    seen,
-    thresholds,
-)
-from fixtures.contract import expand_hostlist, hostlist
+from fixtures.calibration import fleet, observed_contract, proposal
+from fixtures.calibration.fleet_statistics import figures, shortage
+from fixtures.calibration.proposal import propose
+from fixtures.cluster import population
+from fixtures.cluster.population import Population, from_host
 from fixtures.errors import ConfigError, UnknownGpu
-from fixtures.evidence import Evidence
-from fixtures.inventory import Population
-from fixtures.records import new_nonce, read_json
+from fixtures.plan.items import planned_list
+from fixtures.records.files import read_json
+from fixtures.records.run_directory import new_nonce
+from fixtures.run.evidence import Evidence
+from fixtures.slurm.hostlist import expand_hostlist, hostlist
+from fixtures.thresholds import loader
 from fixtures.workloads import environment
 from reports import __main__ as reports
 from tests.selftests import cluster, support
@@ -59,7 +56,7 @@ def values_of_fleet(
 
 
 def test_the_limit_lies_five_sigma_from_the_median():
-    found = calibrate.figures({"a": [99.0, 99.0], "b": [100.0, 100.0], "c": [102.0, 102.0]})
+    found = figures({"a": [99.0, 99.0], "b": [100.0, 100.0], "c": [102.0, 102.0]})
     assert found.expect == 100
     assert found.device_sigma == pytest.approx(0.014826)
     assert found.run_sigma == 0
@@ -69,7 +66,7 @@ def test_the_limit_lies_five_sigma_from_the_median():
 
 @pytest.mark.parametrize(("device", "run"), [(0.01, 0.001), (0.001, 0.01), (0.02, 0.02)])
 def test_the_sigmas_of_a_large_fleet_are_found(device, run):
-    found = calibrate.figures(values_of_fleet(400, 3, device=device, run=run))
+    found = figures(values_of_fleet(400, 3, device=device, run=run))
     assert found.run_sigma == pytest.approx(run, rel=0.15)
     # A device's own median still holds some of the runs' noise.
     assert device * 0.85 < found.device_sigma < (device**2 + run**2) ** 0.5 * 1.15
@@ -78,10 +75,10 @@ def test_the_sigmas_of_a_large_fleet_are_found(device, run):
 
 def test_a_sick_device_does_not_move_the_limit_far():
     healthy = values_of_fleet(16, 3, device=0.005, run=0.003)
-    limit = calibrate.figures(healthy).fail_below
+    limit = figures(healthy).fail_below
     sick = {**healthy, "gpu0": [60.0, 61.0, 59.0]}
-    assert calibrate.figures(sick).fail_below == pytest.approx(limit, rel=0.02)
-    assert max(sick["gpu0"]) < calibrate.figures(sick).fail_below
+    assert figures(sick).fail_below == pytest.approx(limit, rel=0.02)
+    assert max(sick["gpu0"]) < figures(sick).fail_below
 
 
 @pytest.mark.parametrize(
@@ -92,13 +89,13 @@ def test_a_sick_device_does_not_move_the_limit_far():
     ],
 )
 def test_no_limit_comes_of_numbers_that_say_nothing(values, why):
-    assert why in calibrate.figures(values).toothless
+    assert why in figures(values).toothless
 
 
 @pytest.mark.parametrize("values", [{}, {"a": [1.0]}, {"a": [1.0, 2.0], "b": [1.0]}])
 def test_figures_refuse_an_uneven_table(values):
     with pytest.raises(ValueError, match="as many runs"):
-        calibrate.figures(values)
+        figures(values)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +108,7 @@ def test_figures_refuse_an_uneven_table(values):
     ],
 )
 def test_shortage_says_how_many_there_are(runs, devices, said):
-    assert calibrate.shortage(runs, devices) == said
+    assert shortage(runs, devices) == said
 
 
 names = st.builds(
@@ -153,7 +150,7 @@ class Runs:
             origin="cluster", nodes=NODES, gpus_per_node=2, ordered=self.contract is not None,
             gpu_model=self.contract["gpu_model"] if self.contract else None,
         )  # fmt: skip
-        items = plan.planned_list(thresholds.load(SHIPPED), people)
+        items = planned_list(loader.load(SHIPPED), people)
         run = {
             "schema": 1, "id": root.name, "nonce": nonce, "created": "2026-11-20T12:00:00+00:00",
             "population": people.to_json(), "contract": self.contract, "commit": self.commit,
@@ -202,9 +199,9 @@ def proposed(source: Path) -> dict[str, Any]:
     """What --calibrate proposes after a run, from it and those beside it."""
     now = fleet.Past.of(source)
     runs = fleet.beside(now, source.parent)
-    order = seen.order(now.population, Evidence(now.directory, now.nonce))
-    made = proposal.propose(runs, thresholds.load(SHIPPED), order)
-    return data_of(proposal_yaml.text(made))
+    order = observed_contract.order(now.population, Evidence(now.directory, now.nonce))
+    made = propose(runs, loader.load(SHIPPED), order)
+    return data_of(proposal.text(made))
 
 
 def pasted(text: str) -> str:
@@ -251,7 +248,7 @@ def test_pasted_rows_pass_the_runs_that_they_come_from_and_fail_a_slower_device(
 
     limits = tmp_path / "limits.yaml"
     limits.write_text(pasted(found["text"]))
-    wanted = {thresholds.load(limits).criteria[key].key for key in CRITERIA}
+    wanted = {loader.load(limits).criteria[key].key for key in CRITERIA}
     for k, run in enumerate(made):
         _, verdict = support.replay(run, tmp_path / f"again{k}", f"--thresholds={limits}")
         judged = outcomes(verdict)
@@ -334,7 +331,7 @@ def test_what_nobody_ordered_is_proposed_as_it_was_seen(runs, tmp_path):
     assert found["proposal"]["limits"] > 5
     limits = tmp_path / "limits.yaml"
     limits.write_text(pasted(found["text"]))
-    contract = thresholds.load(limits).cluster
+    contract = loader.load(limits).cluster
     assert contract is not None
     assert contract.node_names == list(NODES)
 
@@ -399,7 +396,7 @@ def test_a_proposal_cannot_be_given_as_limits(runs, tmp_path):
     made = [runs.add() for _ in range(3)]
     (tmp_path / "proposal.yaml").write_text(proposed(made[0])["text"])
     with pytest.raises(ConfigError, match="unknown key 'proposal'"):
-        thresholds.load(tmp_path / "proposal.yaml")
+        loader.load(tmp_path / "proposal.yaml")
 
 
 # --- the commands
@@ -429,14 +426,14 @@ def test_the_terminal_says_what_is_missing(runs, tmp_path):
 
 
 def test_a_host_with_a_new_gpu_is_measured_only_for_calibration(monkeypatch):
-    monkeypatch.setattr(inventory, "host_gpus", lambda: ["NVIDIA H300"] * 8)
+    monkeypatch.setattr(population, "host_gpus", lambda: ["NVIDIA H300"] * 8)
     with pytest.raises(UnknownGpu, match="--calibrate"):
-        inventory.from_host(None)
-    people = inventory.from_host(None, new_model=True)
+        from_host(None)
+    people = from_host(None, new_model=True)
     assert (people.gpu_model, people.gpus_per_node, people.device) == (None, 8, "cuda")
-    monkeypatch.setattr(inventory, "host_gpus", lambda: ["NVIDIA H300", "NVIDIA H301"])
+    monkeypatch.setattr(population, "host_gpus", lambda: ["NVIDIA H300", "NVIDIA H301"])
     with pytest.raises(UnknownGpu, match="mixes"):
-        inventory.from_host(None, new_model=True)
+        from_host(None, new_model=True)
 
 
 def test_a_node_says_how_fast_its_nics_are(tmp_path):

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.workloads import crosscheck, network
-from fixtures.workloads.collective import Sweep
-from fixtures.workloads.operations import OPERATIONS
+from fixtures.workloads import crosscheck
+from fixtures.workloads.runtime import nccl_log
+from fixtures.workloads.runtime.collective_ops import OPERATIONS
+from fixtures.workloads.runtime.collective_sweep import Sweep
 from tests.selftests.test_workloads import Job
 
 pytestmark = pytest.mark.cpu
@@ -180,7 +181,7 @@ def test_nccl_log_tells_transports_nics_and_gpudirect(
     gdr: str, all_of_them: bool, tmp_path: Path
 ) -> None:
     (tmp_path / "nccl-rank0.0.log").write_text(LOG.format(gdr=gdr))
-    found = network.read_nccl_log([tmp_path / "nccl-rank0.0.log", tmp_path / "absent.log"])
+    found = nccl_log.read_nccl_log([tmp_path / "nccl-rank0.0.log", tmp_path / "absent.log"])
     assert found == {
         "transports": {"NET/IB": 2, "P2P/CUMEM": 1}, "network": "IB", "coll_channels": 24,
         "collnet_channels": 0, "nvls_channels": 16, "nics": [0, 1], "gdr": all_of_them,
@@ -195,8 +196,8 @@ def test_nccl_log_tells_transports_nics_and_gpudirect(
     ],
 )  # fmt: skip
 def test_transports_have_families(transport: str, family: str) -> None:
-    assert network.family(transport) == family
-    assert family in network.TRANSPORTS
+    assert nccl_log.family(transport) == family
+    assert family in nccl_log.TRANSPORTS
 
 
 PRINTED = """

@@ -12,23 +12,27 @@ from typing import Any
 
 import pytest
 
-from fixtures import backlog, plan, thresholds, trouble
-from fixtures import conductor as conducting
-from fixtures.conductor import Conductor
-from fixtures.destroying import Destruction
 from fixtures.errors import RunError
-from fixtures.hands import OperatorsHands
-from fixtures.launch import Busy, JobRequest
-from fixtures.records import Record, RunDirectory, read_json, read_lines
-from fixtures.trouble import Deadlines
-from fixtures.watch import JobState
+from fixtures.jobs import deadlines, scheduler, submission_queue
+from fixtures.jobs.deadlines import Deadlines
+from fixtures.jobs.destructive_stage import Destruction
+from fixtures.jobs.fault_injector import OperatorsHands
+from fixtures.jobs.launcher import Busy, JobRequest
+from fixtures.jobs.scheduler import Conductor
+from fixtures.jobs.watcher import JobState
+from fixtures.plan.items import planned_list
+from fixtures.plan.jobs import jobs_for
+from fixtures.records.files import read_json, read_lines
+from fixtures.records.model import Record
+from fixtures.records.run_directory import RunDirectory
+from fixtures.thresholds import loader
 from tests.selftests import support
 from tests.selftests.support import NONCE, result_line
 
 pytestmark = pytest.mark.cpu
 
 RUNNING, COMPLETED, FAILED = JobState("RUNNING"), JobState("COMPLETED"), JobState("FAILED")
-LIMITS = thresholds.load(support.SHIPPED)
+LIMITS = loader.load(support.SHIPPED)
 PATIENCE_S = 60
 
 
@@ -219,9 +223,9 @@ BEFORE_TRAINING = ("node", "pair", "cluster")
 @pytest.fixture
 def conduct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Conduct:
     """Run the plan of a small population on a fake cluster; its waiting is cut short."""
-    monkeypatch.setattr(conducting, "TICK_S", 0.002)
-    monkeypatch.setattr(trouble, "FILE_GRACE_S", 0.0)
-    monkeypatch.setattr(trouble, "STALE_S", 0.0)
+    monkeypatch.setattr(scheduler, "TICK_S", 0.002)
+    monkeypatch.setattr(deadlines, "FILE_GRACE_S", 0.0)
+    monkeypatch.setattr(deadlines, "STALE_S", 0.0)
 
     def run(
         scripts: Mapping[str, Any] | None = None,
@@ -237,8 +241,8 @@ def conduct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Conduct:
         **deadlines: float,
     ) -> Conducted:
         people = support.population(nodes)
-        items = plan.planned_list(LIMITS, people)
-        jobs = [j for j in plan.jobs_for(items, LIMITS, people) if j.stage in BEFORE_TRAINING]
+        items = planned_list(LIMITS, people)
+        jobs = [j for j in jobs_for(items, LIMITS, people) if j.stage in BEFORE_TRAINING]
         jobs = [j for j in jobs if not only or j.name in only]
         planned = [(w, j.placement) for j in jobs for w, _ in j.workloads]
         directory = RunDirectory(tmp_path / "run")
@@ -587,28 +591,28 @@ def test_two_jobs_that_wait_for_each_other_are_submitted_together_whatever_the_c
 
 
 def test_a_busy_slurmctld_is_asked_again_later(conduct, monkeypatch):
-    monkeypatch.setattr(backlog, "BACK_OFF_S", (0.01, 0.02))
+    monkeypatch.setattr(submission_queue, "BACK_OFF_S", (0.01, 0.02))
     done = conduct(only=["node-worker0", "node-worker1"], refusals=[Refusal(False)] * 5)
     assert sorted(done.records) == sorted(done.planned)
     assert sorted(done.submitted) == ["node-worker0", "node-worker1"]
 
 
 def test_a_job_that_was_taken_though_sbatch_failed_is_not_submitted_twice(conduct, monkeypatch):
-    monkeypatch.setattr(backlog, "BACK_OFF_S", (0.01, 0.02))
+    monkeypatch.setattr(submission_queue, "BACK_OFF_S", (0.01, 0.02))
     done = conduct(only=["node-worker0", "node-worker1"], refusals=[Refusal(True)] * 2)
     assert sorted(done.records) == sorted(done.planned)
     assert sorted(done.submitted) == ["node-worker0", "node-worker1"]
 
 
 def test_a_slurmctld_that_stays_busy_is_given_up_after_the_queue_s_deadline(conduct, monkeypatch):
-    monkeypatch.setattr(backlog, "BACK_OFF_S", (0.01, 0.02))
+    monkeypatch.setattr(submission_queue, "BACK_OFF_S", (0.01, 0.02))
     done = conduct(only=["node-worker0"], refusals=[Refusal(False)] * 1000, queue_s=0.2)
     assert {m["kind"] for m in done.missing.values()} == {"never started"}
     assert "Socket timed out" in done.missing["gemm", "worker0"]["reason"]
 
 
 def test_a_job_that_was_taken_in_doubt_is_cancelled_at_the_end(conduct, monkeypatch):
-    monkeypatch.setattr(backlog, "BACK_OFF_S", (60.0, 60.0))
+    monkeypatch.setattr(submission_queue, "BACK_OFF_S", (60.0, 60.0))
     done = conduct(only=["node-worker0"], refusals=[Refusal(True)], finish=False)
     while not done.cluster.jobs:
         time.sleep(0.01)
@@ -625,7 +629,7 @@ def test_what_was_measured_does_not_stay_in_memory(conduct):
 
 
 def test_few_files_are_looked_into_at_a_time_and_all_of_them_in_turn(conduct, monkeypatch):
-    monkeypatch.setattr(conducting, "READS", 2)
+    monkeypatch.setattr(scheduler, "READS", 2)
     done = conduct(nodes=3, only=[f"node-worker{k}" for k in range(3)])
     assert sorted(done.records) == sorted(done.planned)
 

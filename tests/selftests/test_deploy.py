@@ -18,7 +18,7 @@ import pytest
 import yaml
 from dockerfile_parse import DockerfileParser
 
-from fixtures.workloads import entry
+from fixtures.entry import describe
 from tests.selftests.support import CHECKOUT, replay
 
 pytestmark = pytest.mark.cpu
@@ -188,7 +188,7 @@ def test_the_workloads_that_the_job_names_exist():
     names = [*environment()["NODE_WORKLOADS"].split(), *environment()["CLUSTER_WORKLOADS"].split()]
     assert len(names) > 20
     for name in names:
-        assert entry.describe(f"fixtures.workloads.{name}").small is None
+        assert describe(f"fixtures.workloads.{name}").small is None
 
 
 def test_the_command_of_the_job_runs_and_the_suite_judges_its_records(tmp_path):

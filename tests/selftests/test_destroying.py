@@ -9,15 +9,18 @@ from typing import Any
 
 import pytest
 
-from fixtures import destroying, plan, thresholds
-from fixtures.destroying import Destruction, Dropped
+from fixtures.cluster.population import Population
 from fixtures.errors import RunError
-from fixtures.failures import Failure, Kind
-from fixtures.hands import OperatorsHands
-from fixtures.inventory import Population
-from fixtures.submission import Submission
-from fixtures.watch import JobState
-from fixtures.workloads.watchdog import flight_summary
+from fixtures.jobs import destructive_stage
+from fixtures.jobs.destructive_stage import Destruction, Dropped
+from fixtures.jobs.failures import Failure, Kind
+from fixtures.jobs.fault_injector import OperatorsHands
+from fixtures.jobs.submission import Submission
+from fixtures.jobs.watcher import JobState
+from fixtures.plan.items import planned_list
+from fixtures.plan.jobs import Job, jobs_for
+from fixtures.thresholds import loader
+from fixtures.workloads.runtime.watchdog import flight_summary
 from tests.selftests import planted
 from tests.selftests.support import SHIPPED
 from training import failures as remains
@@ -25,7 +28,7 @@ from training import whole
 
 pytestmark = pytest.mark.cpu
 
-LIMITS = thresholds.load(SHIPPED)
+LIMITS = loader.load(SHIPPED)
 
 
 def people(nodes: int = 2, gpus: int = 2, model: str = "cpu", **more: Any) -> Population:
@@ -34,10 +37,10 @@ def people(nodes: int = 2, gpus: int = 2, model: str = "cpu", **more: Any) -> Po
     return Population(nodes=names, gpus_per_node=gpus, gpu_model=model, **more)
 
 
-def jobs(found: Population) -> list[plan.Job]:
-    items = plan.planned_list(LIMITS, found, destructive=True)
+def jobs(found: Population) -> list[Job]:
+    items = planned_list(LIMITS, found, destructive=True)
     chosen = [i for i in items if LIMITS.criteria[i.criterion].tier == "destructive"]
-    return plan.jobs_for(chosen, LIMITS, found)
+    return jobs_for(chosen, LIMITS, found)
 
 
 def victim(way: str, found: Population | None = None, hands: Any = None) -> tuple[Any, Submission]:
@@ -62,10 +65,10 @@ def fault(rank: int = 1, node: str = "worker1") -> dict[str, Any]:
 
 def test_without_leave_nothing_is_planned_that_destroys():
     for tier in ("probe", "standard", "burnin"):
-        items = plan.planned_list(LIMITS, people(), tier=tier)
+        items = planned_list(LIMITS, people(), tier=tier)
         assert not [i for i in items if i.criterion.startswith("failures.")]
     assert not [
-        i for i in plan.planned_list(LIMITS, people(), tier="probe", destructive=True)
+        i for i in planned_list(LIMITS, people(), tier="probe", destructive=True)
         if i.criterion.startswith("failures.")
     ]  # fmt: skip
 
@@ -78,7 +81,7 @@ def test_every_way_to_fail_is_planned_once_a_pair_and_a_node_is_lost_once():
         assert job.small is not None
         ways[job.way] = ways.get(job.way, 0) + 1
     assert ways.pop("node") == 1
-    assert set(ways) == set(destroying.KINDS) - {"node", "gpu_memory"}
+    assert set(ways) == set(destructive_stage.KINDS) - {"node", "gpu_memory"}
     assert set(ways.values()) == {2}
 
 
@@ -117,7 +120,7 @@ def ran(lanes: list[Any]) -> list[list[str]]:
             step = next(lane, None)
             if step is None:
                 del going[k]
-            elif isinstance(step, plan.Job) and step.victim:
+            elif isinstance(step, Job) and step.victim:
                 found[k].append(step.way)
     return found
 
@@ -171,7 +174,7 @@ def test_a_node_is_timed_until_slurm_has_it_back(tmp_path):
     destruction.look(s)
     s.failure = Failure(Kind.RANK_DIED, "killed", "training_victim", "worker1", 1)
     after = destruction._after(job)
-    assert isinstance(after, plan.Job)
+    assert isinstance(after, Job)
     seen = json.loads((tmp_path / "seen.json").read_text())
     assert seen == after.params["seen"]
     assert seen["end_s"] == {"worker0": 3.0, "worker1": 40.0}
@@ -200,23 +203,23 @@ def test_a_node_that_was_not_waited_for_long_enough_has_no_time(tmp_path):
     """Seen in a drill: 76 s without the node, which passed as 76 s until it was back."""
     s, seen = completing("time_limit", 76, tmp_path)
     assert "worker1" not in seen["end_s"]
-    assert s.waited_for(20) >= s.marks["fault"] + destroying.TIMEOUT_PATIENCE_S
+    assert s.waited_for(20) >= s.marks["fault"] + destructive_stage.TIMEOUT_PATIENCE_S
 
 
 def test_what_is_not_back_within_the_patience_is_beyond_every_limit():
-    limits = thresholds.load(SHIPPED)
+    limits = loader.load(SHIPPED)
     ends = {k: c for k, c in limits.criteria.items() if c.measure == "training_failures.end"}
     assert len(ends) >= 9
     for key, criterion in ends.items():
         slow = criterion.at.get("way") == "time_limit"
-        patience_s = destroying.TIMEOUT_PATIENCE_S if slow else destroying.PATIENCE_S
+        patience_s = destructive_stage.TIMEOUT_PATIENCE_S if slow else destructive_stage.PATIENCE_S
         bounds = [row.fail_above.number for row in criterion.limits if row.fail_above]
         assert bounds
         assert max(bounds) < patience_s, key
 
 
 def test_a_training_that_never_went_on_has_lost_all_of_the_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(destroying, "slurm_query", lambda *command: None)
+    monkeypatch.setattr(destructive_stage, "slurm_query", lambda *command: None)
     (destruction, job), s = victim("node")
     s.directory = tmp_path
     s.hear([fault(0)])
@@ -229,7 +232,7 @@ def test_a_training_that_never_went_on_has_lost_all_of_the_time(tmp_path, monkey
 
 def test_without_a_command_of_the_operator_a_requeue_stands_in_and_says_so(tmp_path, monkeypatch):
     asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(destroying, "slurm_query", lambda *command: asked.append(command))
+    monkeypatch.setattr(destructive_stage, "slurm_query", lambda *command: asked.append(command))
     (destruction, job), s = victim("node")
     s.directory = tmp_path
     s.hear([fault(0)])
@@ -256,8 +259,8 @@ class Counting(OperatorsHands):
 @pytest.mark.parametrize(("others", "lost"), [("", ["worker1"]), ("1 other jobs (9)", [])])
 def test_a_node_with_jobs_of_others_is_never_taken_away(others, lost, tmp_path, monkeypatch):
     asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(destroying, "slurm_query", lambda *command: asked.append(command))
-    monkeypatch.setattr(destroying, "_others_on", lambda node, victim: others)
+    monkeypatch.setattr(destructive_stage, "slurm_query", lambda *command: asked.append(command))
+    monkeypatch.setattr(destructive_stage, "_others_on", lambda node, victim: others)
     hands = Counting()
     (destruction, job), s = victim("node", hands=hands)
     s.directory = tmp_path

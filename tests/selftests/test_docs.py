@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from fixtures.failures import REMEDY
+from fixtures.jobs.failures import REMEDY
 from tests.selftests.support import CHECKOUT, DATA, replay
 
 pytestmark = pytest.mark.cpu
@@ -47,7 +47,7 @@ def test_options_and_make_targets_that_a_page_names_exist(page):
     targets = (CHECKOUT / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"`make ([a-z-]+)`", text):
         assert re.search(rf"^{target}:", targets, re.MULTILINE), target
-    plugins = ("fixtures/options.py", "reports/plugin.py")
+    plugins = ("fixtures/plugin/options.py", "reports/plugin.py")
     options = "".join((CHECKOUT / name).read_text(encoding="utf-8") for name in plugins)
     for command in re.findall(r"`pytest ([^`]+)`", text):
         for option in re.findall(r"(--[a-z-]+)", command):

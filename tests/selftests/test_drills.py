@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.records import RunDirectory
+from fixtures.records.run_directory import RunDirectory
 from reports import drills as shown
 from tests import drills
 from tests.selftests import faults

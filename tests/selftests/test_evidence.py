@@ -13,21 +13,17 @@ from typing import Any
 
 import pytest
 
-from fixtures import earlier, launch
-from fixtures import evidence as evidence_module
 from fixtures.errors import ConfigError
-from fixtures.evidence import Evidence, judge_item, siblings_of
-from fixtures.outcome import Outcome, Verdict
-from fixtures.records import (
-    Record,
-    RecordError,
-    RunDirectory,
-    append_line,
-    assemble,
-    json_lines,
-    read_lines,
-)
-from fixtures.thresholds import Thresholds
+from fixtures.jobs.processes import start_time
+from fixtures.records.files import RecordError, append_line, json_lines, read_lines
+from fixtures.records.model import Record
+from fixtures.records.run_directory import RunDirectory, assemble
+from fixtures.run import evidence as evidence_module
+from fixtures.run import previous_runs
+from fixtures.run.evidence import Evidence
+from fixtures.run.judge_item import judge_item, siblings_of
+from fixtures.thresholds.loader import Thresholds
+from fixtures.verdict.model import Outcome, Verdict
 from tests.selftests import support
 from tests.selftests.support import NONCE, bf16, line, node_record, rank, record, result_line
 
@@ -171,7 +167,7 @@ def test_a_reason_that_comes_later_is_seen_and_the_file_is_read_once_a_change(
     directory, monkeypatch
 ):
     reads: list[Path] = []
-    real = evidence_module.read_lines
+    real = read_lines
     monkeypatch.setattr(evidence_module, "read_lines", lambda p: (reads.append(p), real(p))[1])
     evidence = Evidence(directory, NONCE)
     assert evidence.get("gemm", "worker0") is None
@@ -311,7 +307,7 @@ def test_a_torn_last_line_is_left_out(tmp_path):
 
 
 def salvaged(directory: RunDirectory) -> int:
-    return earlier.salvage(directory, run_id="r", nonce=NONCE, into=directory)
+    return previous_runs.salvage(directory, run_id="r", nonce=NONCE, into=directory)
 
 
 def test_complete_lines_that_nobody_assembled_become_a_record_once(limits, directory):
@@ -380,15 +376,15 @@ def test_a_destructive_run_goes_on_only_where_that_is_allowed_again(destructive,
     run = {} if destructive is None else {"destructive": destructive}
     again = pytest.raises(ConfigError, match=r"--resume RUN: .* give --allow-destructive again")
     with again if refused else contextlib.nullcontext():
-        earlier.refuse_unallowed(run, Path("RUN"), allowed=allowed)
+        previous_runs.refuse_unallowed(run, Path("RUN"), allowed=allowed)
 
 
 def test_a_run_by_hand_is_not_gone_on_with(tmp_path):
     run = {"schema": 1, "id": "x", "nonce": "n", "origin": "by-hand", "population": {}}
     (tmp_path / "run.json").write_text(json.dumps(run))
-    assert earlier.load_run_json(tmp_path)["origin"] == "by-hand"
+    assert previous_runs.load_run_json(tmp_path)["origin"] == "by-hand"
     with pytest.raises(ConfigError, match="was made by hand: start its workload again"):
-        earlier.load_resumed(tmp_path)
+        previous_runs.load_resumed(tmp_path)
 
 
 @pytest.mark.parametrize("owner", [[1], "x", 0, None, {"host": socket.gethostname(), "pid": "x"},
@@ -398,7 +394,7 @@ def test_a_broken_run_beside_a_new_one_costs_it_nothing(owner, tmp_path):
     for number, content in enumerate([[], 3, {}, {"owner": owner}, whole]):
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / "run.json").write_text(json.dumps(content))
-    assert earlier.sweep(tmp_path, slurm=False) == []
+    assert previous_runs.sweep(tmp_path, slurm=False) == []
 
 
 @pytest.mark.parametrize("written", ["[]", "{}", '{"pid": [], "start": "x"}', "not JSON"])
@@ -406,14 +402,14 @@ def test_of_a_dead_run_only_what_can_be_read_is_ended(written, tmp_path):
     """The process beside the one that nobody can read is ended all the same."""
     owner = {"host": socket.gethostname(), "pid": 2**22 + 1, "start": "1"}
     left = subprocess.Popen(["sleep", "1000"])
-    jobs = {"a": written, "b": json.dumps({"pid": left.pid, "start": launch.start_time(left.pid)})}
+    jobs = {"a": written, "b": json.dumps({"pid": left.pid, "start": start_time(left.pid)})}
     for job, content in jobs.items():
         (tmp_path / "run" / "jobs" / job).mkdir(parents=True)
         (tmp_path / "run" / "jobs" / job / "process.json").write_text(content)
     run = {"schema": 1, "id": "a", "nonce": "b", "population": {}, "owner": owner}
     (tmp_path / "run" / "run.json").write_text(json.dumps(run))
     try:
-        assert earlier.sweep(tmp_path, slurm=False) == [
+        assert previous_runs.sweep(tmp_path, slurm=False) == [
             f"ended process {left.pid} that run a left behind"
         ]
         assert left.wait(timeout=30) == -signal.SIGKILL

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from fixtures import thresholds
-from fixtures.outcome import Outcome, conclude
-from fixtures.records import RunDirectory
+from fixtures.records.run_directory import RunDirectory
+from fixtures.thresholds import loader
+from fixtures.verdict.model import Outcome
+from fixtures.verdict.run_verdict import conclude
 from reports import __main__ as command
 from reports import areas, certificate, compare, export, figures
 from tests.selftests import derive_runs, support
@@ -259,7 +260,7 @@ def test_results_csv_is_the_exported_one(run, capsys):
 
 @pytest.fixture(scope="module")
 def limits():
-    return thresholds.load(support.SHIPPED)
+    return loader.load(support.SHIPPED)
 
 
 def test_the_gpu_that_became_slower_comes_first(tmp_path, limits, capsys):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.failures import REMEDY, Failure, Kind, diagnose, first_dead, kind_of_text
+from fixtures.jobs.failures import REMEDY, Failure, Kind, diagnose, first_dead, kind_of_text
 from tests.selftests.support import line, result_line
 
 pytestmark = pytest.mark.cpu

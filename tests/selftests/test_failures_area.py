@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.records import RunDirectory, read_json, read_lines
+from fixtures.records.files import read_json, read_lines
+from fixtures.records.run_directory import RunDirectory
 from fixtures.sandbox import Sandbox
 from fixtures.sandbox.processes import run
 from tests.selftests import faults, faults_failures, support

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from fixtures import shared
-from fixtures.contract import Contract
-from fixtures.records import Result
-from fixtures.workloads import filesystem, filesystem_checks, filesystem_child
-from fixtures.workloads.filesystem_checks import Found
-from fixtures.workloads.filesystem_probe import Probe, Trouble
+from fixtures.cluster import shared_directory
+from fixtures.records.model import Result
+from fixtures.thresholds.contract import Contract
+from fixtures.workloads import filesystem
+from fixtures.workloads.runtime import filesystem_checks, filesystem_child
+from fixtures.workloads.runtime.filesystem_checks import Found
+from fixtures.workloads.runtime.filesystem_probe import Probe, Trouble
 from tests.selftests.threads import Meeting, as_ranks
 
 pytestmark = pytest.mark.cpu
@@ -206,13 +207,13 @@ def order(directory: Path | str) -> Contract:
 
 
 def test_login_node_describes_the_ordered_directory(tmp_path: Path):
-    found = shared.described(order(tmp_path))
+    found = shared_directory.described(order(tmp_path))
     assert found is not None
     assert found["path"] == str(tmp_path)
     assert found["login"]["inode"] == tmp_path.stat().st_ino
 
 
 def test_login_node_without_the_directory_says_nothing(tmp_path: Path):
-    assert shared.described(None) is None
-    found = shared.described(order(tmp_path / "missing"))
+    assert shared_directory.described(None) is None
+    found = shared_directory.described(order(tmp_path / "missing"))
     assert found == {"path": str(tmp_path / "missing"), "login": {}}

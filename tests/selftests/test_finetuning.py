@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from fixtures import thresholds
-from fixtures.outcome import Case, Outcome, Verdict
-from fixtures.records import Measurement, Record
-from fixtures.thresholds import Thresholds
-from fixtures.verdict import judge
+from fixtures.records.model import Measurement, Record
+from fixtures.thresholds import loader
+from fixtures.thresholds.loader import Thresholds
+from fixtures.verdict.judge import judge
+from fixtures.verdict.model import Case, Outcome, Verdict
 from tests.selftests import support
 from tests.selftests.test_workloads import Job, clean_environment
 from training.finetune import WORKLOAD, evaluate, glaive, sample, settings
@@ -454,7 +454,7 @@ def state_of(learned: Any, final: Path) -> str:
 
 @pytest.fixture(scope="module")
 def limits() -> Thresholds:
-    return thresholds.load(support.SHIPPED)
+    return loader.load(support.SHIPPED)
 
 
 def judged(limits: Thresholds, key: str, *values: Any, **more: Any) -> Verdict:

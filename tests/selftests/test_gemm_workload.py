@@ -18,15 +18,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fixtures import hardware, thresholds
-from fixtures.outcome import Case, Outcome, Verdict
-from fixtures.records import Measurement, Record, read_lines
+from fixtures import hardware
+from fixtures.records.files import read_lines
+from fixtures.records.model import Measurement, Record
 from fixtures.sandbox import Sandbox
-from fixtures.verdict import judge
-from fixtures.workloads import burnin, clocks, devices, gemm, gemm_search, identical
+from fixtures.thresholds import loader
+from fixtures.verdict.judge import judge
+from fixtures.verdict.model import Case, Outcome, Verdict
+from fixtures.workloads import burnin, gemm, gemm_search, identical
 from fixtures.workloads.gemm import PER_GHZ, Round
-from fixtures.workloads.ranks import Identity, Ranks
-from fixtures.workloads.timing import Batches
+from fixtures.workloads.runtime import devices, sm_clock
+from fixtures.workloads.runtime.identity import Identity
+from fixtures.workloads.runtime.ranks import Ranks
+from fixtures.workloads.runtime.timing import Batches
 from tests.selftests import support
 from tests.selftests.cluster import copy_checkout, on, suite
 from tests.selftests.support import CHECKOUT, H200, SHIPPED
@@ -34,7 +38,7 @@ from tests.selftests.test_workloads import Job, clean_environment
 
 pytestmark = pytest.mark.cpu
 
-LIMITS = thresholds.load(SHIPPED)
+LIMITS = loader.load(SHIPPED)
 
 
 def verdict_on(key: str, found: Record, *, model: str = "cpu", **more: Any) -> Verdict:
@@ -62,7 +66,7 @@ def alone(tmp_path: Path) -> Ranks:
 
 
 def test_a_product_of_any_shape_is_right_and_its_operands_take_turns(tmp_path: Path) -> None:
-    from fixtures.workloads.product import Product
+    from fixtures.workloads.runtime.matmul import Product
 
     product = Product(alone(tmp_path), "fp32", (96, 160, 224), sets=4)
     assert product.flops == 2 * 96 * 160 * 224
@@ -82,7 +86,7 @@ def test_one_seed_gives_all_ranks_the_same_operands_and_none_gives_each_its_own(
 ) -> None:
     import torch
 
-    from fixtures.workloads.product import Product
+    from fixtures.workloads.runtime.matmul import Product
 
     job = Job(tmp_path)
     two = [
@@ -270,9 +274,9 @@ def test_the_clock_is_sampled_while_the_block_runs_and_by_its_time(monkeypatch):
         asked.release()
         return 1455
 
-    monkeypatch.setattr(clocks.devices, "nvml", FakeNvml)
-    monkeypatch.setattr(clocks.devices, "ask", ask)
-    with clocks.Clocks("GPU-0") as found:
+    monkeypatch.setattr(sm_clock.devices, "nvml", FakeNvml)
+    monkeypatch.setattr(sm_clock.devices, "ask", ask)
+    with sm_clock.Clocks("GPU-0") as found:
         for _ in range(3):
             assert asked.acquire(timeout=30)
     assert set(found.between(0, 1e12)) == {1455.0}
@@ -281,12 +285,12 @@ def test_the_clock_is_sampled_while_the_block_runs_and_by_its_time(monkeypatch):
 
 
 def test_without_nvml_or_on_a_cpu_there_is_no_clock(monkeypatch):
-    monkeypatch.setattr(clocks.devices, "nvml", lambda: None)
-    with clocks.Clocks("GPU-0") as found:
+    monkeypatch.setattr(sm_clock.devices, "nvml", lambda: None)
+    with sm_clock.Clocks("GPU-0") as found:
         pass
     assert found.between(0, 1e12) == []
-    monkeypatch.setattr(clocks.devices, "nvml", FakeNvml)
-    with clocks.Clocks(None) as found:
+    monkeypatch.setattr(sm_clock.devices, "nvml", FakeNvml)
+    with sm_clock.Clocks(None) as found:
         pass
     assert found.between(0, 1e12) == []
 

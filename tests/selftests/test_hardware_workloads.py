@@ -14,13 +14,16 @@ from typing import Any
 
 import pytest
 
-from fixtures.outcome import Outcome, Verdict
-from fixtures.records import Measurement, Record
+from fixtures.records.model import Measurement, Record
 from fixtures.sandbox import Sandbox, emulation
 from fixtures.sandbox.processes import wait_until
-from fixtures.thresholds import Thresholds
-from fixtures.verdict import judge
-from fixtures.workloads import devices, drift, entry, infiniband, telemetry, under_load
+from fixtures.thresholds.loader import Thresholds
+from fixtures.verdict.judge import judge
+from fixtures.verdict.model import Outcome, Verdict
+from fixtures.workloads import drift, infiniband, under_load
+from fixtures.workloads.runtime import devices, telemetry
+from fixtures.workloads.runtime.rank_main import run_spec
+from fixtures.workloads.runtime.watchdog import Watchdog
 from tests.selftests import support
 from tests.selftests.test_workloads import Job
 
@@ -257,8 +260,8 @@ def test_sandbox_without_a_compiler_comes_up_without_a_driver(
 
 
 AROUND = """\
-from fixtures.records import Measurement, Result
-from fixtures.workloads.ranks import Workload
+from fixtures.records.model import Measurement, Result
+from fixtures.workloads.runtime.spec import Workload
 WORKLOAD = Workload(metrics=("order",), needs_torch=False, seconds=1, cpu_seconds=1,
                     deadline_s=30, around=True)
 def begin(ranks):
@@ -293,7 +296,7 @@ def told(job: Job) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("around", [False], indirect=True)
 def test_workload_around_the_others_begins_first_and_runs_last(around: Job) -> None:
-    entry.run_spec(around.spec)
+    run_spec(around.spec)
     results = [line for line in told(around) if line["event"] == "result"]
     assert [line["workload"] for line in results] == ["environment", "around"]
     assert results[1]["facts"]["begun"] == "began"
@@ -304,9 +307,9 @@ def test_workload_whose_beginning_fails_is_the_one_that_is_named(
     around: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A failed rank is ended for good after a while; this process is no rank.
-    monkeypatch.setattr(entry.Watchdog, "backstop", lambda *_: None)
+    monkeypatch.setattr(Watchdog, "backstop", lambda *_: None)
     with pytest.raises(OSError, match="no counters"):
-        entry.run_spec(around.spec)
+        run_spec(around.spec)
     last = told(around)[-1]
     assert (last["event"], last["workload"]) == ("error", "around")
 

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.outcome import Outcome, Verdict, conclude
-from fixtures.records import RunDirectory
+from fixtures.records.run_directory import RunDirectory
+from fixtures.verdict.model import Outcome, Verdict
+from fixtures.verdict.run_verdict import conclude
 from reports import banner, certificate, charts, export, figures, github, rows
 
 pytestmark = pytest.mark.cpu

@@ -7,12 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from fixtures import judging, plan, thresholds
-from fixtures.contract import Contract
-from fixtures.evidence import Evidence, judge_item, siblings_of
-from fixtures.inventory import Population
-from fixtures.outcome import Outcome
-from fixtures.records import RunDirectory, read_json, read_lines
+from fixtures.cluster.population import Population
+from fixtures.plan.items import planned_list
+from fixtures.records.files import read_json, read_lines
+from fixtures.records.run_directory import RunDirectory
+from fixtures.run import batch_judging
+from fixtures.run.evidence import Evidence
+from fixtures.run.judge_item import judge_item, siblings_of
+from fixtures.thresholds import loader
+from fixtures.thresholds.contract import Contract
+from fixtures.verdict.model import Outcome
 from tests.selftests import derive_runs, support
 
 pytestmark = pytest.mark.cpu
@@ -20,10 +24,10 @@ pytestmark = pytest.mark.cpu
 
 def bench(root):
     run = read_json(root / "run.json")
-    limits = replace(thresholds.load(support.SHIPPED), cluster=Contract(**run["contract"]))
+    limits = replace(loader.load(support.SHIPPED), cluster=Contract(**run["contract"]))
     evidence = Evidence(RunDirectory(root), run["nonce"]).for_many()
     people = Population.from_json(run["population"])
-    return judging.Bench(evidence, limits, people), plan.planned_list(limits, people)
+    return batch_judging.Bench(evidence, limits, people), planned_list(limits, people)
 
 
 def one_by_one(bench, items):
@@ -32,7 +36,7 @@ def one_by_one(bench, items):
     for item in items:
         record = None
         if not item.not_applicable:
-            record = whole.get(item.workload, item.placement) or judging.NEVER
+            record = whole.get(item.workload, item.placement) or batch_judging.NEVER
         siblings = siblings_of(item, items, whole.get, bench.thresholds)
         found[item.key] = judge_item(
             item, record, thresholds=bench.thresholds, population=bench.population,
@@ -45,7 +49,7 @@ def one_by_one(bench, items):
 def test_all_at_once_gives_what_one_by_one_gives(variant, tmp_path):
     derive_runs.derive(support.DATA / "h200-2x2", tmp_path / "run", variant)
     made, items = bench(tmp_path / "run")
-    assert judging.judge_many(made, items, [i.key for i in items]).verdicts == one_by_one(
+    assert batch_judging.judge_many(made, items, [i.key for i in items]).verdicts == one_by_one(
         made, items
     )
 
@@ -54,11 +58,11 @@ def test_all_at_once_gives_what_one_by_one_gives(variant, tmp_path):
 def test_several_processes_give_what_one_gives(tmp_path, monkeypatch, large):
     derive_runs.derive(support.DATA / "h200-2x2", tmp_path / "run", "slow-gpu")
     made, items = bench(tmp_path / "run")
-    alone = judging.judge_many(made, items, [i.key for i in items])
-    monkeypatch.setattr(judging, "ALONE", 0)
-    monkeypatch.setattr(judging, "LARGE", large)
-    monkeypatch.setattr(judging.os, "sched_getaffinity", lambda _: {0, 1})
-    together = judging.judge_many(made, items, [i.key for i in items])
+    alone = batch_judging.judge_many(made, items, [i.key for i in items])
+    monkeypatch.setattr(batch_judging, "ALONE", 0)
+    monkeypatch.setattr(batch_judging, "LARGE", large)
+    monkeypatch.setattr(batch_judging.os, "sched_getaffinity", lambda _: {0, 1})
+    together = batch_judging.judge_many(made, items, [i.key for i in items])
     assert together == alone
     assert [v.criterion for v in alone.verdicts.values() if v.outcome is Outcome.FAIL] == [
         "gemm.fp32"
@@ -70,7 +74,7 @@ def test_siblings_of_a_part_are_those_of_the_whole_fleet(tmp_path):
     made, items = bench(tmp_path / "run")
     every = one_by_one(made, items)
     (bad,) = [key for key, v in every.items() if v.outcome is Outcome.FAIL]
-    judged = judging.judge_many(made, items, [bad]).verdicts
+    judged = batch_judging.judge_many(made, items, [bad]).verdicts
     assert judged == {bad: every[bad]}
     assert "outlier" in judged[bad].reason
 

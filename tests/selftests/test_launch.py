@@ -15,10 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from fixtures import launch, trouble
 from fixtures.errors import RunError
-from fixtures.launch import Busy, JobRequest, LocalLauncher, SlurmLauncher, SlurmOptions
-from fixtures.watch import TERMINAL, JobState, LocalWatcher, SlurmWatcher
+from fixtures.jobs import deadlines
+from fixtures.jobs.launcher import (
+    Busy,
+    JobRequest,
+    LocalLauncher,
+    SlurmLauncher,
+    SlurmOptions,
+    scrub_environment,
+)
+from fixtures.jobs.watcher import TERMINAL, JobState, LocalWatcher, SlurmWatcher
 from tests.selftests.support import CHECKOUT, DATA, Hostile
 
 pytestmark = pytest.mark.cpu
@@ -153,7 +160,7 @@ def test_only_slurm_conf_of_an_enclosing_job_is_kept():
          "PMI_RANK", "PMIX_SERVER_URI", "SUBMITIT_EXECUTOR", "SLURM_NODELIST"], "x",
     )  # fmt: skip
     environment = kept | inherited
-    launch.scrub_environment(environment)
+    scrub_environment(environment)
     assert environment == kept
 
 
@@ -176,7 +183,7 @@ def test_a_hostile_result_is_never_loaded(tmp_path):
         tick.wait(0.05)
     planted.write_bytes(poison)
     assert watcher.states([job_id])[job_id].ended
-    assert "no-spec.json" in trouble.log_tail(ask.directory), "the rank said why it ended"
+    assert "no-spec.json" in deadlines.log_tail(ask.directory), "the rank said why it ended"
     launcher.cancel([job_id])
     del launcher, watcher
     assert not trace.exists()
@@ -220,7 +227,7 @@ def test_only_launch_knows_submitit():
         path.relative_to(CHECKOUT).as_posix() for path in SOURCES
         if "submitit" in imports_of(ast.parse(path.read_text(encoding="utf-8")))
     ]  # fmt: skip
-    assert knowing == ["fixtures/launch.py"]
+    assert knowing == ["fixtures/jobs/launcher.py"]
 
 
 # --- states

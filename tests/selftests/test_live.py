@@ -17,7 +17,9 @@ from pathlib import Path
 import pyte
 import pytest
 
-from fixtures.records import SCHEMA, RunDirectory, append_line, write_json
+from fixtures.records.files import append_line, write_json
+from fixtures.records.model import SCHEMA
+from fixtures.records.run_directory import RunDirectory
 from reports import live, watch
 from reports.progress import Progress
 from tests.selftests.support import CHECKOUT, DATA

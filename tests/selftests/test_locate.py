@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fixtures import locate
-from fixtures.locate import Culprit, Finding, Group, Rails
+from fixtures.localization import group_testing
+from fixtures.localization.group_testing import Culprit, Finding, Group, Rails
 
 pytestmark = pytest.mark.cpu
 
@@ -55,7 +55,7 @@ class Fabric:
         leaves: Mapping[str, str] | None = None,
         known: Mapping[Group, bool] | None = None,
     ) -> Finding:
-        asking = locate.search(self.nodes, rails=self.rails, leaves=leaves, known=known)
+        asking = group_testing.search(self.nodes, rails=self.rails, leaves=leaves, known=known)
         answer: list[Rails] | None = None
         while True:
             try:
@@ -232,7 +232,7 @@ def test_the_second_pass_tells_the_two_nodes_of_a_pair_apart(count: int) -> None
     fabric = Fabric(names(count), rails=4)
     fabric.break_node("n0005")
     assert fabric.search(known=pairs_of(fabric)) == Finding(culprits=(node("n0005", 4),))
-    assert fabric.jobs == 2 * locate.WITNESSES + 2  # and twice what is left, which passes
+    assert fabric.jobs == 2 * group_testing.WITNESSES + 2  # and twice what is left, which passes
 
 
 def test_a_pair_of_two_bad_nodes_has_two_culprits() -> None:

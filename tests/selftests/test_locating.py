@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fixtures import locate, located
-from fixtures.locate import Culprit, Finding
-from fixtures.records import RunDirectory, read_json
+from fixtures.localization import findings, group_testing
+from fixtures.localization.group_testing import Culprit, Finding
+from fixtures.records.files import read_json
+from fixtures.records.run_directory import RunDirectory
 from fixtures.sandbox import Sandbox
 from tests.selftests.cluster import on, queued, suite
 
@@ -58,16 +59,16 @@ def directory(tmp_path: Path) -> RunDirectory:
 
 def write(directory: RunDirectory, finding: Finding, why: str = "") -> None:
     job = {"placement": "locate-1", "nodes": ["n1", "n2"], "failed_rails": [0]}
-    located.write(directory, "nonce", because=["x y"], finding=finding, rounds=[[job]], why=why)
+    findings.write(directory, "nonce", because=["x y"], finding=finding, rounds=[[job]], why=why)
 
 
 def test_a_bad_path_takes_no_node_out_of_service(directory: RunDirectory) -> None:
     link = Culprit(kind="link", nodes=("n1", "n2"), rails=frozenset([0]))
     nic = Culprit(kind="nic", nodes=("n3",), rails=frozenset([5]))
     write(directory, Finding(culprits=(link, nic)))
-    assert located.accused(directory, "nonce") == ["n3"]
+    assert findings.accused(directory, "nonce") == ["n3"]
     cost = "(1 jobs in 1 rounds, jobs/located.json)"
-    assert located.lines(directory, "nonce") == [
+    assert findings.lines(directory, "nonce") == [
         f"located: the path between n1 and n2, not the nodes {cost}",
         f"located: n3, rail 5 {cost}",
     ]
@@ -75,16 +76,16 @@ def test_a_bad_path_takes_no_node_out_of_service(directory: RunDirectory) -> Non
 
 def test_what_was_not_explained_accuses_nobody_and_says_so(directory: RunDirectory) -> None:
     write(directory, Finding(explained=False), "locate-1 (n1, n2) could not be measured: cut off")
-    assert located.accused(directory, "nonce") is None
-    (line,) = located.lines(directory, "nonce")
+    assert findings.accused(directory, "nonce") is None
+    (line,) = findings.lines(directory, "nonce")
     assert line.startswith("not all located: locate-1 (n1, n2) could not be measured: cut off")
 
 
 @pytest.mark.parametrize("text", ["", "{", json.dumps({"schema": 1, "nonce": "another"})])
 def test_a_search_of_another_run_or_torn_is_none(directory: RunDirectory, text: str) -> None:
     directory.located.write_text(text)
-    assert located.accused(directory, "nonce") is None
-    assert located.lines(directory, "nonce") == []
+    assert findings.accused(directory, "nonce") is None
+    assert findings.lines(directory, "nonce") == []
 
 
 def test_every_kind_of_culprit_has_a_line() -> None:
@@ -92,4 +93,4 @@ def test_every_kind_of_culprit_has_a_line() -> None:
     said = {k: Culprit(kind=k, nodes=("a", "b"), rails=frozenset([1, 0])).line for k in kinds}
     assert len(set(said.values())) == len(kinds)
     assert said["rail"] == "rail 0, 1 on all nodes"
-    assert locate.Culprit(kind="switch", nodes=("a", "b")).line.startswith("what a, b share")
+    assert group_testing.Culprit(kind="switch", nodes=("a", "b")).line.startswith("what a, b share")

@@ -16,21 +16,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fixtures import thresholds
-from fixtures.evidence import judge_item
-from fixtures.outcome import Outcome, Verdict
-from fixtures.outliers import sibling_values
-from fixtures.records import Measurement, Record
-from fixtures.workloads import memory, numa, p2p
-from fixtures.workloads.ranks import Identity, Ranks
-from fixtures.workloads.timing import Batches
+from fixtures.records.model import Measurement, Record
+from fixtures.run.judge_item import judge_item
+from fixtures.thresholds import loader
+from fixtures.verdict.model import Outcome, Verdict
+from fixtures.verdict.outliers import sibling_values
+from fixtures.workloads import memory, p2p
+from fixtures.workloads.runtime import numa
+from fixtures.workloads.runtime.identity import Identity
+from fixtures.workloads.runtime.ranks import Ranks
+from fixtures.workloads.runtime.timing import Batches
 from reports.tables import nvbandwidth_tables
 from tests.selftests import support
 from tests.selftests.test_workloads import Job
 
 pytestmark = pytest.mark.cpu
 
-LIMITS = thresholds.load(support.SHIPPED)
+LIMITS = loader.load(support.SHIPPED)
 GIB = support.GIB
 H200_MEMORY = {"memory_clock_mhz": 3201, "memory_bus_bits": 6016}
 
@@ -359,7 +361,7 @@ def test_virtual_nodes_of_one_host_cannot_copy_alone():
     people = support.population(2, 2, "H200 SXM")
     for way in ("h2d", "d2h_all"):
         reason = support.item(f"hostcopy.{way}", LIMITS, people, "worker0").not_applicable
-        assert reason == thresholds.WHEN["own_host"]
+        assert reason == loader.WHEN["own_host"]
     assert support.item("p2p.write", LIMITS, people, "worker0").not_applicable is None
 
 

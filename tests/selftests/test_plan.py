@@ -11,32 +11,37 @@ from dataclasses import replace
 
 import pytest
 
-from fixtures import cost, plan, thresholds
+from fixtures.cluster.population import Population
+from fixtures.entry import Workload, describe, module_of
 from fixtures.errors import ConfigError
-from fixtures.inventory import Population
-from fixtures.records import SAFE_ID, RunDirectory
-from fixtures.run import Run
-from fixtures.workloads import entry
+from fixtures.plan import items as plan_items
+from fixtures.plan.estimate import summary
+from fixtures.plan.items import ALL, LOGIN, Item, planned_list, select, split_test_id
+from fixtures.plan.jobs import Job, jobs_for
+from fixtures.records.model import SAFE_ID
+from fixtures.records.run_directory import RunDirectory
+from fixtures.run.run import Run
+from fixtures.thresholds import loader
 from tests.selftests.support import CHECKOUT, SHIPPED, load, population, run_pytest
 
 pytestmark = pytest.mark.cpu
 
-LIMITS = thresholds.load(SHIPPED)
+LIMITS = loader.load(SHIPPED)
 
 
-def planned(nodes: int, gpus: int = 2, model: str = "cpu") -> list[plan.Item]:
-    return plan.planned_list(LIMITS, population(nodes, gpus, model))
+def planned(nodes: int, gpus: int = 2, model: str = "cpu") -> list[Item]:
+    return planned_list(LIMITS, population(nodes, gpus, model))
 
 
-def jobs_of(nodes: int, gpus: int = 2, model: str = "cpu") -> list[plan.Job]:
-    return plan.jobs_for(planned(nodes, gpus, model), LIMITS, population(nodes, gpus, model))
+def jobs_of(nodes: int, gpus: int = 2, model: str = "cpu") -> list[Job]:
+    return jobs_for(planned(nodes, gpus, model), LIMITS, population(nodes, gpus, model))
 
 
-def described(workload: str) -> entry.Workload:
-    return entry.describe(entry.module_of(workload))
+def described(workload: str) -> Workload:
+    return describe(module_of(workload))
 
 
-def subjects(items: list[plan.Item], key: str) -> list[str]:
+def subjects(items: list[Item], key: str) -> list[str]:
     return [i.subject for i in items if i.criterion == key and not i.not_applicable]
 
 
@@ -59,19 +64,19 @@ def test_the_planned_list_is_keys_times_population(nodes):
 
 
 def test_the_probe_tier_is_a_part_of_the_standard_one_and_needs_no_torch():
-    items = plan.planned_list(LIMITS, population(2), tier="probe")
+    items = planned_list(LIMITS, population(2), tier="probe")
     assert {i.criterion for i in items} < {i.criterion for i in planned(2)}
-    jobs = plan.jobs_for(items, LIMITS, population(2))
+    jobs = jobs_for(items, LIMITS, population(2))
     assert [j.name for j in jobs] == ["node-worker0", "node-worker1"]
     for job in jobs:
         assert not job.works
-        assert not any(plan._describe(w).needs_torch for w, _ in job.workloads)
+        assert not any(plan_items._describe(w).needs_torch for w, _ in job.workloads)
 
 
 @pytest.mark.parametrize(("tier", "whole"), [("probe", False), ("standard", True)])
 def test_a_probe_accepts_nothing_however_complete_it_is(tmp_path, tier, whole):
     people = population(2)
-    items = plan.planned_list(LIMITS, people, tier=tier)
+    items = planned_list(LIMITS, people, tier=tier)
     run = Run(
         directory=RunDirectory(tmp_path), id="r", nonce="n", thresholds=LIMITS, population=people,
         items=items, tier=tier, scope=items,
@@ -80,7 +85,7 @@ def test_a_probe_accepts_nothing_however_complete_it_is(tmp_path, tier, whole):
 
 
 def test_the_burnin_tier_is_the_standard_one_and_more():
-    more = {i.criterion for i in plan.planned_list(LIMITS, population(2), tier="burnin")}
+    more = {i.criterion for i in planned_list(LIMITS, population(2), tier="burnin")}
     added = more - {i.criterion for i in planned(2)}
     assert {key.partition(".")[0] for key in added} == {"burnin"}
     assert {LIMITS.criteria[key].tier for key in added} == {"burnin"}
@@ -99,7 +104,7 @@ def test_every_node_is_in_a_pair(nodes, pairs):
 
 
 def test_the_pairs_of_32_nodes_are_disjoint():
-    found = plan.pairs([f"n{k}" for k in range(32)])
+    found = plan_items.pairs([f"n{k}" for k in range(32)])
     assert len(found) == 16
     assert len({node for pair in found for node in pair}) == 32
 
@@ -132,7 +137,7 @@ def test_what_a_gpu_lacks_is_not_applicable_and_what_it_has_is_planned():
 
 def test_without_an_order_its_criteria_are_not_applicable():
     found = Population(origin="local", nodes=("here",), gpus_per_node=2, gpu_model="cpu")
-    items = {i.criterion: i.not_applicable for i in plan.planned_list(LIMITS, found)}
+    items = {i.criterion: i.not_applicable for i in planned_list(LIMITS, found)}
     assert "nothing was ordered" in str(items["inventory.gpus"])
     assert items["gemm.bf16"] is None
 
@@ -140,27 +145,27 @@ def test_without_an_order_its_criteria_are_not_applicable():
 def test_a_population_without_nodes_is_refused():
     empty = Population(origin="sandbox", nodes=(), gpus_per_node=2, gpu_model="cpu")
     with pytest.raises(ConfigError, match="no nodes"):
-        plan.planned_list(LIMITS, empty)
+        planned_list(LIMITS, empty)
 
 
 @pytest.mark.parametrize("name", ["a b", "<b>x</b>", "../x", "n;rm", ""])
 def test_a_node_whose_name_cannot_be_an_id_is_refused(name):
     strange = Population(origin="cluster", nodes=(name,), gpus_per_node=2, gpu_model="cpu")
     with pytest.raises(ConfigError, match="can be an id"):
-        plan.planned_list(LIMITS, strange)
+        planned_list(LIMITS, strange)
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_ids_are_plain_and_lead_back_to_their_item(nodes):
     for item in planned(nodes):
         assert SAFE_ID.fullmatch(item.test_id), item
-        assert plan.split_test_id(item.test_id) == item.key
+        assert split_test_id(item.test_id) == item.key
 
 
 def test_a_model_without_limits_is_refused_before_anything_runs(tmp_path):
     limits = load(tmp_path)
     with pytest.raises(ConfigError, match=r"criteria\.gemm\.bf16: no limit for model=H100 SXM"):
-        plan.planned_list(limits, population(1, 2, "H100 SXM"))
+        planned_list(limits, population(1, 2, "H100 SXM"))
 
 
 # --- jobs
@@ -170,7 +175,7 @@ def test_two_nodes_measure_pair_and_cluster_from_one_record():
     items = {i.criterion: i for i in planned(2)}
     pair, cluster = items["allreduce.pair.256MiB"], items["allreduce.cluster.256MiB"]
     assert (pair.workload, pair.placement) == (cluster.workload, cluster.placement)
-    assert pair.placement == plan.ALL
+    assert pair.placement == ALL
 
 
 def test_three_nodes_measure_their_pairs_apart():
@@ -205,7 +210,7 @@ def test_small_jobs_ask_for_a_part_of_their_nodes_and_come_first(nodes, jobs):
 
 def test_without_a_second_job_on_a_node_isolation_is_not_applicable():
     whole = replace(population(2), whole_nodes=True)
-    items = {i.criterion: i.not_applicable for i in plan.planned_list(LIMITS, whole)}
+    items = {i.criterion: i.not_applicable for i in planned_list(LIMITS, whole)}
     assert "OverSubscribe=EXCLUSIVE" in str(items["isolation.let_in"])
     assert items["isolation.own_gpu"] is None
 
@@ -214,7 +219,7 @@ def test_without_a_second_job_on_a_node_isolation_is_not_applicable():
 def test_every_applicable_item_has_exactly_one_job_that_measures_its_metric(nodes):
     jobs = jobs_of(nodes)
     for item in planned(nodes):
-        if item.not_applicable or item.placement == plan.LOGIN:
+        if item.not_applicable or item.placement == LOGIN:
             continue
         metric = LIMITS.criteria[item.criterion].metric
         measuring = [
@@ -239,9 +244,9 @@ def test_what_needs_no_torch_runs_first():
 
 
 def test_a_workload_of_the_training_is_found_by_its_name():
-    assert entry.module_of("gemm") == "fixtures.workloads.gemm"
-    assert entry.module_of("allreduce_ring") == "fixtures.workloads.allreduce_ring"
-    assert entry.module_of("training_ddp") == "training.ddp"
+    assert module_of("gemm") == "fixtures.workloads.gemm"
+    assert module_of("allreduce_ring") == "fixtures.workloads.allreduce_ring"
+    assert module_of("training_ddp") == "training.ddp"
 
 
 def test_what_trains_has_jobs_of_its_own():
@@ -261,15 +266,15 @@ def test_what_is_not_applicable_needs_no_job():
 
 
 def test_a_selection_needs_only_its_own_jobs():
-    chosen = plan.select(planned(3), [("gemm.bf16", "worker1")])
-    (job,) = plan.jobs_for(chosen, LIMITS, population(3))
+    chosen = select(planned(3), [("gemm.bf16", "worker1")])
+    (job,) = jobs_for(chosen, LIMITS, population(3))
     assert (job.name, job.workloads) == ("node-worker1", (("gemm", ("bf16",)),))
 
 
 def test_the_summary_names_every_job_and_the_totals():
     people = population(2)
     items = planned(2)
-    lines = cost.summary(jobs_of(2), items, people)
+    lines = summary(jobs_of(2), items, people)
     for job in jobs_of(2):
         assert any(job.name in line for line in lines)
     (total,) = [line for line in lines if line.startswith("total")]

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from fixtures.records import Record, RunDirectory, read_json
+from fixtures.records.files import read_json
+from fixtures.records.model import Record
+from fixtures.records.run_directory import RunDirectory
 from tests.selftests import derive_runs, support
 from tests.selftests.derive_runs import VARIANTS, Expected, Row
 from tests.selftests.support import DATA, Hostile

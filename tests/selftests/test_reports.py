@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.outcome import Outcome, Verdict
-from fixtures.records import RunDirectory, write_json
+from fixtures.records.files import write_json
+from fixtures.records.run_directory import RunDirectory
+from fixtures.verdict.model import Outcome, Verdict
 from reports import banner, export, rows
 
 pytestmark = pytest.mark.cpu

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures import thresholds
+from fixtures.thresholds import loader
 from reports import __main__ as command
 from tests.selftests import support
 
@@ -128,7 +128,7 @@ def test_a_replay_that_says_nothing_is_no_verdict(run, monkeypatch, capsys):
 def test_the_report_of_a_run_that_was_killed_says_how_much_of_it_was_judged(tmp_path, capsys):
     root = Path(shutil.copytree(support.DATA / "sandbox-2x2-cpu", tmp_path / "run"))
     run = json.loads((root / "run.json").read_text())
-    run["thresholds"]["sha256"] = thresholds.load(support.SHIPPED).sha256
+    run["thresholds"]["sha256"] = loader.load(support.SHIPPED).sha256
     run.pop("ended", None)  # it never came so far
     (root / "run.json").write_text(json.dumps(run))
     (root / "verdict.json").unlink(missing_ok=True)

@@ -15,9 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from fixtures import thresholds
-from fixtures.outcome import Outcome, Verdict, conclude
-from fixtures.records import Record, RunDirectory, read_json
+from fixtures.records.files import read_json
+from fixtures.records.model import Record
+from fixtures.records.run_directory import RunDirectory
+from fixtures.thresholds import loader
+from fixtures.verdict.model import Outcome, Verdict
+from fixtures.verdict.run_verdict import conclude
 from reports import charts, figures
 from tests.selftests.support import DATA, SHIPPED
 
@@ -31,9 +34,9 @@ CONFTEST = """
     from pathlib import Path
 
     import pytest
-    from fixtures import hookspecs
-    from fixtures.records import RunDirectory
-    from fixtures.outcome import Outcome, Verdict
+    from fixtures.plugin import hookspecs
+    from fixtures.records.run_directory import RunDirectory
+    from fixtures.verdict.model import Outcome, Verdict
 
     pytest_plugins = ["reports.plugin"]
     RUN = RunDirectory(Path(__file__).parent / "run")
@@ -295,7 +298,7 @@ def test_a_rate_that_gpus_have_together_is_a_bar_of_the_node():
          "limit": "", "value": 1.0}
         for key, unit in (("training_ddp.efficiency", "%"), ("training_single.tokens", "tokens/s"))
     ]  # fmt: skip
-    said = {c.title: c.said for c in charts.charts(records, rows, thresholds.load(SHIPPED))}
+    said = {c.title: c.said for c in charts.charts(records, rows, loader.load(SHIPPED))}
     assert said["training_ddp.efficiency"].startswith("node0 97.17 %")
     assert "4 GPUs, median" in said["training_single.tokens"]
     assert "worst node0 gpu2" in said["training_single.tokens"]

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.records import RunDirectory, read_json
+from fixtures.records.files import read_json
+from fixtures.records.run_directory import RunDirectory
 from reports import tables
 from tests.selftests import support
 from tests.selftests.support import CHECKOUT, DATA

@@ -11,13 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fixtures import plan, stopping, thresholds
-from fixtures.workloads import gemm, hostcopy, memory, p2p, rounds, timing
+from fixtures.plan import stopping_rule
+from fixtures.plan.items import planned_list
+from fixtures.plan.jobs import jobs_for
+from fixtures.thresholds import loader
+from fixtures.workloads import gemm, hostcopy, memory, p2p
+from fixtures.workloads.runtime import repeat_rounds, timing
 from tests.selftests.support import SHIPPED, load, population
 
 pytestmark = pytest.mark.cpu
 
-LIMITS = thresholds.load(SHIPPED)
+LIMITS = loader.load(SHIPPED)
 REFERENCE = {"metric": "bf16", "at": {}, "limit": 605.0, "sigma": 0.003, "delta": 0.08}
 
 
@@ -26,7 +30,7 @@ REFERENCE = {"metric": "bf16", "at": {}, "limit": 605.0, "sigma": 0.003, "delta"
 
 def reference(key: str, model: str, **facts: Any) -> dict[str, Any] | None:
     known = {"model": model, "gpus": 4, "nodes": 1, "gpus_per_node": 4, **facts}
-    return stopping.reference(LIMITS.criteria[key], known, LIMITS)
+    return stopping_rule.reference(LIMITS.criteria[key], known, LIMITS)
 
 
 def test_the_limit_is_chosen_as_if_the_power_limit_were_what_its_row_asks_for():
@@ -66,15 +70,15 @@ spread:
   gemm: {delta: 0.08, device_sigma: 0.03, run_sigma: 0.003, source: x}
 """
     limits = load(tmp_path, text)
-    found = stopping.reference(limits.criteria["gemm.bf16"], {"model": "H200 SXM"}, limits)
+    found = stopping_rule.reference(limits.criteria["gemm.bf16"], {"model": "H200 SXM"}, limits)
     assert found is not None
     assert found["limit"] == pytest.approx(1070.5 / 2, rel=1e-3)
-    assert stopping.reference(limits.criteria["gemm.bf16"], {"model": "cpu"}, limits) is None
+    assert stopping_rule.reference(limits.criteria["gemm.bf16"], {"model": "cpu"}, limits) is None
 
 
 def test_the_plan_gives_every_workload_its_references():
     people = population(2, 4, "H200 SXM")
-    jobs = plan.jobs_for(plan.planned_list(LIMITS, people), LIMITS, people)
+    jobs = jobs_for(planned_list(LIMITS, people), LIMITS, people)
     (job,) = [j for j in jobs if j.name == "node-worker0"]
     told = {r["metric"]: r["limit"] for r in job.references["gemm"]}
     assert told == {
@@ -100,26 +104,28 @@ def test_the_plan_gives_every_workload_its_references():
     ],
 )
 def test_near_or_below_the_limit_more_rounds_are_needed(samples, more):
-    assert rounds.needs_more(REFERENCE, samples, [660.0]) is more
+    assert repeat_rounds.needs_more(REFERENCE, samples, [660.0]) is more
 
 
 def test_a_device_far_below_its_siblings_is_measured_again():
     slow, near = [615.0] * 20, [650.0] * 20
-    assert rounds.needs_more(REFERENCE, slow, [700, 700, 700, 615])
-    assert not rounds.needs_more(REFERENCE, near, [700, 700, 700, 650])
-    assert not rounds.needs_more(REFERENCE, slow, [700, 700, 615]), "three say nothing of a fourth"
+    assert repeat_rounds.needs_more(REFERENCE, slow, [700, 700, 700, 615])
+    assert not repeat_rounds.needs_more(REFERENCE, near, [700, 700, 700, 650])
+    assert not repeat_rounds.needs_more(REFERENCE, slow, [700, 700, 615]), (
+        "three say nothing of a fourth"
+    )
 
 
 def test_the_interval_of_twenty_is_x6_to_x15_and_few_give_their_whole_range():
-    assert rounds.interval([float(k) for k in range(1, 21)]) == 15 - 6
-    assert rounds.interval([5.0, 1.0, 3.0]) == 4
-    assert rounds.interval([7.0]) == 0
+    assert repeat_rounds.interval([float(k) for k in range(1, 21)]) == 15 - 6
+    assert repeat_rounds.interval([5.0, 1.0, 3.0]) == 4
+    assert repeat_rounds.interval([7.0]) == 0
 
 
 @settings(deadline=None)
 @given(st.lists(st.floats(1, 1e4), min_size=20, max_size=20))
 def test_what_needs_no_second_round_is_above_the_limit(samples):
-    if not rounds.needs_more(REFERENCE, samples, []):
+    if not repeat_rounds.needs_more(REFERENCE, samples, []):
         assert sorted(samples)[5] > REFERENCE["limit"], "x6, the lower end of the interval"
 
 
@@ -148,7 +154,7 @@ class Bench:
             self.events.append("round")
             return self.rates[self.events.count("round") - 1]
 
-        return rounds.measure(
+        return repeat_rounds.measure(
             self,  # type: ignore[arg-type]
             once=once,
             load=self.events.append,
@@ -166,11 +172,17 @@ def test_far_from_the_limit_there_is_one_round():
 def test_near_the_limit_there_are_three_each_after_the_same_load():
     bench = Bench([[600.0] * 20, [610.0] * 20, [620.0] * 20])
     assert bench.measure() == bench.rates, "all of them stay"
-    assert bench.events == ["round", rounds.CPU_LOAD_S, "round", rounds.CPU_LOAD_S, "round"]
+    assert bench.events == [
+        "round",
+        repeat_rounds.CPU_LOAD_S,
+        "round",
+        repeat_rounds.CPU_LOAD_S,
+        "round",
+    ]
     bench = Bench([[600.0] * 20] * 3, on_gpu=True)
     bench.measure()
-    assert bench.events[1::2] == [rounds.GPU_LOAD_S] * 2
-    assert rounds.GPU_LOAD_S >= 10
+    assert bench.events[1::2] == [repeat_rounds.GPU_LOAD_S] * 2
+    assert repeat_rounds.GPU_LOAD_S >= 10
 
 
 def test_all_ranks_measure_again_where_one_needs_it():
@@ -205,7 +217,7 @@ def test_the_job_is_told_in_its_spec(tmp_path: Path) -> None:
     assert job.run() == [0, 0], job.output()
     for rank in job.record("gemm").ranks:
         found = {m.metric: m for m in rank.measurements}
-        assert len(found["fp32"].rounds) == rounds.FURTHER, "far below the limit"
+        assert len(found["fp32"].rounds) == repeat_rounds.FURTHER, "far below the limit"
         assert all(samples for samples in found["fp32"].rounds)
         assert found["bf16"].rounds == [], "without a reference"
 
@@ -233,5 +245,7 @@ def test_a_node_whose_every_figure_is_low_is_measured_before_the_deadline(
 
     Else the worst nodes would be `not measured: hung`, and nobody be told what is wrong with them.
     """
-    longest = (1 + rounds.FURTHER) * timing.STRETCH * window + rounds.FURTHER * rounds.GPU_LOAD_S
+    longest = (
+        1 + repeat_rounds.FURTHER
+    ) * timing.STRETCH * window + repeat_rounds.FURTHER * repeat_rounds.GPU_LOAD_S
     assert workload.WORKLOAD.deadline("cuda") >= 60 + figures * longest

@@ -105,7 +105,7 @@ def test_the_clock_of_a_node_is_an_hour_ahead(sandbox: Sandbox, tmp_path: Path) 
 
 
 def _results(done: Finished) -> list[dict[str, float | str]]:
-    from fixtures.records import read_lines
+    from fixtures.records.files import read_lines
 
     files = done.directory.jobs.glob("*/rank*.jsonl")
     return [n for file in files for n in read_lines(file) if n.get("event") == "result"]

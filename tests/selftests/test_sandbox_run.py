@@ -16,10 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from fixtures import thresholds
-from fixtures.outcome import Outcome
-from fixtures.records import RunDirectory, read_json
+from fixtures.records.files import read_json
+from fixtures.records.run_directory import RunDirectory
 from fixtures.sandbox import Sandbox
+from fixtures.thresholds import loader
+from fixtures.verdict.model import Outcome
 from tests import soak
 from tests.selftests.cluster import (
     CHECKOUT,
@@ -74,7 +75,7 @@ def test_a_healthy_sandbox_is_a_demonstration(healthy: Finished) -> None:
     assert counts["pass"] + counts["not_applicable"] == counts["planned"]
     assert healthy.verdict["scope"]["whole"] is True
     passed = {key[0] for key, outcome in healthy.outcomes.items() if outcome == "PASS"}
-    criteria = thresholds.load(CHECKOUT / "thresholds.yaml").criteria
+    criteria = loader.load(CHECKOUT / "thresholds.yaml").criteria
     areas = {key.partition(".")[0] for key, c in criteria.items() if c.tier == "standard"}
     assert areas >= {"hostcopy", "p2p", "crosscheck"}, "what needs real GPUs"
     assert {name.partition(".")[0] for name in passed} == areas - {"hostcopy", "p2p", "crosscheck"}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.records import read_lines
+from fixtures.records.files import read_lines
 from fixtures.sandbox import Sandbox, SandboxError
 from fixtures.sandbox.faults import set_node
 from tests.bench_scale import Bad, measured, results_twice

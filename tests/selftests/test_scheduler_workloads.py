@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from fixtures import login
-from fixtures.inventory import SlurmNode, gives_whole_nodes
-from fixtures.workloads import binding, isolation, memory_limit, numa, placement, steps
-from fixtures.workloads.ranks import Identity, Ranks, first_node
+from fixtures.cluster import slurm_survey
+from fixtures.slurm.client import SlurmNode, gives_whole_nodes
+from fixtures.workloads import binding, isolation, memory_limit, placement
+from fixtures.workloads.runtime import job_steps, numa
+from fixtures.workloads.runtime.identity import Identity, first_node
+from fixtures.workloads.runtime.ranks import Ranks
 
 pytestmark = pytest.mark.cpu
 
@@ -192,7 +194,7 @@ def test_only_what_was_stopped_for_its_memory_is_enforced(
     def attach(*_: str, **__: Any) -> str:
         if not fails:
             return said
-        error = steps.StepError("failed")
+        error = job_steps.StepError("failed")
         error.said = said
         raise error
 
@@ -220,7 +222,7 @@ def slurm_node(state: str, reason: str = "") -> SlurmNode:
     "state", ["IDLE", "MIXED", "ALLOCATED+COMPLETING", "IDLE+PLANNED", "IDLE+MAINTENANCE+RESERVED"]
 )
 def test_a_node_that_takes_jobs_is_available(state):
-    found, gres = login.of_node(slurm_node(state))
+    found, gres = slurm_survey.of_node(slurm_node(state))
     assert (found.value, found.notes, gres.value) == ("available", [], 8)
 
 
@@ -230,17 +232,17 @@ def test_a_node_that_takes_jobs_is_available(state):
      "ALLOCATED+DRAIN", "IDLE+POWERED_DOWN", "INVAL", ""],
 )  # fmt: skip
 def test_every_other_state_is_none_and_is_said_with_its_reason(state):
-    found, _ = login.of_node(slurm_node(state, "bad DIMM"))
+    found, _ = slurm_survey.of_node(slurm_node(state, "bad DIMM"))
     assert found.value == state.lower()
     assert "bad DIMM" in found.notes[0]
 
 
 def test_controllers_that_do_not_answer_are_counted_and_none_at_all_is_not_measured():
     up, down = "Slurmctld(primary) at a is UP\n", "Slurmctld(backup) at b is DOWN\n"
-    assert login.controllers(up).value == 0
-    assert login.controllers(up + down).value == 1
-    assert login.controllers(up + down).notes == ["backup at b is DOWN"]
-    assert login.controllers("").value is None
+    assert slurm_survey.controllers(up).value == 0
+    assert slurm_survey.controllers(up + down).value == 1
+    assert slurm_survey.controllers(up + down).notes == ["backup at b is DOWN"]
+    assert slurm_survey.controllers("").value is None
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from fixtures import scaling, thresholds
 from fixtures.errors import ConfigError
-from fixtures.limits import Limit
-from fixtures.outcome import Case, Outcome, Verdict
-from fixtures.records import Measurement, Record
-from fixtures.thresholds import Thresholds
-from fixtures.verdict import judge
+from fixtures.records.model import Measurement, Record
+from fixtures.thresholds import loader
+from fixtures.thresholds.limits import Limit
+from fixtures.thresholds.loader import Thresholds
+from fixtures.verdict.judge import judge
+from fixtures.verdict.model import Case, Outcome, Verdict
 from tests.selftests import support
 from tests.selftests.support import CHECKOUT, SHIPPED
 
@@ -34,7 +34,7 @@ LORA = {"flops_per_token": 31e9}
 
 @pytest.fixture(scope="module")
 def limits() -> Thresholds:
-    return thresholds.load(SEEDS)
+    return loader.load(SEEDS)
 
 
 def judged(
@@ -120,24 +120,13 @@ def source(limits: Thresholds, key: str) -> str:
 
 def test_their_training_does_not_scale(limits):
     """8 GPUs did 331,842 tokens/s and 16 did 136,970; what is called 98 % is of bandwidths."""
-    share = scaling.efficiency(136_970, 16, 331_842, 8)
+    share = 100 * (136_970 / 16) / (331_842 / 8)
     assert share == pytest.approx(20.6, abs=0.05)
     verdict = judged(limits, "training.scaling", share)
     assert verdict.outcome is Outcome.FAIL
     assert verdict.limit == ">= 90"
     assert verdict.margin == pytest.approx(-0.77, abs=0.005)
     assert pytest.approx(0.98, abs=0.005) == 434.99 / 442.21
-
-
-def test_scaling_is_of_the_rate_a_gpu():
-    assert scaling.efficiency(200, 16, 100, 8) == 100
-    assert scaling.efficiency(100, 16, 100, 8) == 50
-
-
-@pytest.mark.parametrize("given", [(0, 16, 1, 8), (1, 8, 1, 8), (1, 16, 0, 8), (1, 4, 1, 8)])
-def test_scaling_of_nothing_is_an_error(given):
-    with pytest.raises(ValueError, match="GPUs against"):
-        scaling.efficiency(*given)
 
 
 def of_other_models(rows: tuple[Limit, ...]) -> list[Limit]:
@@ -151,7 +140,7 @@ def of_other_models(rows: tuple[Limit, ...]) -> list[Limit]:
 
 
 def test_everything_else_is_as_shipped(limits):
-    shipped = thresholds.load(SHIPPED)
+    shipped = loader.load(SHIPPED)
     changed = set()
     for key, criterion in shipped.criteria.items():
         found = limits.criteria[key]
@@ -186,7 +175,7 @@ def laid(tmp_path: Path, text: str, base: str = support.LIMITS) -> Thresholds:
     (tmp_path / "base.yaml").write_text(base)
     path = tmp_path / "own.yaml"
     path.write_text(f"schema: 1\nbase: base.yaml\n{text}")
-    return thresholds.load(path)
+    return loader.load(path)
 
 
 def test_a_file_with_a_base_changes_what_it_says_and_nothing_else(tmp_path):
@@ -271,4 +260,4 @@ def test_a_base_is_a_file(tmp_path, named, said):
     path = tmp_path / "own.yaml"
     path.write_text(f"schema: 1\nbase: {named}\n")
     with pytest.raises(ConfigError, match=re.escape(said)):
-        thresholds.load(path)
+        loader.load(path)

@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fixtures import hardware, limits, thresholds
-from fixtures.conditions import RECORD_ONLY, Range, digits, format_size, parse_size
-from fixtures.contract import Contract, expand_hostlist
+from fixtures import hardware
 from fixtures.errors import ConfigError, UnknownGpu
-from fixtures.lint import lint_row
-from fixtures.strict_yaml import as_number
-from fixtures.thresholds import Criterion, Thresholds
+from fixtures.slurm.hostlist import expand_hostlist
+from fixtures.thresholds import limits, loader
+from fixtures.thresholds.conditions import RECORD_ONLY, Range, digits, format_size, parse_size
+from fixtures.thresholds.contract import Contract
+from fixtures.thresholds.lint import lint_row
+from fixtures.thresholds.loader import Criterion, Thresholds
+from fixtures.thresholds.strict_yaml import as_number
 
 pytestmark = pytest.mark.cpu
 
@@ -80,12 +82,12 @@ def write(path: Path, text: str) -> Path:
 
 
 def load(path: Path, text: str = SMALL) -> Thresholds:
-    return thresholds.load(write(path, text))
+    return loader.load(write(path, text))
 
 
 @pytest.fixture(scope="module")
 def shipped() -> Thresholds:
-    return thresholds.load(SHIPPED)
+    return loader.load(SHIPPED)
 
 
 @pytest.fixture
@@ -258,7 +260,7 @@ def test_bad_input_is_one_line_that_says_where_and_what(name, tmp_path):
     assert old in SMALL
     file = write(tmp_path, SMALL.replace(old, new, 1))
     with pytest.raises(ConfigError) as caught:
-        thresholds.load(file)
+        loader.load(file)
     line = str(caught.value)
     assert line.startswith("thresholds.yaml:")
     assert "\n" not in line
@@ -269,16 +271,16 @@ def test_bad_input_is_one_line_that_says_where_and_what(name, tmp_path):
 
 def test_a_missing_huge_or_binary_file_is_one_line(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
-        thresholds.load(tmp_path / "none.yaml")
+        loader.load(tmp_path / "none.yaml")
     file = write(tmp_path, "# " + "x" * 1_000_001)
     with pytest.raises(ConfigError, match="1000003 bytes"):
-        thresholds.load(file)
+        loader.load(file)
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="not UTF-8"):
-        thresholds.load(file)
+        loader.load(file)
     file.write_bytes(b"a: \x07")
     with pytest.raises(ConfigError, match=r"thresholds\.yaml:1: "):
-        thresholds.load(file)
+        loader.load(file)
 
 
 @settings(deadline=None)
@@ -287,7 +289,7 @@ def test_no_typing_error_escapes_as_anything_but_one_line(tmp_path_factory, posi
     text = SMALL[:position] + char + SMALL[position + 1 :]
     file = write(tmp_path_factory.mktemp("typed"), text)
     try:
-        thresholds.load(file)
+        loader.load(file)
         said = ""
     except ConfigError as error:
         said = str(error)
@@ -496,7 +498,7 @@ def test_reasons_for_not_running(small, shipped):
     gemm, gpus = small.criteria["gemm.bf16"], small.criteria["inventory.gpus"]
     assert small.not_applicable(gemm, {"model": "cpu"}, set()) == "no such unit"
     assert small.not_applicable(gemm, H200, set()) is None
-    assert small.not_applicable(gpus, H200, set()) == thresholds.WHEN["order"]
+    assert small.not_applicable(gpus, H200, set()) == loader.WHEN["order"]
     assert small.not_applicable(gpus, H200, {"order"}) is None
     reason = shipped.not_applicable(
         shipped.criteria["allreduce.cluster.8GiB"], {"model": "cpu"}, {"multinode"}

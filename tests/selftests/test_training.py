@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from fixtures import hardware, thresholds
-from fixtures.evidence import judge_item
-from fixtures.outcome import Outcome
-from fixtures.records import Measurement
+from fixtures import hardware
+from fixtures.records.model import Measurement
+from fixtures.run.judge_item import judge_item
+from fixtures.thresholds import loader
+from fixtures.verdict.model import Outcome
 from tests.selftests import support, training_faults
 from tests.selftests.support import CHECKOUT, SHIPPED
 from tests.selftests.threads import Meeting, as_ranks, own_rank
@@ -413,7 +414,7 @@ class Clocks(Meeting):
     ],
 )
 def test_teams_are_timed_while_all_others_train(paces, compiling, teams, spare, monkeypatch):
-    from fixtures.workloads import timing
+    from fixtures.workloads.runtime import timing
     from training import loop, run
 
     clocks = Clocks(2)
@@ -619,7 +620,7 @@ def test_a_fault_below_training_is_red_by_name_and_nothing_else(name, faulty_run
 def test_every_criterion_of_correct_training_has_a_fault_that_turns_it_red():
     criteria = {
         key
-        for key, c in thresholds.load(SHIPPED).criteria.items()
+        for key, c in loader.load(SHIPPED).criteria.items()
         if c.workload.startswith("training_")
         and c.statistic == "value"
         and c.per != "cluster"
@@ -638,7 +639,7 @@ def test_every_criterion_of_correct_training_has_a_fault_that_turns_it_red():
 
 def judge_gpu(key: str, samples: list[float], *, nodes: int = 1, **more: Any) -> Any:
     """The verdict on a training figure of H200 nodes with four GPUs each."""
-    limits = thresholds.load(SHIPPED)
+    limits = loader.load(SHIPPED)
     people = support.population(nodes, 4, "H200 SXM")
     item = next(i for i in support.plan.planned_list(limits, people) if i.criterion == key)
     criterion = limits.criteria[key]

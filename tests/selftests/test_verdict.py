@@ -14,10 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fixtures.outcome import Outcome, RunVerdict, Verdict, conclude
-from fixtures.records import Measurement, Record, RecordError
-from fixtures.thresholds import Thresholds
-from fixtures.verdict import judge
+from fixtures.records.files import RecordError
+from fixtures.records.model import Measurement, Record
+from fixtures.thresholds.loader import Thresholds
+from fixtures.verdict.judge import judge
+from fixtures.verdict.model import Outcome, Verdict
+from fixtures.verdict.run_verdict import RunVerdict, conclude
 from tests.selftests import support
 from tests.selftests.support import bf16, busbw, case, latency, node_record, rank, record, value
 

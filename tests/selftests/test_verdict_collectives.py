@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from fixtures import thresholds, values
-from fixtures.outcome import Case, Outcome, Verdict
-from fixtures.records import Measurement, RankResult, Record
-from fixtures.thresholds import Thresholds
-from fixtures.verdict import judge
+from fixtures.records.model import Measurement, RankResult, Record
+from fixtures.thresholds import loader
+from fixtures.thresholds.loader import Thresholds
+from fixtures.verdict import samples
+from fixtures.verdict.judge import judge
+from fixtures.verdict.model import Case, Outcome, Verdict
 from tests.selftests.support import CHECKOUT, SHIPPED, case, rank, record
 
 pytestmark = pytest.mark.cpu
@@ -25,7 +26,7 @@ H200 = {"model": "H200 SXM", "gpus": 4, "gpus_per_node": 4, "nodes": 1}
 
 @pytest.fixture(scope="module")
 def limits() -> Thresholds:
-    return thresholds.load(SHIPPED)
+    return loader.load(SHIPPED)
 
 
 def curve(values: Mapping[int, float], metric: str = "busbw") -> list[Measurement]:
@@ -189,7 +190,7 @@ def test_the_way_that_nccl_took_is_judged(
     )
     path = tmp_path / "thresholds.yaml"
     path.write_text(text, encoding="utf-8")
-    ordered = thresholds.load(path)
+    ordered = loader.load(path)
     unit = "NICs" if metric == "nics" else "state"
     ranks = [
         rank(k, f"worker{k // 2}", Measurement(metric=metric, unit=unit, value=value))
@@ -211,7 +212,7 @@ def test_every_workload_whose_ranks_wait_for_each_other_is_known_as_one() -> Non
     folder = CHECKOUT / "fixtures" / "workloads"
     of_all = {p.stem for p in folder.glob("*.py") if "collective.run(" in p.read_text("utf-8")}
     assert len(of_all) >= 8
-    assert of_all | {"training_ddp", "training_fsdp"} == values.TOGETHER
+    assert of_all | {"training_ddp", "training_fsdp"} == samples.TOGETHER
 
 
 def test_what_all_ranks_say_alike_accuses_none_of_them(limits: Thresholds) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fixtures import thresholds
-from fixtures.records import RunDirectory
+from fixtures.records.run_directory import RunDirectory
+from fixtures.thresholds import loader
 from reports import __main__ as command
 from reports import certificate, verify
 from tests.selftests import support
@@ -28,7 +28,7 @@ def rendered(tmp_path_factory) -> Path:
     shutil.copytree(support.DATA / "sandbox-2x2-cpu", root)
     run = json.loads((root / "run.json").read_text())
     # It was judged by the limits of its day.
-    run["thresholds"]["sha256"] = thresholds.load(support.SHIPPED).sha256
+    run["thresholds"]["sha256"] = loader.load(support.SHIPPED).sha256
     (root / "run.json").write_text(json.dumps(run))
     (root / "jobs").mkdir(exist_ok=True)
     (root / "jobs" / "out.txt").write_text("what a rank printed\n")

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.failures import Kind
-from fixtures.records import read_lines
+from fixtures.jobs.failures import Kind
+from fixtures.records.files import read_lines
 from fixtures.sandbox import Sandbox
 from tests.selftests.cluster import (
     Finished,
@@ -41,8 +41,9 @@ BATCH = ("tests/test_inventory.py", "-k", "(inventory.gpus or environment) and n
 
 HEAD = """\
 import os, sys, time
-from fixtures.records import Measurement, Result
-from fixtures.workloads.ranks import Ranks, Workload
+from fixtures.records.model import Measurement, Result
+from fixtures.workloads.runtime.ranks import Ranks
+from fixtures.workloads.runtime.spec import Workload
 WORKLOAD = Workload(metrics=("versions", "run_directory"), needs_torch=False, seconds=1,
                     cpu_seconds=1, deadline_s=5, cpu_deadline_s=5)
 def run(ranks, metrics, **more):

@@ -15,9 +15,15 @@ from typing import Any
 
 import pytest
 
-from fixtures import records
-from fixtures.workloads import connectivity, entry, inventory, network
-from fixtures.workloads.ranks import Identity, Ranks, Workload, identify
+from fixtures.entry import Workload, describe
+from fixtures.records.files import read_json, read_lines, write_json
+from fixtures.records.model import Measurement, Record
+from fixtures.records.run_directory import assemble, new_nonce
+from fixtures.workloads import connectivity, inventory
+from fixtures.workloads.runtime import nccl_log
+from fixtures.workloads.runtime.identity import Identity, identify
+from fixtures.workloads.runtime.rank_main import kind_of
+from fixtures.workloads.runtime.ranks import Ranks
 
 pytestmark = pytest.mark.cpu
 
@@ -29,8 +35,8 @@ LIMIT_S = 120
 PROBE = '''
 """A workload that does what a test asks for."""
 import os, signal, sys, time
-from fixtures.records import Measurement, Result
-from fixtures.workloads.ranks import Workload
+from fixtures.records.model import Measurement, Result
+from fixtures.workloads.runtime.spec import Workload
 
 WORKLOAD = Workload(metrics=("x",), needs_torch=False, seconds=1, cpu_seconds=1, deadline_s=30)
 
@@ -82,7 +88,7 @@ class Job:
             "schema": 1,
             "run_id": "run",
             # Ranks take their places under its name, on this host: two test runs at a time may.
-            "nonce": records.new_nonce(),
+            "nonce": new_nonce(),
             "job": "job",
             "attempt": 1,
             "run_directory": str(root),
@@ -113,7 +119,7 @@ class Job:
     def run(self, *, slurm: bool = False, prolog: dict[str, str] | None = None) -> list[int]:
         """Exit status of every rank; `prolog`: what a site's TaskProlog exports."""
         path = self.directory / "spec.json"
-        records.write_json(path, self.spec)
+        write_json(path, self.spec)
         size = len(self.nodes) * self.per_node
         ranks = []
         for k in range(size):
@@ -126,7 +132,7 @@ class Job:
                 env |= {"SUBMITIT_LOCAL_GLOBALID": str(k), "SUBMITIT_LOCAL_LOCALID": str(k)}
                 env |= {"SUBMITIT_LOCAL_NTASKS": str(size)}
             env |= prolog or {}
-            code = f"from fixtures.workloads import entry; entry.run({str(path)!r})"
+            code = f"from fixtures import entry; entry.run({str(path)!r})"
             command = [sys.executable, "-W", "error", "-c", code]
             out = (self.directory / f"out{k}.txt").open("w")
             ranks.append(subprocess.Popen(command, env=env, stdout=out, stderr=out, cwd=self.root))
@@ -141,7 +147,7 @@ class Job:
     def lines(self, rank: int = 0) -> list[dict[str, Any]]:
         return [
             line
-            for line in records.read_lines(self.directory / f"rank{rank}.jsonl")
+            for line in read_lines(self.directory / f"rank{rank}.jsonl")
             if line["event"] != "alive"
         ]
 
@@ -155,9 +161,9 @@ class Job:
     def output(self) -> str:
         return "".join(p.read_text() for p in sorted(self.directory.glob("out*.txt")))
 
-    def record(self, workload: str) -> records.Record:
+    def record(self, workload: str) -> Record:
         lines = [x for k in range(len(self.nodes) * self.per_node) for x in self.lines(k)]
-        record = records.assemble(
+        record = assemble(
             lines,
             run_id="run",
             nonce=self.spec["nonce"],
@@ -175,7 +181,7 @@ def clean_environment() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if not k.startswith(drop)}
 
 
-def only(record: records.Record, metric: str) -> records.Measurement:
+def only(record: Record, metric: str) -> Measurement:
     ((_, found),) = record.points(metric, {})
     return found
 
@@ -238,8 +244,8 @@ def test_started_line_names_the_workload_that_a_rank_died_in(tmp_path: Path, do:
     lines = [*job.lines(0), *job.lines(1)]
     about: dict[str, Any] = {"run_id": "run", "nonce": job.spec["nonce"], "placement": "worker0"}
     about |= {"attempt": 1, "job": {}}
-    assert records.assemble(lines, workload="probe", **about) is None
-    assert records.assemble(lines, workload="environment", **about) is not None
+    assert assemble(lines, workload="probe", **about) is None
+    assert assemble(lines, workload="environment", **about) is not None
 
 
 def test_hung_workload_is_ended_at_its_deadline_with_stacks(tmp_path: Path) -> None:
@@ -380,7 +386,7 @@ def test_a_gpu_that_torch_has_used_is_described_in_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A GPU's ceilings are computed from what torch alone says (sm_count).
-    from fixtures.workloads import devices
+    from fixtures.workloads.runtime import devices
 
     spec = {**Job(tmp_path).spec, "device": "cuda"}
     ranks = Ranks(spec, Identity(rank=0, local_rank=0, world_size=1, node="localhost"))
@@ -403,7 +409,7 @@ def test_by_hand_under_torchrun_and_alone(tmp_path: Path) -> None:
             command, env=env, cwd=ROOT, timeout=LIMIT_S, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stderr
-    run = records.read_json(out / "run.json")
+    run = read_json(out / "run.json")
     assert (run["schema"], run["origin"], run["contract"]) == (1, "by-hand", None)
     (node,) = run["population"]["nodes"]
     assert sorted(p.name for p in (out / "jobs").iterdir()) == [
@@ -413,9 +419,9 @@ def test_by_hand_under_torchrun_and_alone(tmp_path: Path) -> None:
     ]
     for attempt, name in ((1, "allreduce"), (2, "allreduce.2")):
         files = [out / "jobs" / name / f"rank{k}.jsonl" for k in range(2)]
-        lines = [line for path in files for line in records.read_lines(path)]
+        lines = [line for path in files for line in read_lines(path)]
         assert {line["attempt"] for line in lines} == {attempt}
-        record = records.assemble(
+        record = assemble(
             lines,
             run_id=run["id"],
             nonce=run["nonce"],
@@ -439,7 +445,7 @@ def test_by_hand_refuses_unknown_names(tmp_path: Path, arguments: list[str]) -> 
 def test_every_workload_imports_without_torch_and_pynvml() -> None:
     code = (
         "import sys; sys.modules['torch'] = sys.modules['pynvml'] = None\n"
-        "from fixtures.workloads import entry\n"
+        "from fixtures import entry\n"
         f"for name in {MODULES!r}: print(entry.describe('fixtures.workloads.' + name).metrics)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
@@ -447,7 +453,7 @@ def test_every_workload_imports_without_torch_and_pynvml() -> None:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_workload_says_what_the_plan_needs(name: str) -> None:
-    workload = entry.describe(f"fixtures.workloads.{name}")
+    workload = describe(f"fixtures.workloads.{name}")
     assert isinstance(workload, Workload)
     for device in ("cuda", "cpu"):
         assert 0 < workload.estimate(device) < workload.deadline(device)
@@ -499,19 +505,20 @@ def test_nccl_log_gives_transport_and_nvls(tmp_path: Path) -> None:
         "h:1:1 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[1] via P2P/CUMEM\n"
         "h:1:1 [0] NCCL INFO Channel 00/0 : 3[1] -> 0[0] [receive] via NET/Socket/0\n"
     )
-    facts = network.read_nccl_log([log])
+    facts = nccl_log.read_nccl_log([log])
     assert facts["transports"] == {"P2P/CUMEM": 2, "NET/Socket": 1}
     assert facts["network"] == "Socket"
     assert facts["nvls_channels"] == 0
     assert (facts["nics"], facts["gdr"]) == ([0], False)
-    assert network.read_nccl_log([tmp_path / "none"]) == {}
+    assert nccl_log.read_nccl_log([tmp_path / "none"]) == {}
 
 
 def test_names_of_nvml_exist_and_what_it_cannot_answer_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pynvml = pytest.importorskip("pynvml")
-    from fixtures.workloads import devices, environment
+    from fixtures.workloads import environment
+    from fixtures.workloads.runtime import devices
 
     asked: list[str] = []
 
@@ -540,15 +547,15 @@ def test_names_of_nvml_exist_and_what_it_cannot_answer_is_left_out(
 def test_lost_rank_is_told_from_a_failure_of_its_own() -> None:
     from torch.distributed import DistNetworkError, DistStoreError
 
-    assert entry.kind_of(DistStoreError("wait timeout after 40000ms")) == "peer_lost"
-    assert entry.kind_of(DistNetworkError("timed out after 40000ms")) == "peer_lost"
-    assert entry.kind_of(DistNetworkError("EADDRINUSE: address already in use")) == "raised"
-    assert entry.kind_of(RuntimeError("Connection closed by peer [127.0.0.1]")) == "peer_lost"
-    assert entry.kind_of(RuntimeError("shapes do not match")) == "raised"
+    assert kind_of(DistStoreError("wait timeout after 40000ms")) == "peer_lost"
+    assert kind_of(DistNetworkError("timed out after 40000ms")) == "peer_lost"
+    assert kind_of(DistNetworkError("EADDRINUSE: address already in use")) == "raised"
+    assert kind_of(RuntimeError("Connection closed by peer [127.0.0.1]")) == "peer_lost"
+    assert kind_of(RuntimeError("shapes do not match")) == "raised"
 
 
 def test_watchdog_shows_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fixtures.workloads import watchdog
+    from fixtures.workloads.runtime import watchdog
 
     monkeypatch.setattr(watchdog, "HEARTBEAT_S", 0.05)
     lines: list[dict[str, Any]] = []
@@ -571,10 +578,10 @@ def test_by_hand_repeats_into_directories_of_their_own(tmp_path: Path) -> None:
         torchrun, cwd=ROOT, check=True, capture_output=True, timeout=LIMIT_S,
         env=clean_environment(),
     )  # fmt: skip
-    runs = [records.read_json(out / k / "run.json") for k in ("1", "2")]
+    runs = [read_json(out / k / "run.json") for k in ("1", "2")]
     assert runs[0]["nonce"] != runs[1]["nonce"]
     for k in ("1", "2"):
-        lines = list(records.read_lines(out / k / "jobs" / "gemm-broadcast" / "rank1.jsonl"))
+        lines = list(read_lines(out / k / "jobs" / "gemm-broadcast" / "rank1.jsonl"))
         results = {x["workload"]: x["measurements"] for x in lines if x["event"] == "result"}
         assert [m["metric"] for m in results["gemm"]] == ["fp32"]
         assert [m["metric"] for m in results["broadcast"]] == ["errors"]

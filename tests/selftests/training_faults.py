@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from fixtures import thresholds
-from fixtures.workloads import by_hand
+from fixtures.thresholds import loader
+from fixtures.workloads.runtime import standalone
 from tests.selftests import support
 
 RANK = int(os.environ.get("RANK", "0"))
@@ -194,12 +194,12 @@ def the_first_pass_is_lost() -> Iterator[None]:
 @contextlib.contextmanager
 def one_device_for_two() -> Iterator[None]:
     """Both ranks are bound to the same device."""
-    from fixtures.workloads import devices
+    from fixtures.workloads.runtime import devices
 
     facts = devices.cpu_facts
 
-    def same(ranks: Any) -> Any:
-        return {**facts(ranks), "uuid": "the-only-one"}
+    def same(*rank: Any) -> Any:
+        return {**facts(*rank), "uuid": "the-only-one"}
 
     with mock.patch.object(devices, "cpu_facts", same):
         yield
@@ -303,7 +303,7 @@ def judged(run: Path, into: Path) -> dict[str, dict[str, Any]]:
         for rank in json.loads(path.read_text())["ranks"]
         for m in rank["measurements"]
     }
-    criteria = thresholds.load(support.SHIPPED).criteria
+    criteria = loader.load(support.SHIPPED).criteria
     return {
         row["criterion"]: row
         for row in verdict["criteria"]
@@ -321,12 +321,12 @@ def main() -> None:
     out = Path(sys.argv[1])
     chosen = sys.argv[2:] or list(FAULTS)
     size = int(os.environ["WORLD_SIZE"])
-    store = by_hand.meet(RANK, size)
+    store = standalone.meet(RANK, size)
     for k, name in enumerate(chosen):
         (workload, metrics), make = FAULTS[name]
-        asked = by_hand.Asked(names=[workload], out=out / name, metrics=metrics, cpu=True)
+        asked = standalone.Asked(names=[workload], out=out / name, metrics=metrics, cpu=True)
         with make():
-            by_hand.once(asked, RANK, size, by_hand.apart(store, k))
+            standalone.once(asked, RANK, size, standalone.apart(store, k))
 
 
 if __name__ == "__main__":

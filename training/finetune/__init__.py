@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fixtures.records import Result
-from fixtures.workloads.ranks import Ranks, Workload
+from fixtures.records.model import Result
+from fixtures.workloads.runtime.ranks import Ranks
+from fixtures.workloads.runtime.spec import Workload
 
 WORKLOAD = Workload(
     metrics=(

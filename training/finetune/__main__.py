@@ -16,7 +16,7 @@ import os
 import sys
 from pathlib import Path
 
-from fixtures.workloads import by_hand
+from fixtures.workloads.runtime import standalone
 from training.finetune import WORKLOAD, glaive
 from training.finetune.settings import (
     STRATEGIES,
@@ -65,8 +65,8 @@ def main() -> None:
         "data_path": options.data,
         "strategy": options.strategy,
     }
-    by_hand.start(
-        by_hand.Asked(
+    standalone.start(
+        standalone.Asked(
             names=["training_finetune"],
             out=options.out,
             params=params if options.config else {},

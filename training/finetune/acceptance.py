@@ -10,13 +10,14 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from fixtures.records import Measurement, Result
+from fixtures.records.model import Measurement, Result
+from fixtures.workloads.runtime import process_group
 from training.finetune import checkpoint, evaluate, loop, model, summary
 from training.finetune.once import Training, release, train_once, wait
 from training.finetune.settings import Settings, find, load, told
 
 if TYPE_CHECKING:
-    from fixtures.workloads.ranks import Ranks
+    from fixtures.workloads.runtime.ranks import Ranks
 
 WARM_STEPS, TIMED_STEPS = 10, 30
 CPU_WARM_STEPS, CPU_TIMED_STEPS = 2, 6
@@ -46,7 +47,7 @@ def run(
 ) -> Result:
     """Measurements of all trainings; the facts hold them side by side."""
     model.offline()
-    ranks.group()
+    process_group.of(ranks)
     with model.between_libraries():
         return _run(
             ranks, metrics, configs, model_path=model_path, data_path=data_path, strategy=strategy

@@ -13,7 +13,7 @@ from training.finetune import model
 from training.finetune.settings import InputError, Settings
 
 if TYPE_CHECKING:
-    from fixtures.workloads.ranks import Ranks
+    from fixtures.workloads.runtime.ranks import Ranks
 
 WEIGHTS = "adapter_model.safetensors"
 RELOADS = "reloads"

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from fixtures.workloads import timing
+from fixtures.workloads.runtime import timing
 from training.finetune import packing
 from training.finetune.model import Tuned
 from training.finetune.settings import Settings, TrainingSettings
 
 if TYPE_CHECKING:
-    from fixtures.workloads.ranks import Ranks
+    from fixtures.workloads.runtime.ranks import Ranks
 
 EXTRA = 2
 """Numbers that ride along with the gradients: loss, learned tokens."""

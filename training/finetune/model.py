@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from fixtures.workloads.runtime import process_group
 from training.finetune.loss import head_loss
 from training.finetune.packing import Batch
 from training.finetune.settings import (
@@ -29,7 +30,7 @@ from training.finetune.settings import (
 from training.finetune.shapes import SHAPES
 
 if TYPE_CHECKING:
-    from fixtures.workloads.ranks import Ranks
+    from fixtures.workloads.runtime.ranks import Ranks
 
 GIB = 2**30
 
@@ -230,7 +231,7 @@ def shard(tuned: Tuned, ranks: Ranks) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    ranks.group()
+    process_group.of(ranks)
     mesh = init_device_mesh(ranks.device.type, (ranks.world_size,))
     policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
     for layer in tuned.layers:

@@ -16,7 +16,7 @@ from training.finetune import evaluate, loop, model, prepare, summary
 from training.finetune.settings import Settings
 
 if TYPE_CHECKING:
-    from fixtures.workloads.ranks import Ranks
+    from fixtures.workloads.runtime.ranks import Ranks
 
 MEMORY_SHARE = 0.9
 """Of a GPU's memory that a pass may be expected to need."""

@@ -6,10 +6,11 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fixtures import records
+from fixtures.records.files import write_json
+from fixtures.records.model import SCHEMA
 
 if TYPE_CHECKING:
-    from fixtures.workloads.ranks import Ranks
+    from fixtures.workloads.runtime.ranks import Ranks
     from training.finetune.loop import Trained
 
 COMPLETE = "complete"
@@ -84,7 +85,7 @@ def finite(trained: Trained, where: str) -> None:
 
 def write(folder: Path, data: dict[str, Any]) -> None:
     """summary.json, and the same for reading as summary.txt."""
-    records.write_json(folder / "summary.json", {"schema": records.SCHEMA, **data})
+    write_json(folder / "summary.json", {"schema": SCHEMA, **data})
     (folder / "summary.txt").write_text(text(data), encoding="utf-8")
 
 

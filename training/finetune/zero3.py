@@ -18,7 +18,7 @@ from training.finetune.model import Tuned, between_libraries
 from training.finetune.settings import Settings, check_packages
 
 if TYPE_CHECKING:
-    from fixtures.workloads.ranks import Ranks
+    from fixtures.workloads.runtime.ranks import Ranks
 
 
 def train(
