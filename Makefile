@@ -46,21 +46,21 @@ format: $(READY_DEV)
 	$(VENV)/bin/ruff format .
 
 bench: $(READY_DEV) sandbox-packages ## figures: overhead, collection, stages; 1,024 nodes (20 min)
-	$(PY) -m tests.bench
-	$(PY) -m tests.bench_scale
+	$(PY) -m tests.tools.bench
+	$(PY) -m tests.tools.bench_scale
 
 bench-gpu: $(READY) ## our figures beside nccl-tests' and nvbandwidth's, on GPUs
-	$(PY) -m tests.bench_gpu $(ARGS)
+	$(PY) -m tests.tools.bench_gpu $(ARGS)
 
 soak-gpu: $(READY) ## healthy GPUs pass every time, a slowed one is named every time
-	$(PY) -m tests.soak_gpu $(ARGS)
+	$(PY) -m tests.tools.soak_gpu $(ARGS)
 
 soak: $(READY_DEV) sandbox-packages ## what takes long: 20 healthy runs, every point of interruption
-	$(PY) -m tests.soak
+	$(PY) -m tests.tools.soak
 	$(PY) -m pytest -m "cpu and slow" $(ARGS)
 
 drills: $(READY_DEV) sandbox-packages ## every fault put in one by one, and who is named; the table as JSON
-	$(PY) -m tests.drills $(ARGS)
+	$(PY) -m tests.tools.drills $(ARGS)
 
 tour: $(READY) sandbox-packages ## the whole way in a few minutes, without a cluster
 	@$(PY) -m reports.tour $(ARGS)

@@ -11,8 +11,8 @@ import pytest
 
 from fixtures.verdict.model import Outcome, Verdict
 from reports import rows
-from tests import browser
 from tests.selftests.test_reports_page import HOSTILE, PLAN, measured, planned, session
+from tests.tools import browser
 
 pytestmark = [
     pytest.mark.cpu,

@@ -404,7 +404,7 @@ def test_the_flight_recorder_counts_what_was_begun_in_every_group():
 
 
 def test_every_criterion_that_is_judged_has_a_fault():
-    from tests import drills
+    from tests.tools import drills
 
     where = drills.in_the_table()
     judged = {k for k, c in LIMITS.criteria.items() if not planted.never_judged(c)}
@@ -413,7 +413,7 @@ def test_every_criterion_that_is_judged_has_a_fault():
 
 
 def in_records() -> list[str]:
-    from tests import drills
+    from tests.tools import drills
 
     return [key for key, where in drills.in_the_table().items() if where == planted.WHERE]
 

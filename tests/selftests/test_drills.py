@@ -11,10 +11,10 @@ import pytest
 
 from fixtures.records.run_directory import RunDirectory
 from reports import drills as shown
-from tests import drills
 from tests.selftests import faults
 from tests.selftests.faults import Fault
 from tests.selftests.support import DATA, replay, run_pytest
+from tests.tools import drills
 
 pytestmark = pytest.mark.cpu
 

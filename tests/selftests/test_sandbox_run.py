@@ -21,7 +21,6 @@ from fixtures.records.run_directory import RunDirectory
 from fixtures.sandbox import Sandbox
 from fixtures.thresholds import loader
 from fixtures.verdict.model import Outcome
-from tests import soak
 from tests.selftests.cluster import (
     CHECKOUT,
     FILES,
@@ -39,6 +38,7 @@ from tests.selftests.cluster import (
     resume,
     suite,
 )
+from tests.tools import soak
 
 pytestmark = pytest.mark.cpu
 

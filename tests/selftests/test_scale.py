@@ -1,6 +1,6 @@
 """Many nodes behind a real slurmctld: all bad ones named, nobody else, nothing measured twice.
 
-`make bench` does the same with 1,024 nodes (tests/bench_scale.py).
+`make bench` does the same with 1,024 nodes (tests/tools/bench_scale.py).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import pytest
 from fixtures.records.files import read_lines
 from fixtures.sandbox import Sandbox, SandboxError
 from fixtures.sandbox.faults import set_node
-from tests.bench_scale import Bad, measured, results_twice
 from tests.selftests import cluster
 from tests.selftests.cluster import Suite
+from tests.tools.bench_scale import Bad, measured, results_twice
 
 # Nothing is measured by these nodes: their sandbox may stand beside another.
 pytestmark = [pytest.mark.cpu, pytest.mark.xdist_group("scale")]

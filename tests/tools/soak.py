@@ -1,6 +1,6 @@
 """`make soak`: is anybody accused where nothing is wrong?
 
-python -m tests.soak [--runs 20] [--json FILE] [-- --cluster slurm --partition gpu ...]
+python -m tests.tools.soak [--runs 20] [--json FILE] [-- --cluster slurm --partition gpu ...]
 
 Whole acceptance runs, one after another, of a healthy cluster: a sandbox of this machine where no
 other is asked for. A line a run, with the hash of the limits that it was judged by; the exit
@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fixtures.records.files import read_json
-from tests.bench import machine, run_pytest, save
+from tests.tools.bench import machine, run_pytest, save
 
 SANDBOX = ("--cluster", "sandbox")
 RED = ("FAIL", "NOT_MEASURED")
@@ -64,7 +64,7 @@ def once(into: Path, arguments: Sequence[str] = SANDBOX) -> Round:
 
 def main() -> int:
     """Run them all; nobody may be accused in any."""
-    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.tools.soak", description=__doc__)
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("pytest", nargs="*", default=SANDBOX, help="after --: where to run")

@@ -1,6 +1,6 @@
 """`make bench-gpu`: our figures beside those of nccl-tests and nvbandwidth, on the same GPUs.
 
-python -m tests.bench_gpu [--tools DIR] [--rounds 3] [--json FILE] [--parts PART ...]
+python -m tests.tools.bench_gpu [--tools DIR] [--rounds 3] [--json FILE] [--parts PART ...]
 
 A and B take turns, three times or more, and every round is printed: the two never share the GPUs.
 The tools (`all_reduce_perf`, ..., `nvbandwidth`) are taken from DIR or the PATH; one that is not
@@ -31,7 +31,7 @@ from rich.table import Table
 from fixtures.records.files import read_lines
 from fixtures.records.run_directory import RunDirectory
 from fixtures.workloads import crosscheck
-from tests.bench import machine, save
+from tests.tools.bench import machine, save
 
 MIB = 1 << 20
 TIMEOUT_S = 3600
@@ -106,7 +106,7 @@ class Figure:
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench_gpu", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.tools.bench_gpu", description=__doc__)
     parser.add_argument("--tools", type=Path, metavar="DIR", help="where the binaries are")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, metavar="FILE")

@@ -1,6 +1,6 @@
 """`make soak-gpu`: does a healthy GPU pass every time, and is a slowed one named every time?
 
-python -m tests.soak_gpu [--rounds 20] [--launches 4 8] [--json FILE]
+python -m tests.tools.soak_gpu [--rounds 20] [--launches 4 8] [--json FILE]
 
 Rounds of bf16, HBM, host and GPU-to-GPU copies on GPUs that are left alone, then rounds of bf16
 with a neighbour process on GPU 0 that computes a part of the time. Every round is judged by the
@@ -24,8 +24,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fixtures.records.files import read_json
-from tests.bench import machine, save
-from tests.bench_gpu import by_hand
+from tests.tools.bench import machine, save
+from tests.tools.bench_gpu import by_hand
 
 COMPUTE = ("gemm.bf16", "gemm.bf16_per_ghz")
 HEALTHY = (*COMPUTE, "memory.copy", "hostcopy.h2d", "p2p.write")
@@ -69,7 +69,7 @@ class Series:
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure everything, then judge everything."""
-    parser = argparse.ArgumentParser(prog="python -m tests.soak_gpu", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.tools.soak_gpu", description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument(
         "--launches", type=int, nargs="*", default=[4, 8],

@@ -1,6 +1,6 @@
 """What a run over many nodes costs the login node and slurmctld; a part of `make bench`.
 
-python -m tests.bench_scale [--nodes 128 1024] [--json FILE] [--keep DIR]
+python -m tests.tools.bench_scale [--nodes 128 1024] [--json FILE] [--keep DIR]
 
 A light sandbox (no namespaces, no GPUs, no torch) behind a real slurmctld, and the probe of it by
 the pytest that a cluster is accepted with. In each size ten nodes are bad; of each size the run is
@@ -39,7 +39,7 @@ from fixtures.paths import CHECKOUT
 from fixtures.records.files import read_json, read_lines
 from fixtures.records.run_directory import RunDirectory
 from fixtures.sandbox import Sandbox, SandboxError
-from tests import bench
+from tests.tools import bench
 
 GPUS = 1
 STATUS = ("JOB_INFO", "JOB_USER_INFO", "JOB_INFO_SINGLE", "NODE_INFO", "PARTITION_INFO")
@@ -382,7 +382,7 @@ def show(lines: Sequence[Line], facts: Mapping[str, Any]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench_scale", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.tools.bench_scale", description=__doc__)
     parser.add_argument("--nodes", type=int, nargs="+", default=[128, 1024], metavar="N")
     parser.add_argument("--json", type=Path, metavar="FILE", help="default: reports/runs/")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the run directories here")

@@ -1,6 +1,6 @@
 """A run directory of any size, made from recorded runs of four H200: for benches and self-tests.
 
-    python -m tests.fleet_run OUT [--nodes 1024] [--gpus 8]
+    python -m tests.tools.fleet_run OUT [--nodes 1024] [--gpus 8]
 
 Every number was measured once, on other GPUs: each device gets one of a few versions of the
 recorded samples, scaled by what like devices differ by. Nothing of it says anything about any
@@ -25,7 +25,7 @@ from fixtures.thresholds import loader
 from fixtures.thresholds.contract import Contract
 from fixtures.thresholds.loader import Criterion, Thresholds
 
-DATA = Path(__file__).parent / "selftests" / "data"
+DATA = Path(__file__).parents[1] / "selftests" / "data"
 NODE, PAIR, CPU = DATA / "h200-1x4", DATA / "h200-2x2", DATA / "sandbox-2x2-cpu"
 
 LIMITS = CHECKOUT / "thresholds.yaml"
@@ -383,7 +383,7 @@ def _read(run: Path, name: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.fleet_run")
+    parser = argparse.ArgumentParser(prog="python -m tests.tools.fleet_run")
     parser.add_argument("out", type=Path)
     parser.add_argument("--nodes", type=int, default=1024)
     parser.add_argument("--gpus", type=int, default=8)

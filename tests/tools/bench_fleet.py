@@ -1,6 +1,6 @@
 """The part of `make bench` about a large fleet: judging its records, and all that is made of them.
 
-python -m tests.bench_fleet [--nodes 1024] [--gpus 8] [--shown 128]
+python -m tests.tools.bench_fleet [--nodes 1024] [--gpus 8] [--shown 128]
 
 Judging is timed without pytest; all of it is one `pytest --cluster replay` with report and CSV,
 and the certificate, which a replay itself does not write. Peak memory is that of all processes
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fixtures.paths import CHECKOUT
-from tests import browser, fleet_run
+from tests.tools import browser, fleet_run
 
 JUDGED_S, ALL_S, PEAK_MB, OPENS_S = 60, 150, 1000, 3
 SHOWN = 128
@@ -201,7 +201,7 @@ def _pss_mb(pid: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench_fleet", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.tools.bench_fleet", description=__doc__)
     parser.add_argument("--nodes", type=int, default=1024)
     parser.add_argument("--gpus", type=int, default=8)
     parser.add_argument("--shown", type=int, default=SHOWN, help="nodes of the report to open")

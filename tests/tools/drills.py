@@ -1,6 +1,6 @@
 """`make drills`: every fault of tests/selftests/faults_*.py, put in one by one, and who was named.
 
-python -m tests.drills [--area | --no-training] [--only TEXT] [--json FILE]
+python -m tests.tools.drills [--area | --no-training] [--only TEXT] [--json FILE]
 
 Each fault goes in below the workload of a real Slurm on this machine, then pytest runs the whole
 suite (with --area the tests of the fault's own area), and its verdict.json is held against what
@@ -175,7 +175,7 @@ def show(lines: list[Line]) -> None:
 
 def main() -> int:
     """Run all of them, or those that were chosen."""
-    parser = argparse.ArgumentParser(prog="python -m tests.drills", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.tools.drills", description=__doc__)
     smaller = parser.add_mutually_exclusive_group()
     smaller.add_argument("--area", action="store_true", help="only the tests of a fault's own area")
     smaller.add_argument(

@@ -1,6 +1,6 @@
 """`make bench`: what a run costs beside its own jobs, as a table and as JSON. Nothing is asserted.
 
-python -m tests.bench [--json FILE] [--accounting] [--nodes N] [--gpus G]
+python -m tests.tools.bench [--json FILE] [--accounting] [--nodes N] [--gpus G]
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fixtures.paths import CHECKOUT, RUNS, commit
 from fixtures.records.files import RecordError, read_json, read_lines, write_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.sandbox import Sandbox, SandboxError
-from tests import bench_fleet
+from tests.tools import bench_fleet
 
 RUN_TIMEOUT_S = 1800
 
@@ -49,7 +49,7 @@ class Figure:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.tools.bench", description=__doc__)
     parser.add_argument("--json", type=Path, metavar="FILE", help="default: reports/runs/")
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--gpus", type=int, default=2)
