@@ -554,13 +554,34 @@ def test_a_contract_is_read(tmp_path):
         ("n[1-3]", ["n1", "n2", "n3"]),
         ("n[08-10]-ib", ["n08-ib", "n09-ib", "n10-ib"]),
         ("a[1,3],b[2]", ["a1", "a3", "b2"]),
+        ("gpu[7,01-02]", ["gpu01", "gpu02", "gpu7"]),
+        ("rack[1-2]n[8-9]", ["rack1n8", "rack1n9", "rack2n8", "rack2n9"]),
+        ("login,r[1,3]n[01-02]-ib", ["login", "r1n01-ib", "r1n02-ib", "r3n01-ib", "r3n02-ib"]),
     ],
 )
 def test_hostlists(text, names):
     assert expand_hostlist(text) == names
 
 
-@pytest.mark.parametrize("text", ["", "a,", "a[", "a[]", "a[1-]", "a[2-1]", "a,a", "a[1-9999999]"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "a,",
+        "a[",
+        "a[]",
+        "a[1-]",
+        "a[2-1]",
+        "a,a",
+        "a[1-9999999]",
+        "a[1-2]b[",
+        "a[1-999]b[1-999]",
+        "a[1,1]",
+        "@all",
+        "a!b",
+        "a[0-8/2]",
+    ],
+)
 def test_what_is_no_hostlist_is_refused(text):
     with pytest.raises(ValueError):
         expand_hostlist(text)
