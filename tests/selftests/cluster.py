@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+import psutil
 import pytest
 
 from fixtures.records.files import read_json, read_lines
@@ -154,14 +156,11 @@ def waiting_in(tmp_path: Path, workload: str) -> Waiting:
 
 
 def rank_states(sandbox: Sandbox, node: str, rank: int) -> set[str]:
-    """The states of a rank's processes, as /proc has them: T where they stand still."""
+    """The states of a rank's processes, as psutil names them: "stopped" where they stand still."""
     states = set()
     for process in sandbox.processes(node, rank=rank):
-        try:
-            text = Path(f"/proc/{process.pid}/stat").read_text()
-        except OSError:
-            continue
-        states.add(text.rpartition(")")[2].split()[0])
+        with contextlib.suppress(psutil.NoSuchProcess):
+            states.add(psutil.Process(process.pid).status())
     return states
 
 

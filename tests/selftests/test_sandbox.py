@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fixtures.sandbox import Sandbox, SandboxError, leftovers, sweep
@@ -260,9 +261,9 @@ def test_frozen_rank_stands_still_and_its_siblings_run(sandbox: Sandbox, tmp_pat
     assert grows(ranks[0])
     with sandbox.slow("worker0", 0, 20, job=int(job)):
         # The shell's `sleep` stops with it, so a stopped rank shows as state T.
-        until(lambda: "T" in rank_states(sandbox, "worker0", 0), "the rank is seen standing")
+        until(lambda: "stopped" in rank_states(sandbox, "worker0", 0), "the rank is seen standing")
     assert grows(ranks[0])
-    assert "T" not in rank_states(sandbox, "worker0", 0)
+    assert "stopped" not in rank_states(sandbox, "worker0", 0)
     call(sandbox, "scancel", job)
     assert finished(sandbox, job) == "CANCELLED"
     with pytest.raises(SandboxError, match="no process of rank 0"):
@@ -354,13 +355,9 @@ def test_killed_with_its_warden_it_is_swept_and_nothing_else_is(registry: Path) 
         state = load(registry / id)
         assert sweep(registry) == []
         # The warden is killed first: only the sweep is left to notice.
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                words = (folder / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if b"sandbox-warden" in words and id.encode() in words:
-                os.kill(int(folder.name), signal.SIGKILL)
+        for process in psutil.process_iter(["cmdline"]):
+            if {"sandbox-warden", id} <= set(process.info["cmdline"] or ()):
+                process.kill()
         owner.kill()
         owner.wait()
         assert load(state.home).ownerless

@@ -16,6 +16,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fixtures.jobs.failures import Kind
@@ -180,9 +181,8 @@ def test_a_worker_that_crashes_takes_one_verdict_with_it(
 
 def workers_of(pid: int) -> list[int]:
     """Child processes of pytest that are workers of -n: execnet feeds them through their input."""
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    children = [int(child) for task in tasks for child in task.read_text().split()]
-    return [c for c in children if b"sys.stdin.readline" in Path(f"/proc/{c}/cmdline").read_bytes()]
+    children = psutil.Process(pid).children()
+    return [c.pid for c in children if any("sys.stdin.readline" in w for w in c.cmdline())]
 
 
 # --- slow devices
@@ -199,7 +199,9 @@ def test_one_slowed_device_is_an_outlier(sandbox: Sandbox, tmp_path: Path) -> No
     with Suite(waiting.checkout, tmp_path / "run", *selection, env=on(sandbox)) as at_work:
         at_work.until(lambda: waiting.here() == 4, "gemm on every rank")
         with sandbox.slow("worker1", rank=1, factor=40):
-            at_work.until(lambda: "T" in rank_states(sandbox, "worker1", 1), "a rank that stands")
+            at_work.until(
+                lambda: "stopped" in rank_states(sandbox, "worker1", 1), "a rank that stands"
+            )
             waiting.let_go()
             done = at_work.wait()
     done.ended_as("REJECTED", 1)

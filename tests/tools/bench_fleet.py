@@ -21,6 +21,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from fixtures.paths import CHECKOUT
 from tests.tools import browser, fleet_run
 
@@ -80,7 +82,7 @@ class Peak(threading.Thread):
 
     def run(self) -> None:
         while not self._enough.wait(0.5):
-            self.mb = max(self.mb, sum(map(_pss_mb, _tree(self._pid))))
+            self.mb = max(self.mb, _tree_pss_mb(self._pid))
 
     def stop(self) -> float:
         self._enough.set()
@@ -183,21 +185,15 @@ def _cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _tree(pid: int) -> list[int]:
-    found = [pid]
-    with suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            for child in (task / "children").read_text().split():
-                found += _tree(int(child))
-    return found
-
-
-def _pss_mb(pid: int) -> float:
-    with suppress(OSError, ValueError):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) / 1e3
-    return 0.0
+def _tree_pss_mb(pid: int) -> float:
+    """Memory of a process and its descendants; what several share counts once."""
+    total = 0.0
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for one in [process, *process.children(recursive=True)]:
+            with suppress(psutil.Error):
+                total += one.memory_full_info().pss / 1e6
+    return total
 
 
 def main() -> None:

@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 from rich.console import Console
 from rich.table import Table
 
@@ -47,7 +48,6 @@ STATUS = ("JOB_INFO", "JOB_USER_INFO", "JOB_INFO_SINGLE", "NODE_INFO", "PARTITIO
 KILLED, DRAINED, SLOW, WRONG = 3, 2, 2, 3
 """Nodes that are broken in each way; ten together."""
 EXACTLY = ("bad nodes named", "good nodes accused", "measured twice", "verdicts that differ")
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -113,10 +113,10 @@ class Observer(threading.Thread):
     def run(self) -> None:
         while not self._enough.wait(1.0):
             self._last = self._counts()
-            with suppress(OSError, IndexError):
-                stat = Path(f"/proc/{self._process.pid}/stat").read_text()
-                ticks = stat.rpartition(")")[2].split()[11:15]
-                self.cpu.append((time.time(), sum(map(int, ticks)) / TICKS))
+            with suppress(psutil.Error):
+                used = psutil.Process(self._process.pid).cpu_times()
+                own = used.user + used.system + used.children_user + used.children_system
+                self.cpu.append((time.time(), own))
 
     def stop(self) -> None:
         self._enough.set()
