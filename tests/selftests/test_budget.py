@@ -7,12 +7,13 @@ import json
 
 import pytest
 
+from fixtures import entry
 from fixtures.errors import ConfigError
 from fixtures.plan import durations
 from fixtures.plan.budget import choose_depth, parse_budget
 from fixtures.plan.estimate import stage_seconds, summary
 from fixtures.plan.items import planned_list
-from fixtures.plan.jobs import entry, jobs_for, workload_seconds
+from fixtures.plan.jobs import jobs_for, workload_seconds
 from fixtures.records.files import read_json
 from fixtures.thresholds import loader
 from tests.selftests.support import DATA, SHIPPED, population, run_pytest

@@ -53,7 +53,7 @@ def main(root):
     began = time.monotonic()
     items = planned_list(limits, people)
     evidence = Evidence(RunDirectory(root), run["nonce"]).for_many()
-    bench = batch_judging.Bench(evidence, limits, people)
+    bench = batch_judging.BatchJudge(evidence, limits, people)
     judged = batch_judging.judge_many(bench, items, [i.key for i in items])
     print(time.monotonic() - began, len(judged.verdicts))
 

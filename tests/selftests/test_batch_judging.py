@@ -27,7 +27,7 @@ def bench(root):
     limits = replace(loader.load(support.SHIPPED), cluster=Contract(**run["contract"]))
     evidence = Evidence(RunDirectory(root), run["nonce"]).for_many()
     people = Population.from_json(run["population"])
-    return batch_judging.Bench(evidence, limits, people), planned_list(limits, people)
+    return batch_judging.BatchJudge(evidence, limits, people), planned_list(limits, people)
 
 
 def one_by_one(bench, items):

@@ -12,9 +12,9 @@ import pytest
 from fixtures.cluster.population import Population
 from fixtures.errors import RunError
 from fixtures.jobs import destructive_stage
-from fixtures.jobs.destructive_stage import Destruction, Dropped
+from fixtures.jobs.destructive_stage import DestructiveStage, SkippedJob
 from fixtures.jobs.failures import Failure, Kind
-from fixtures.jobs.fault_injector import OperatorsHands
+from fixtures.jobs.fault_injector import CommandFaultInjector
 from fixtures.jobs.submission import Submission
 from fixtures.jobs.watcher import JobState
 from fixtures.plan.items import planned_list
@@ -46,7 +46,7 @@ def jobs(found: Population) -> list[Job]:
 def victim(way: str, found: Population | None = None, hands: Any = None) -> tuple[Any, Submission]:
     """A victim on its way, and who looks after it."""
     found = found or people()
-    destruction = Destruction(found, hands or OperatorsHands(None))
+    destruction = DestructiveStage(found, hands or CommandFaultInjector(None))
     job = next(j for j in jobs(found) if j.way == way)
     s = Submission(
         job=destruction.victim_of(job), name=f"victim-{way}", directory=Path("/nowhere"), number=1,
@@ -103,7 +103,7 @@ def test_a_victim_leaves_room_for_others(nodes, gpus, each):
 
 
 def test_only_the_victim_of_the_lost_node_may_be_started_again():
-    destruction = Destruction(people(nodes=4), OperatorsHands(None))
+    destruction = DestructiveStage(people(nodes=4), CommandFaultInjector(None))
     for job in jobs(people(nodes=4)):
         about = destruction.victim_of(job).victim
         assert about is not None
@@ -127,7 +127,7 @@ def ran(lanes: list[Any]) -> list[list[str]]:
 
 def test_two_victims_share_a_node_where_there_is_room_and_the_lost_node_comes_last():
     made = jobs(people(nodes=2))
-    rounds = list(Destruction(people(nodes=2), OperatorsHands(None)).rounds(made))
+    rounds = list(DestructiveStage(people(nodes=2), CommandFaultInjector(None)).rounds(made))
     first, last = ran(rounds[0]), ran(rounds[1])
     assert first[0][0] == "time_limit"
     assert all(first)
@@ -140,14 +140,14 @@ def test_two_victims_share_a_node_where_there_is_room_and_the_lost_node_comes_la
 @pytest.mark.parametrize("more", [{"model": "H200 SXM"}, {"whole_nodes": True}, {"gpus": 1}])
 def test_elsewhere_they_come_one_after_the_other(more):
     found = people(**more)
-    rounds = list(Destruction(found, OperatorsHands(None)).rounds(jobs(found)))
+    rounds = list(DestructiveStage(found, CommandFaultInjector(None)).rounds(jobs(found)))
     assert [len(lanes) for lanes in rounds] == [1, 1]
 
 
 def test_no_node_is_in_two_lanes_of_different_pairs():
     """With three nodes the last one is paired with the first."""
     found = people(nodes=3, gpus=1)
-    rounds = list(Destruction(found, OperatorsHands(None)).rounds(jobs(found)))
+    rounds = list(DestructiveStage(found, CommandFaultInjector(None)).rounds(jobs(found)))
     assert [len(lanes) for lanes in rounds] == [1, 1, 1]
 
 
@@ -158,7 +158,7 @@ def test_what_failed_too_soon_has_shown_nothing():
     (destruction, job), s = victim("kill")
     s.failure = Failure(Kind.IMPORT_FAILURE, "no torch")
     found = destruction._after(job)
-    assert isinstance(found, Dropped)
+    assert isinstance(found, SkippedJob)
     assert found.failure.kind is Kind.IMPORT_FAILURE
     assert "too soon: no torch" in found.failure.reason
 
@@ -166,7 +166,7 @@ def test_what_failed_too_soon_has_shown_nothing():
 def test_a_node_is_timed_until_slurm_has_it_back(tmp_path):
     (destruction, job), s = victim("kill")
     s.directory = tmp_path
-    s.hear([fault()])
+    s.receive([fault()])
     s.marks["fault"] = 100.0
     s.parts["7"] = JobState("COMPLETING", nodes="worker1", asked=103.0)
     destruction.look(s)
@@ -186,7 +186,7 @@ def completing(way: str, seconds: float, folder: Path) -> tuple[Submission, dict
     """A victim that Slurm has not cleared off worker1 so long after its fault, and what is seen."""
     (destruction, job), s = victim(way)
     s.directory = folder
-    s.hear([fault()])
+    s.receive([fault()])
     s.marks["fault"] = time.monotonic() - seconds
     s.parts["7"] = JobState("COMPLETING", nodes="worker1")
     destruction.look(s)
@@ -222,7 +222,7 @@ def test_a_training_that_never_went_on_has_lost_all_of_the_time(tmp_path, monkey
     monkeypatch.setattr(destructive_stage, "slurm_query", lambda *command: None)
     (destruction, job), s = victim("node")
     s.directory = tmp_path
-    s.hear([fault(0)])
+    s.receive([fault(0)])
     destruction.look(s)
     s.failure = Failure(Kind.RANK_DIED, "no checkpoint")
     seen = destruction._after(job).params["seen"]
@@ -235,17 +235,17 @@ def test_without_a_command_of_the_operator_a_requeue_stands_in_and_says_so(tmp_p
     monkeypatch.setattr(destructive_stage, "slurm_query", lambda *command: asked.append(command))
     (destruction, job), s = victim("node")
     s.directory = tmp_path
-    s.hear([fault(0)])
+    s.receive([fault(0)])
     destruction.look(s)
     destruction.look(s)
     assert asked == [("scontrol", "requeue", "7")]
-    s.hear([{"event": "regained", "rank": 0, "node": "worker0", "time": time.time()}])
+    s.receive([{"event": "regained", "rank": 0, "node": "worker0", "time": time.time()}])
     seen = destruction._after(job).params["seen"]
     assert seen["notes"] == ["stand-in: `scontrol requeue` of our own job; no node was lost"]
     assert seen["lost_s"] is not None
 
 
-class Counting(OperatorsHands):
+class Counting(CommandFaultInjector):
     """Counts the nodes that it was told to take away."""
 
     def __init__(self) -> None:
@@ -264,7 +264,7 @@ def test_a_node_with_jobs_of_others_is_never_taken_away(others, lost, tmp_path, 
     hands = Counting()
     (destruction, job), s = victim("node", hands=hands)
     s.directory = tmp_path
-    s.hear([fault(0)])
+    s.receive([fault(0)])
     destruction.look(s)
     assert hands.lost == lost
     assert bool(asked) == bool(others)
@@ -273,8 +273,8 @@ def test_a_node_with_jobs_of_others_is_never_taken_away(others, lost, tmp_path, 
 
 def test_what_could_not_be_done_to_a_victim_is_no_fault_and_said():
     (_, _), s = victim("storage_full")
-    destruction = Destruction(people(), OperatorsHands(None))
-    s.hear([fault()])
+    destruction = DestructiveStage(people(), CommandFaultInjector(None))
+    s.receive([fault()])
     destruction.look(s)
     assert "fault" not in s.marks
     assert "nobody but root" in s.spared
@@ -283,7 +283,7 @@ def test_what_could_not_be_done_to_a_victim_is_no_fault_and_said():
 @pytest.mark.parametrize("command", ["false {node}", "/no/such/command {node}"])
 def test_a_command_of_the_operator_that_fails_is_one_clear_line(command):
     with pytest.raises(RunError, match=r"--node-loss-command `.* worker1`"):
-        OperatorsHands(command).lose("worker1")
+        CommandFaultInjector(command).lose("worker1")
 
 
 # --- what the next job finds

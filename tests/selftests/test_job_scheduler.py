@@ -1,4 +1,4 @@
-"""The conductor against a fake cluster that writes rank lines: order, gates, retries, reasons."""
+"""The scheduler against a fake cluster that writes rank lines: order, gates, retries, reasons."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ import pytest
 
 from fixtures.errors import RunError
 from fixtures.jobs import deadlines, scheduler, submission_queue
+from fixtures.jobs.context import RunContext
 from fixtures.jobs.deadlines import Deadlines
-from fixtures.jobs.destructive_stage import Destruction
-from fixtures.jobs.fault_injector import OperatorsHands
+from fixtures.jobs.destructive_stage import DestructiveStage
+from fixtures.jobs.fault_injector import CommandFaultInjector
 from fixtures.jobs.launcher import Busy, JobRequest
-from fixtures.jobs.scheduler import Conductor
+from fixtures.jobs.scheduler import RunCallbacks, Scheduler
 from fixtures.jobs.watcher import JobState
 from fixtures.plan.items import planned_list
 from fixtures.plan.jobs import jobs_for
@@ -177,17 +178,17 @@ class FakeCluster:
 
 @dataclass
 class Conducted:
-    """What a conductor left behind."""
+    """What a scheduler left behind."""
 
     cluster: FakeCluster
-    conductor: Conductor
+    scheduler: Scheduler
     directory: RunDirectory
     planned: list[tuple[str, str]]
 
     def finish(self) -> Conducted:
         """Wait for the end; what was planned is a record or one reason, never both or neither."""
-        self.conductor.join(PATIENCE_S)
-        assert not self.conductor.is_alive()
+        self.scheduler.join(PATIENCE_S)
+        assert not self.scheduler.is_alive()
         lines = [(m["workload"], m["placement"]) for m in read_lines(self.directory.missing)]
         assert sorted(self.records + lines) == sorted(self.planned)
         return self
@@ -250,15 +251,18 @@ def conduct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Conduct:
         directory.records.mkdir(exist_ok=True)
         cluster = FakeCluster(scripts or {})
         cluster.refusals = iter(refusals)
-        conductor = Conductor(
-            directory=directory, run_id="r", nonce=NONCE, population=people, jobs=jobs,
-            attempts={key: (attempts or {}).get(key, 1) for key in planned}, launcher=cluster,
-            watcher=cluster, deadlines=Deadlines(**deadlines), spec_facts={}, gate=gate,
-            locate=locate, beat=lambda: None, max_jobs=max_jobs,
-            destruction=Destruction(people, OperatorsHands(None)),
+        context = RunContext(
+            directory=directory, run_id="r", nonce=NONCE, population=people, spec_facts={},
+            attempts={key: (attempts or {}).get(key, 1) for key in planned},
         )  # fmt: skip
-        conductor.start()
-        conducted = Conducted(cluster, conductor, directory, planned)
+        started = Scheduler(
+            context, jobs, launcher=cluster, watcher=cluster, deadlines=Deadlines(**deadlines),
+            destructive_stage=DestructiveStage(people, CommandFaultInjector(None)),
+            callbacks=RunCallbacks(gate=gate, locate=locate, heartbeat=lambda: None),
+            max_jobs=max_jobs,
+        )  # fmt: skip
+        started.start()
+        conducted = Conducted(cluster, started, directory, planned)
         return conducted.finish() if finish else conducted
 
     return run
@@ -282,7 +286,7 @@ def test_everything_that_was_planned_becomes_a_record(conduct):
     assert sorted(done.records) == sorted(done.planned)
     assert done.missing == {}
     assert done.cluster.cancelled == []
-    assert done.conductor.error is None
+    assert done.scheduler.error is None
 
 
 def test_all_jobs_of_a_stage_are_submitted_before_the_first_is_awaited(conduct):
@@ -448,7 +452,7 @@ def test_a_resumed_run_starts_in_a_fresh_folder_and_still_tries_again(conduct, t
 def test_a_second_attempt_leaves_the_first_record_alone(conduct):
     conduct(only=["node-worker0"])
     done = conduct(only=["node-worker0"], attempts={("gemm", "worker0"): 2}, finish=False)
-    done.conductor.join(PATIENCE_S)
+    done.scheduler.join(PATIENCE_S)
     assert done.record("gemm", "worker0", 1).attempt == 1
     assert done.record("gemm", "worker0", 2).attempt == 2
     attempts = {
@@ -616,7 +620,7 @@ def test_a_job_that_was_taken_in_doubt_is_cancelled_at_the_end(conduct, monkeypa
     done = conduct(only=["node-worker0"], refusals=[Refusal(True)], finish=False)
     while not done.cluster.jobs:
         time.sleep(0.01)
-    done.conductor.stop("interrupted")
+    done.scheduler.stop("interrupted")
     done.finish()
     assert done.cluster.cancelled == ["node-worker0"]
 
@@ -625,7 +629,7 @@ def test_what_was_measured_does_not_stay_in_memory(conduct):
     """A stage of a thousand nodes is as large in memory as the jobs that run at a time."""
     done = conduct(only=["node-worker0", "node-worker1"])
     assert len(done.records) > 10
-    assert all(s.lines == [] and s.tails == [] for s in done.conductor._active)
+    assert all(s.lines == [] and s.tails == [] for s in done.scheduler._active)
 
 
 def test_few_files_are_looked_into_at_a_time_and_all_of_them_in_turn(conduct, monkeypatch):
@@ -640,7 +644,7 @@ def test_few_files_are_looked_into_at_a_time_and_all_of_them_in_turn(conduct, mo
 def test_stop_cancels_what_runs_and_says_why(conduct):
     done = conduct({"node-worker0": stays(RUNNING)}, finish=False)
     assert done.cluster.asked.wait(PATIENCE_S)
-    done.conductor.stop("interrupted by Ctrl-C")
+    done.scheduler.stop("interrupted by Ctrl-C")
     done.finish()
     assert "node-worker0" in done.cluster.cancelled
     assert "cluster" not in done.submitted
@@ -654,7 +658,7 @@ def broken_gate(node: str) -> str | None:
 
 def test_a_suite_error_in_the_thread_settles_everything(conduct):
     done = conduct(gate=broken_gate)
-    assert isinstance(done.conductor.error, ZeroDivisionError)
+    assert isinstance(done.scheduler.error, ZeroDivisionError)
     assert "a bug of ours" in (done.directory.jobs / "suite-error.txt").read_text()
     assert {where for _, where in done.missing} == {"all"}
     assert "suite error" in done.missing["allreduce", "all"]["reason"]
@@ -665,6 +669,6 @@ def test_a_suite_error_while_jobs_run_cancels_them(conduct):
         raise ZeroDivisionError("a bug of ours")
 
     done = conduct({"node-worker0": stays(RUNNING), "node-worker1": broken})
-    assert isinstance(done.conductor.error, ZeroDivisionError)
+    assert isinstance(done.scheduler.error, ZeroDivisionError)
     assert "node-worker0" in done.cluster.cancelled
     assert sorted(done.missing) == sorted(done.planned)
