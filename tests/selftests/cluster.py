@@ -89,17 +89,27 @@ def healthy(machine: None, checkout: Path, tmp_path_factory: pytest.TempPathFact
 
 
 def copy_checkout(into: Path, *, selftests: bool = True) -> Path:
-    """Copy what a checkout needs to run."""
-    ignored = shutil.ignore_patterns(
-        "__pycache__", "runs", ".*", *() if selftests else ("selftests",)
-    )
-    for name in SHIPPED:
-        source = CHECKOUT / name
-        if source.is_dir():
-            shutil.copytree(source, into / name, ignore=ignored, dirs_exist_ok=True)
-        else:
-            shutil.copy(source, into / name)
+    """Copy what a checkout needs to run: what git tracks, and nothing that changes meanwhile."""
+    for name in shipped_files():
+        if selftests or not name.startswith("tests/selftests/"):
+            target = into / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(CHECKOUT / name, target)
     return into
+
+
+def shipped_files() -> list[str]:
+    """Paths below the checkout; in an image, where there is no git, all but caches and runs."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *SHIPPED],
+        cwd=CHECKOUT, capture_output=True, text=True,
+    )  # fmt: skip
+    if listed.returncode == 0:
+        return [name for name in listed.stdout.splitlines() if (CHECKOUT / name).exists()]
+    files = [p for name in SHIPPED for p in [CHECKOUT / name, *(CHECKOUT / name).rglob("*")]]
+    names = [p.relative_to(CHECKOUT).parts for p in files if p.is_file()]
+    hidden = [{"__pycache__", "runs"} & {*parts} or parts[-1][0] == "." for parts in names]
+    return ["/".join(parts) for parts, left_out in zip(names, hidden, strict=True) if not left_out]
 
 
 WAIT = """
@@ -230,6 +240,7 @@ class Suite:
             self.process = subprocess.Popen(
                 command, cwd=cwd or checkout, env=clean | dict(env or {}), stdin=subprocess.DEVNULL,
                 stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+                preexec_fn=heed_interrupts,
             )  # fmt: skip
 
     @property
@@ -276,6 +287,11 @@ class Suite:
                 self.process.kill()
                 self.process.wait(10)
         self._log.unlink(missing_ok=True)
+
+
+def heed_interrupts() -> None:
+    """In a child: nohup and background jobs of a shell hand down that SIGINT is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def suite(checkout: Path, run: Path, *arguments: str, **how: Any) -> Finished:

@@ -19,7 +19,7 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,8 @@ CASES = (*((run, "unchanged") for run in RUNS), *CHANGED)
 PROSE = ("title", "reason", "next_step", "notes")
 ROWS = 4
 """Lines before the table: exit status, head, good and bad nodes."""
+Judge = Callable[[Path, Path], support.Replayed]
+"""Judges a source into a run directory."""
 HEAD = ("verdict", "exit_status", "scope", "counts")
 
 
@@ -53,11 +55,11 @@ def file_of(run: str, variant: str) -> Path:
     return FROZEN / (f"{run}.txt" if variant == "unchanged" else f"{run}+{variant}.txt")
 
 
-def frozen_text(run: str, variant: str, folder: Path) -> str:
+def frozen_text(run: str, variant: str, folder: Path, judge: Judge = support.judged) -> str:
     """What the suite says today of a recorded run, or of one with a change, in `folder`."""
     source = folder / "source"
     derive_runs.derive(DATA / run, source, variant)
-    status, verdict = support.replay(source, folder / "run")
+    status, verdict = judge(source, folder / "run")
     rows = _rows(folder / "run", verdict)
     if variant != "unchanged":
         before = file_of(run, "unchanged").read_text(encoding="utf-8").splitlines()[ROWS:]

@@ -26,10 +26,11 @@ WORKLOADS = {
 CORRUPT = '''
 """One operation with one wrong element on one rank, as a faulty link or device would leave it."""
 from dataclasses import replace
-from fixtures.workloads import {module}, operations
+from fixtures.workloads import {module}
+from fixtures.workloads.runtime import collective_ops
 
 WORKLOAD = {module}.WORKLOAD
-honest = operations.OPERATIONS["{operation}"]
+honest = collective_ops.OPERATIONS["{operation}"]
 
 def broken(peers, target, source):
     honest.call(peers, target, source)
@@ -37,7 +38,7 @@ def broken(peers, target, source):
         target[target.numel() // 2] += 1
 
 def run(ranks, metrics, **sweep):
-    operations.OPERATIONS["{operation}"] = replace(honest, call=broken)
+    collective_ops.OPERATIONS["{operation}"] = replace(honest, call=broken)
     return {module}.run(ranks, metrics, **sweep)
 '''
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import re
 import subprocess
 import sys
@@ -41,18 +43,60 @@ def test_links_lead_to_files_and_headings(page):
             assert heading in slugs, f"{page.name}: {target}"
 
 
+@functools.cache
+def help_of(*command: str) -> dict[str, str]:
+    """Option -> what it takes ("" for nothing), as `--help` of a command says."""
+    run = subprocess.run(
+        [sys.executable, "-m", *command, "--help"],
+        cwd=CHECKOUT, capture_output=True, text=True, env={**os.environ, "COLUMNS": "400"},
+    )  # fmt: skip
+    assert run.returncode == 0, (command, run.stderr)
+    found = {}
+    for line in run.stdout.splitlines():
+        for option, takes in re.findall(r"(?:^ +|, )(--[a-z-]+)(?:[= ]([^ ,]+))?", line):
+            found.setdefault(option, takes)
+    return found
+
+
+def commands(text: str) -> list[str]:
+    """Command lines of a page: in backticks, and in code blocks, continued lines joined."""
+    blocks = re.findall(r"^```.*?$(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    lines = [n for block in blocks for n in block.replace("\\\n", " ").splitlines()]
+    inline = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
+    return [line.partition(" #")[0].strip() for line in [*lines, *inline]]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(CHECKOUT)))
-def test_options_and_make_targets_that_a_page_names_exist(page):
-    text = page.read_text(encoding="utf-8")
+def test_commands_that_a_page_names_take_these_options(page):
     targets = (CHECKOUT / "Makefile").read_text(encoding="utf-8")
-    for target in re.findall(r"`make ([a-z-]+)`", text):
-        assert re.search(rf"^{target}:", targets, re.MULTILINE), target
-    plugins = ("fixtures/plugin/options.py", "reports/plugin.py")
-    options = "".join((CHECKOUT / name).read_text(encoding="utf-8") for name in plugins)
-    for command in re.findall(r"`pytest ([^`]+)`", text):
-        for option in re.findall(r"(--[a-z-]+)", command):
-            known = f'"{option}"' in options or option in ("--lf", "--junitxml", "--html")
-            assert known, f"{page.name}: {option}"
+    for line in commands(page.read_text(encoding="utf-8")):
+        if make := re.match(r"make ([a-z-]+)", line):
+            assert re.search(rf"^{make[1]}:", targets, re.MULTILINE), line
+        if line.startswith("pytest "):
+            known = help_of("pytest")
+        elif module := re.search(r"-m ((?:fixtures|reports|training|tests)[\w.]*) ?(.*)", line):
+            subcommand = re.match(r"[a-z-]+", module[2]) if "sandbox" in module[1] else None
+            if module[1] == "reports":
+                subcommand = re.match(r"[a-z-]+", module[2])
+            known = help_of(module[1], *([subcommand[0]] if subcommand else []))
+            line = module[2]
+        else:
+            continue
+        for option in re.findall(r"(?<!\S)(--[a-z-]+)", re.split(r"(?:^| )-- ", line)[0]):
+            assert option in known, f"{page.name}: {line}: {option}"
+
+
+def test_the_options_of_the_readme_take_what_it_says():
+    text = (CHECKOUT / "README.md").read_text(encoding="utf-8")
+    table = text.partition("### Options")[2].partition("\n\n|")[2].partition("\n\n")[0]
+    cells = [row.split("|")[1 if row.startswith("|") else 0] for row in table.splitlines()[2:]]
+    known = help_of("pytest")
+    named = [m for cell in cells for m in re.findall(r"(--[a-z-]+)(?:[= ]('?[A-Z][A-Z]*))?", cell)]
+    assert len(named) > 25
+    for option, takes in named:
+        assert option in known, option
+        if takes:
+            assert known[option].strip("'").startswith(takes.strip("'")), option
 
 
 def test_the_index_names_every_page():

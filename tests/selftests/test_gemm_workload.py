@@ -300,7 +300,8 @@ def test_without_nvml_or_on_a_cpu_there_is_no_clock(monkeypatch):
 ZEROS = '''
 """Products of zeros, which draw less power and run faster."""
 import torch
-from fixtures.workloads import gemm, product
+from fixtures.workloads import gemm
+from fixtures.workloads.runtime import matmul
 WORKLOAD = gemm.WORKLOAD
 
 def run(ranks, metrics, **params):
@@ -312,11 +313,12 @@ def run(ranks, metrics, **params):
 NOT_WAITED_FOR = '''
 """Launches that are counted when they are queued: nobody waits for the device."""
 import queue, threading
-from fixtures.workloads import gemm, product
+from fixtures.workloads import gemm
+from fixtures.workloads.runtime import matmul
 WORKLOAD = gemm.WORKLOAD
 
 def run(ranks, metrics, **params):
-    work, honest = queue.SimpleQueue(), product.Product.launch
+    work, honest = queue.SimpleQueue(), matmul.Product.launch
     over = threading.Event()
 
     def device():
@@ -325,11 +327,11 @@ def run(ranks, metrics, **params):
 
     thread = threading.Thread(target=device)
     thread.start()
-    check = product.Product.check
-    product.Product.launch = lambda self: work.put(self)
+    check = matmul.Product.check
+    matmul.Product.launch = lambda self: work.put(self)
     # The check waits, as it does on a GPU, and sees a product that is right.
-    product.Product.check = lambda self: (honest(self), check(self))[1]
-    one, found = product.Product(ranks, "fp32", (64, 64, 64)), None
+    matmul.Product.check = lambda self: (honest(self), check(self))[1]
+    one, found = matmul.Product(ranks, "fp32", (64, 64, 64)), None
     try:
         found = gemm.run(ranks, metrics, **params)
     finally:

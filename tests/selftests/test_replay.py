@@ -70,9 +70,17 @@ def contents(root: Path) -> dict[str, tuple[bytes | None, int]]:
 
 
 def replayed(source: Path, into: Path, *more: str) -> Replayed:
-    """Replay a run; the source is byte-identical afterwards."""
+    """Replay a run by the acceptance tests; the source is byte-identical afterwards."""
     before = contents(source)
     result = support.replay(source, into, *more)
+    assert contents(source) == before
+    return result
+
+
+def judged(source: Path, into: Path) -> Replayed:
+    """The same in this process."""
+    before = contents(source)
+    result = support.judged(source, into)
     assert contents(source) == before
     return result
 
@@ -89,10 +97,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     """A recorded run itself, judged once by the limits of today."""
 
     @functools.cache
-    def judged(base: str) -> Replayed:
-        return replayed(DATA / base, tmp_path_factory.mktemp("whole") / "run")
+    def once(base: str) -> Replayed:
+        return judged(DATA / base, tmp_path_factory.mktemp("whole") / "run")
 
-    return judged
+    return once
 
 
 def test_there_are_recorded_runs():
@@ -176,7 +184,7 @@ def test_of_two_nodes_that_are_slow_together_neither_is_good_or_bad(tmp_path):
 def test_gpus_that_lose_their_rate_together_are_none_of_them_accused(tmp_path):
     derive_runs.derive(DATA / "h200-1x4", tmp_path / "source", "unchanged")
     derive_runs.lost_together(derive_runs.Recorded(tmp_path / "source"))
-    status, verdict = replayed(tmp_path / "source", tmp_path / "run")
+    status, verdict = judged(tmp_path / "source", tmp_path / "run")
     assert (status, verdict["verdict"]) == (1, "REJECTED")
     (row,) = [row for row in verdict["criteria"] if row["outcome"] == "FAIL"]
     assert (row["criterion"], row["subject"]) == ("training_ddp.efficiency_slowest", "node0")
@@ -215,7 +223,7 @@ def test_a_run_with_one_change_is_red_where_the_change_is_and_nowhere_else(
 ):
     source = tmp_path / "source"
     expected = derive_runs.derive(DATA / base, source, variant)
-    status, verdict = replayed(source, tmp_path / "run")
+    status, verdict = judged(source, tmp_path / "run")
     assert (verdict["verdict"], verdict["exit_status"]) == (expected.verdict, expected.exit_status)
     assert status == expected.exit_status
     expect(verdict, whole(base)[1], expected)
@@ -300,10 +308,11 @@ def test_the_records_of_a_run_by_hand_are_judged(base, tmp_path):
     for rank in record["ranks"]:
         line = {**shared, "event": "result", "attempt": 1, **rank}
         support.say(source / "jobs" / "gemm" / f"rank{rank['rank']}.jsonl", [line])
-    status, verdict = replayed(source, tmp_path / "run")
-    judged = {k: r["outcome"] for k, r in rows(verdict).items() if r["outcome"] != "NOT_APPLICABLE"}
-    assert set(judged.values()) == {"PASS"}
-    assert {criterion.partition(".")[0] for criterion, _ in judged} == {"gemm"}
+    status, verdict = judged(source, tmp_path / "run")
+    outcomes = {k: r["outcome"] for k, r in rows(verdict).items()}
+    applicable = {k: outcome for k, outcome in outcomes.items() if outcome != "NOT_APPLICABLE"}
+    assert set(applicable.values()) == {"PASS"}
+    assert {criterion.partition(".")[0] for criterion, _ in applicable} == {"gemm"}
     wanted = "DEMONSTRATION" if people["gpu_model"] == "cpu" else "PARTIAL"
     assert (verdict["verdict"], status) == (wanted, 0)
 

@@ -85,7 +85,7 @@ def test_the_clock_of_a_node_is_an_hour_ahead(sandbox: Sandbox, tmp_path: Path) 
     root = tmp_path / "checkout"
     root.mkdir()
     copy_checkout(root)
-    entry = root / "fixtures" / "workloads" / "entry.py"
+    entry = root / "fixtures" / "workloads" / "runtime" / "rank_main.py"
     ahead = (
         'if os.environ.get("SLURMD_NODENAME") == "worker1":\n'
         "    _here = time.time\n"

@@ -17,7 +17,7 @@ from fixtures.sandbox.host import short_model
 from fixtures.sandbox.processes import Process, wait_until
 from fixtures.sandbox.state import load
 from fixtures.sandbox.tools import check_host, find
-from tests.selftests.cluster import rank_states
+from tests.selftests.cluster import heed_interrupts, rank_states
 
 pytestmark = pytest.mark.cpu
 
@@ -333,6 +333,7 @@ def start_owner(registry: Path) -> tuple["subprocess.Popen[str]", str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
+        preexec_fn=heed_interrupts,
     )
     assert owner.stdout is not None
     return owner, owner.stdout.readline().strip()
@@ -433,6 +434,7 @@ def test_a_broken_off_run_leaves_nothing(number: signal.Signals, registry: Path)
         cwd=CHECKOUT,
         stdout=subprocess.PIPE,
         text=True,
+        preexec_fn=heed_interrupts,
     ) as running:
         assert running.stdout is not None
         assert running.stdout.readline() == "on\n"

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from fixtures import hardware
+from fixtures.plan.items import planned_list
 from fixtures.records.model import Measurement
 from fixtures.run.judge_item import judge_item
 from fixtures.thresholds import loader
@@ -641,7 +642,7 @@ def judge_gpu(key: str, samples: list[float], *, nodes: int = 1, **more: Any) ->
     """The verdict on a training figure of H200 nodes with four GPUs each."""
     limits = loader.load(SHIPPED)
     people = support.population(nodes, 4, "H200 SXM")
-    item = next(i for i in support.plan.planned_list(limits, people) if i.criterion == key)
+    item = next(i for i in planned_list(limits, people) if i.criterion == key)
     criterion = limits.criteria[key]
     checks = {"steps": 30.0, "excluded": 10.0, "overlap": 0.99, **more.pop("checks", {})}
     measured = Measurement(

@@ -210,7 +210,9 @@ def test_the_way_that_nccl_took_is_judged(
 def test_every_workload_whose_ranks_wait_for_each_other_is_known_as_one() -> None:
     """Else a new one would name the GPU whose figure is lowest by its last digit."""
     folder = CHECKOUT / "fixtures" / "workloads"
-    of_all = {p.stem for p in folder.glob("*.py") if "collective.run(" in p.read_text("utf-8")}
+    of_all = {
+        p.stem for p in folder.glob("*.py") if "collective_sweep.run(" in p.read_text("utf-8")
+    }
     assert len(of_all) >= 8
     assert of_all | {"training_ddp", "training_fsdp"} == samples.TOGETHER
 
