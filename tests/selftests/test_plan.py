@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -82,6 +83,33 @@ def test_a_probe_accepts_nothing_however_complete_it_is(tmp_path, tier, whole):
         items=items, tier=tier, scope=items,
     )  # fmt: skip
     assert run.whole_scope is whole
+
+
+def test_every_criterion_can_be_asked_for():
+    optional = [key for key, c in LIMITS.criteria.items() if c.tier == "optional"]
+    everything = planned_list(
+        LIMITS, population(2), tier="burnin", destructive=True, optional=optional
+    )
+    assert optional
+    assert {i.criterion for i in everything} == set(LIMITS.criteria)
+    assert {i.criterion for i in planned_list(LIMITS, population(2), tier="burnin")}.isdisjoint(
+        optional
+    )
+
+
+@pytest.mark.parametrize("key", ["gemm.bf16", "finetune.zero4.loss"])
+def test_only_optional_criteria_are_asked_for_by_their_key(key):
+    with pytest.raises(ConfigError, match=r"not an optional criterion .*finetune\.zero3\.loss"):
+        planned_list(LIMITS, population(2), optional=[key])
+
+
+def test_an_optional_criterion_has_a_test_of_its_own():
+    options = ("--plan", "--cluster", "local", "-m", "multinode", "-k", "zero3")
+    asked = run_pytest(*options, "--optional", "finetune.zero3.loss")
+    assert asked.returncode == 0, asked.stdout
+    assert re.search(r"\b[01] verdicts, [01] not applicable", asked.stdout), asked.stdout
+    without = run_pytest(*options)
+    assert without.returncode == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
 def test_the_burnin_tier_is_the_standard_one_and_more():
