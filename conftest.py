@@ -1,4 +1,4 @@
-"""What must be at the top: the plug-in modules. Each does one thing and says so."""
+"""Load the plug-in modules; pytest reads `pytest_plugins` from the top-level conftest.py only."""
 
 pytest_plugins = [
     "fixtures.plugin.options",

@@ -27,19 +27,19 @@ from reports import certificate, compare, export, github, verify, watch
 from reports.tables import records_of, table
 
 INCOMPLETE, BROKEN, USAGE = 2, 3, 4
-"""Exit status for too little, for what went wrong inside, and for what the user gave."""
+"""Exit status for too little evidence, for an internal error, and for a usage error."""
 
 PROPOSAL = "proposal.yaml"
 
-RENDERED = ("report.html", "junit.xml", "results.csv")
-CERTIFIED = ("cluster", "sandbox", "local")
-"""Origins that have a certificate: neither what a replay judged, nor what was started by hand."""
-CONCLUDED = ("verdict.json", "good-nodes.txt", "bad-nodes.txt")
-"""What a run writes when it ends; one that was killed has none, and gets them too."""
+RENDERED_FILES = ("report.html", "junit.xml", "results.csv")
+CERTIFIED_ORIGINS = ("cluster", "sandbox", "local")
+"""Origins of runs that have a certificate: not replays, nor workloads started by hand."""
+CONCLUSION_FILES = ("verdict.json", "good-nodes.txt", "bad-nodes.txt")
+"""Files that a run writes when it ends; `render` writes them for a run that was killed."""
 
 
-class Refused(Exception):
-    """What was asked for cannot be done: one line, and an exit status."""
+class CommandError(Exception):
+    """The command cannot be carried out: a message in one line, and an exit status."""
 
     def __init__(self, message: str, status: int = USAGE) -> None:
         super().__init__(message)
@@ -47,7 +47,7 @@ class Refused(Exception):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a subcommand; the exit status is that of the verdict."""
+    """Run a subcommand and return its exit status, which for render and judge is the verdict's."""
     parser = argparse.ArgumentParser(prog="python -m reports", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     render_ = commands.add_parser("render", help="write report, JUnit and CSV into RUN again")
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     verify_.add_argument("--thresholds", type=Path, metavar="T", help="the limits of that run")
     export_ = commands.add_parser("export", help="write RUN's verdicts for other tools")
     kinds = export_.add_mutually_exclusive_group(required=True)
-    for name in export.KINDS:
+    for name in export.FORMATS:
         kinds.add_argument(f"--{name}", dest="kind", action="store_const", const=name)
     export_.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
     for command in (sign_, verify_, export_):
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.command == "calibrate":
             return calibrate([run.resolve() for run in options.runs], options.out)
         source = options.run.resolve()
-        run = _open(source)
+        run = _read_run(source)
         if options.command == "render":
             return render(source, run)
         if options.command == "tables":
@@ -104,56 +104,58 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.command == "export":
             return export.write(source, options.kind, options.out)
         if options.command == "compare":
-            _open(options.other.resolve())
+            _read_run(options.other.resolve())
             limits = options.thresholds or CHECKOUT / "thresholds.yaml"
-            return compare.show(source, options.other.resolve(), limits, every=options.all)
+            return compare.show(
+                source, options.other.resolve(), limits, include_unchanged=options.all
+            )
         return judge(source, thresholds=options.thresholds, into=options.run_dir)
-    except Refused as error:
+    except CommandError as error:
         print(f"reports: {error}", file=sys.stderr)
         return error.status
 
 
 def tables(source: Path) -> int:
-    """Collectives as nccl-tests prints them, memory and copies as nvbandwidth does."""
-    printed = [table(record) for record in records_of(RunDirectory(source))]
-    print("\n\n".join(filter(None, printed)) or "no collectives, memory or copies in this run")
+    """Print collectives in the form of nccl-tests, memory and copies in that of nvbandwidth."""
+    texts = [table(record) for record in records_of(RunDirectory(source))]
+    print("\n\n".join(filter(None, texts)) or "no collectives, memory or copies in this run")
     return 0
 
 
 def render(source: Path, run: dict[str, Any]) -> int:
-    """Replay a run aside and put the reports into it; its evidence is not touched."""
+    """Replay a run in a temporary directory and write the reports into it, not its evidence."""
     with tempfile.TemporaryDirectory(prefix="acceptance-render-") as temporary:
-        made = Path(temporary) / "run"
-        verdict = _replay(source, made)
-        _refuse_other_limits(run, read_json(made / "run.json"))
-        if not (made / "report.html").exists():
-            raise Refused("the replay left no report.html (is pytest-html disabled?)", BROKEN)
-        for name in RENDERED:
-            replace_file(source / name, ((made / name).read_bytes(),), durable=False)
-        # A run that ended by itself has said its last word; a killed one is concluded here.
+        replay_dir = Path(temporary) / "run"
+        verdict = _replay(source, replay_dir)
+        _require_same_limits(run, read_json(replay_dir / "run.json"))
+        if not (replay_dir / "report.html").exists():
+            raise CommandError("the replay left no report.html (is pytest-html disabled?)", BROKEN)
+        for name in RENDERED_FILES:
+            replace_file(source / name, ((replay_dir / name).read_bytes(),), durable=False)
+        # A run that ended has its own verdict; that of a killed run is written here.
         if not (run.get("ended") and (source / "verdict.json").exists()):
-            for name in CONCLUDED[1:]:
-                replace_file(source / name, ((made / name).read_bytes(),), durable=False)
-            own = {k: v for k, v in verdict.items() if k != "replay"}
-            write_json(source / CONCLUDED[0], {**own, "run_id": run["id"]})
+            for name in CONCLUSION_FILES[1:]:
+                replace_file(source / name, ((replay_dir / name).read_bytes(),), durable=False)
+            run_verdict = {k: v for k, v in verdict.items() if k != "replay"}
+            write_json(source / CONCLUSION_FILES[0], {**run_verdict, "run_id": run["id"]})
             RunDirectory(source).write_manifest()
-        if run.get("origin") in CERTIFIED:
+        if run.get("origin") in CERTIFIED_ORIGINS:
             certificate.write(RunDirectory(source))
-    return _say(verdict, source / "report.html")
+    return _print_verdict(verdict, source / "report.html")
 
 
 def sign(source: Path, run: dict[str, Any], key: Path) -> int:
-    """Sign the certificate; who may be trusted with that is ssh-keygen's business."""
+    """Sign the certificate with ssh-keygen, which decides which keys are trusted on verify."""
     if not (source / certificate.NAME).exists():
         remedy = f"`python -m reports render {source}`"
-        if run.get("origin") not in CERTIFIED:
+        if run.get("origin") not in CERTIFIED_ORIGINS:
             remedy = "sign that of a run of the suite; this is a replay, or was started by hand"
-        raise Refused(f"{source} has no {certificate.NAME}: {remedy}")
+        raise CommandError(f"{source} has no {certificate.NAME}: {remedy}")
     try:
         signature = verify.sign(RunDirectory(source), key)
     except (OSError, subprocess.CalledProcessError) as error:
-        said = getattr(error, "stderr", None) or str(error)
-        raise Refused(f"ssh-keygen -Y sign with {key}: {said.strip()}") from None
+        message = getattr(error, "stderr", None) or str(error)
+        raise CommandError(f"ssh-keygen -Y sign with {key}: {message.strip()}") from None
     verdict = read_json(RunDirectory(source).verdict)["verdict"]
     if verdict != "ACCEPTED":
         print(f"what you have signed says NOT ACCEPTED: {verdict}")
@@ -162,52 +164,52 @@ def sign(source: Path, run: dict[str, Any], key: Path) -> int:
 
 
 def check(source: Path, run: dict[str, Any], signers: Path | None, thresholds: Path | None) -> int:
-    """Name everything that is not as it was; 0 only where there is nothing."""
+    """Print every difference found by verify.check; 0 only where there is none."""
     limits = [f"--thresholds={thresholds.resolve()}"] if thresholds else []
 
     def rejudge() -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="acceptance-verify-") as temporary:
-            made = Path(temporary) / "run"
-            found = _replay(source, made, *limits, "-p", "no:html")
-            _refuse_other_limits(run, read_json(made / "run.json"))
-            return found
+            replay_dir = Path(temporary) / "run"
+            verdict = _replay(source, replay_dir, *limits, "-p", "no:html")
+            _require_same_limits(run, read_json(replay_dir / "run.json"))
+            return verdict
 
-    certified = run.get("origin") in CERTIFIED
-    wrong, fine = verify.check(RunDirectory(source), rejudge, signers, certified=certified)
-    for line in fine:
+    certified = run.get("origin") in CERTIFIED_ORIGINS
+    wrong, confirmed = verify.check(RunDirectory(source), rejudge, signers, certified=certified)
+    for line in confirmed:
         print(f"ok     {line}")
     for line in wrong:
         print(f"WRONG  {line}")
-    now = commit() or "not in git"
-    if run.get("commit") and run["commit"] != now:
-        print(f"note   the run's suite was {run['commit']}, this one is {now}")
+    current = commit() or "not in git"
+    if run.get("commit") and run["commit"] != current:
+        print(f"note   the run's suite was {run['commit']}, this one is {current}")
     print(f"{'NOT AS IT WAS' if wrong else 'VERIFIED'}: {source}")
     return 1 if wrong else 0
 
 
 def judge(source: Path, *, thresholds: Path, into: Path | None) -> int:
-    """Replay a run by other limits into a run directory of its own."""
+    """Replay a run by other limits into a new run directory."""
     if not thresholds.is_file():
-        raise Refused(f"--thresholds {thresholds}: no such file")
+        raise CommandError(f"--thresholds {thresholds}: no such file")
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    made = into or RUNS / f"{source.name}-judged-{stamp}-{secrets.token_hex(2)}"
-    made = made.absolute()
-    verdict = _replay(source, made, f"--thresholds={thresholds.resolve()}")
-    return _say(verdict, made / "report.html")
+    replay_dir = into or RUNS / f"{source.name}-judged-{stamp}-{secrets.token_hex(2)}"
+    replay_dir = replay_dir.absolute()
+    verdict = _replay(source, replay_dir, f"--thresholds={thresholds.resolve()}")
+    return _print_verdict(verdict, replay_dir / "report.html")
 
 
 def calibrate(runs: Sequence[Path], out: Path) -> int:
-    """Propose limits from runs: replay the newest aside, with the others to compare."""
-    started = {run: str(_open(run).get("created")) for run in runs}
+    """Propose limits from runs: replay the newest one, with the others for comparison."""
+    started = {run: str(_read_run(run).get("created")) for run in runs}
     newest = max(started, key=lambda run: started[run])
     others = [f"--calibrate-with={run}" for run in started if run != newest]
     with tempfile.TemporaryDirectory(prefix="acceptance-calibrate-") as temporary:
-        made = Path(temporary) / "run"
-        # Without others it must not look for any beside the newest.
-        _replay(newest, made, "--calibrate", *(others or [f"--calibrate-with={newest}"]))
-        if not (made / PROPOSAL).exists():
-            raise Refused("the replay left no proposal", BROKEN)
-        replace_file(out, ((made / PROPOSAL).read_bytes(),), durable=False)
+        replay_dir = Path(temporary) / "run"
+        # Always given, because without it other runs beside the newest would be searched.
+        _replay(newest, replay_dir, "--calibrate", *(others or [f"--calibrate-with={newest}"]))
+        if not (replay_dir / PROPOSAL).exists():
+            raise CommandError("the replay left no proposal", BROKEN)
+        replace_file(out, ((replay_dir / PROPOSAL).read_bytes(),), durable=False)
     print(f"proposal {out}")
     text = out.read_text(encoding="utf-8")
     for line in text.split("#\n")[0].splitlines()[1:]:
@@ -215,52 +217,56 @@ def calibrate(runs: Sequence[Path], out: Path) -> int:
     return 0 if yaml.safe_load(text)["proposal"]["limits"] else INCOMPLETE
 
 
-def _open(source: Path) -> dict[str, Any]:
-    """run.json, as far as it is needed here; the replay checks the rest."""
+def _read_run(source: Path) -> dict[str, Any]:
+    """Return run.json, checked as far as it is needed here; the replay checks the rest."""
     try:
         run = read_json(RunDirectory(source).run_json)
     except (FileNotFoundError, NotADirectoryError):
-        raise Refused(f"{source} is no run directory: it has no run.json") from None
+        raise CommandError(f"{source} is no run directory: it has no run.json") from None
     except (OSError, RecordError) as error:
-        raise Refused(f"{source / 'run.json'}: {error}") from None
+        raise CommandError(f"{source / 'run.json'}: {error}") from None
     if not isinstance(run, dict) or run.get("schema") != SCHEMA or "id" not in run:
-        raise Refused(f"{source / 'run.json'} is not of a run with schema {SCHEMA}")
+        raise CommandError(f"{source / 'run.json'} is not of a run with schema {SCHEMA}")
     return run
 
 
-def _replay(source: Path, made: Path, *more: str) -> dict[str, Any]:
-    """Run the acceptance tests on the records of a run; verdict.json of the replay."""
+def _replay(source: Path, run_dir: Path, *options: str) -> dict[str, Any]:
+    """Run the acceptance tests on the records of a run; return verdict.json of the replay."""
     # With "=", because before conftest.py is read pytest takes "--from DIR" for a path to collect,
     # and looks for its configuration there.
     command = [
         sys.executable, "-m", "pytest", "--cluster=replay", f"--from={source}",
-        f"--run-dir={made}", "-p", "no:cacheprovider", "-q", *more,
+        f"--run-dir={run_dir}", "-p", "no:cacheprovider", "-q", *options,
     ]  # fmt: skip
-    # A -k or -m of the caller's environment would silently judge only a part.
+    # A -k or -m in PYTEST_ADDOPTS of the caller would silently judge only a part.
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(command, cwd=CHECKOUT, env=env, capture_output=True, text=True)
-    verdict_json = RunDirectory(made).verdict
+    verdict_json = RunDirectory(run_dir).verdict
     if done.returncode in (0, 1, 2) and verdict_json.exists():
         verdict: dict[str, Any] = read_json(verdict_json)
         return verdict
-    said = (done.stdout + done.stderr).strip()
-    errors = [line for line in said.splitlines() if line.startswith("ERROR: ")]
-    # 0, 1 and 2 are verdicts, and there is none.
+    output = (done.stdout + done.stderr).strip()
+    errors = [line for line in output.splitlines() if line.startswith("ERROR: ")]
+    # 0, 1 and 2 are exit statuses of verdicts, and there is none.
     status = done.returncode if done.returncode in (USAGE, 5) else BROKEN
-    raise Refused("\n".join(errors).replace("ERROR: ", "") or said, status)
+    raise CommandError("\n".join(errors).replace("ERROR: ", "") or output, status)
 
 
-def _refuse_other_limits(run: dict[str, Any], replayed: dict[str, Any]) -> None:
-    """A report in the run's own directory must not be by limits that the run never had."""
-    then, now = (r.get("thresholds", {}).get("sha256") for r in (run, replayed))
-    if then is not None and then != now:
-        raise Refused(
-            f"thresholds.yaml has changed since run {run['id']} (SHA-256 {str(then)[:12]}, now "
-            f"{str(now)[:12]}): judge it with `python -m reports judge RUN --thresholds FILE`"
+def _require_same_limits(run: dict[str, Any], replayed: dict[str, Any]) -> None:
+    """Raise CommandError unless a replay used the limits of the run.
+
+    A report in the run's own directory must not be made by other limits.
+    """
+    recorded, current = (r.get("thresholds", {}).get("sha256") for r in (run, replayed))
+    if recorded is not None and recorded != current:
+        raise CommandError(
+            f"thresholds.yaml has changed since run {run['id']} (SHA-256 {str(recorded)[:12]}, now "
+            f"{str(current)[:12]}): judge it with `python -m reports judge RUN --thresholds FILE`"
         )
 
 
-def _say(verdict: dict[str, Any], report: Path) -> int:
+def _print_verdict(verdict: dict[str, Any], report: Path) -> int:
+    """Print the verdict and the path of the report; return the verdict's exit status."""
     counts = verdict["counts"]
     judged = counts["planned"] - counts["not_measured"]
     print(f"{verdict['verdict']}: {judged} of {counts['planned']} judged")

@@ -1,4 +1,4 @@
-"""What a criterion is about, and how far each area of each node was judged (login side)."""
+"""The area of each criterion, and the outcomes of each node in each area (login side)."""
 
 from __future__ import annotations
 
@@ -11,26 +11,30 @@ AREAS = {
     "A": "Inventory", "B": "Scheduler", "C": "Filesystem", "D": "Links", "E": "Health",
     "F": "Compute", "G": "Memory", "H": "Collectives", "I": "Training", "J": "Failures",
 }  # fmt: skip
-"""By the letter of the id under which the requirement stands."""
+"""Area by the first letter of a criterion's id."""
 OTHER = "Other"
-WHOLE = "whole cluster"
+WHOLE_CLUSTER = "whole cluster"
 
 WORST_FIRST = ("FAIL", "NOT_MEASURED", "WAIVED", "PASS", "NOT_APPLICABLE")
-"""Outcomes as a reader wants them."""
+"""Outcomes, the most urgent first."""
 
 
 def areas(criteria: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Area of each criterion: of its id, else of its neighbours with the same first word."""
+    """Return the area of each criterion, by its id.
+
+    An id without a known letter takes the most common area of the criteria whose keys begin
+    with the same word.
+    """
     ids = {str(v["criterion"]): str(v["id"]) for v in criteria}
-    families: dict[str, Counter[str]] = {}
+    areas_by_family: dict[str, Counter[str]] = {}
     for key, id_ in ids.items():
         if area := AREAS.get(id_[:1]):
-            families.setdefault(key.partition(".")[0], Counter())[area] += 1
+            areas_by_family.setdefault(key.partition(".")[0], Counter())[area] += 1
 
     def area_of(key: str) -> str:
-        if found := AREAS.get(ids[key][:1]):
-            return found
-        family = families.get(key.partition(".")[0])
+        if area := AREAS.get(ids[key][:1]):
+            return area
+        family = areas_by_family.get(key.partition(".")[0])
         return family.most_common(1)[0][0] if family else OTHER
 
     return {key: area_of(key) for key in ids}
@@ -38,39 +42,40 @@ def areas(criteria: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 @dataclass
 class Cell:
-    """One node in one area."""
+    """The outcomes of one node in one area."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
 
     @property
     def worst(self) -> str:
+        """The most urgent outcome, "" where there is none."""
         return next((o for o in WORST_FIRST if self.outcomes[o]), "")
 
     @property
-    def said(self) -> str:
-        """What stands in the cell: not only a colour."""
+    def text(self) -> str:
+        """The text of the cell, so that it does not rely on its colour alone."""
         if not self.outcomes:
             return ""
-        bad = self.outcomes["FAIL"], self.outcomes["NOT_MEASURED"]
+        failed, unmeasured = self.outcomes["FAIL"], self.outcomes["NOT_MEASURED"]
         judged = sum(n for o, n in self.outcomes.items() if o != "NOT_APPLICABLE")
-        if bad[0]:
-            return f"{bad[0]} failed"
-        if bad[1]:
-            return f"{bad[1]} not measured"
+        if failed:
+            return f"{failed} failed"
+        if unmeasured:
+            return f"{unmeasured} not measured"
         return f"{self.outcomes['PASS'] + self.outcomes['WAIVED']} of {judged}" if judged else "n/a"
 
 
 @dataclass
 class Coverage:
-    """Subjects and areas, and what became of each."""
+    """The table of subjects (rows) and areas (columns)."""
 
     columns: list[str]
     rows: dict[str, dict[str, Cell]]
-    """By subject, then by area."""
+    """Cells by subject, then by area."""
 
     @property
-    def not_whole(self) -> list[str]:
-        """Subjects with anything failed or not measured."""
+    def not_passed(self) -> list[str]:
+        """Subjects with a criterion that failed or was not measured."""
         return [
             name
             for name, cells in self.rows.items()
@@ -79,14 +84,17 @@ class Coverage:
 
 
 def coverage(criteria: list[Mapping[str, Any]], nodes: Iterable[str]) -> Coverage:
-    """Nodes first, in the order of the cluster; what concerns several of them comes after."""
-    known = areas(criteria)
+    """Return the coverage: nodes in the order of `nodes`, then the whole cluster.
+
+    Criteria on several nodes (a pair, the cluster) count for the whole cluster.
+    """
+    area_of_criterion = areas(criteria)
     rows: dict[str, dict[str, Cell]] = {str(node): {} for node in nodes}
     for v in criteria:
         subject = str(v["subject"])
-        name = WHOLE if subject == "cluster" or subject not in rows else subject
-        cell = rows.setdefault(name, {}).setdefault(known[str(v["criterion"])], Cell())
+        name = WHOLE_CLUSTER if subject == "cluster" or subject not in rows else subject
+        cell = rows.setdefault(name, {}).setdefault(area_of_criterion[str(v["criterion"])], Cell())
         cell.outcomes[str(v["outcome"])] += 1
-    used = set(known.values())
+    used = set(area_of_criterion.values())
     columns = [a for a in (*AREAS.values(), OTHER) if a in used]
     return Coverage(columns, {name: cells for name, cells in rows.items() if cells})

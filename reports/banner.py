@@ -1,7 +1,7 @@
-"""What stands above and below the report's table: the verdict in words, and what it rests on.
+"""The parts of the report above and below its table: verdict, counts, run facts, notes.
 
-Login side. The templates are rendered with autoescape: every string comes from a node, a YAML
-file or a command line.
+Login side. The templates are rendered with autoescape, because every string comes from a node, a
+YAML file or a command line.
 """
 
 from __future__ import annotations
@@ -47,38 +47,38 @@ _TEMPLATES = jinja2.Environment(
 )
 
 
-REMARKS = 100
-"""So many notes are shown; those of ten thousand GPUs differ by a temperature each."""
-NAMES = 16
-"""Up to so many subjects are named one by one."""
+MAX_NOTES = 100
+"""Most notes shown in a section: those of 10 000 GPUs differ by a temperature each."""
+MAX_NAMES = 16
+"""Most subjects named one by one; more are written as a Slurm host list."""
 
 
-def _short(names: list[str]) -> str:
-    return ", ".join(names) if len(names) <= NAMES else hostlist(names)
+def _name_list(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= MAX_NAMES else hostlist(names)
 
 
-_TEMPLATES.filters["short"] = _short
+_TEMPLATES.filters["short"] = _name_list
 
 
 @dataclass
 class Group:
-    """Verdicts with one reason in common: one dead node says so once, not sixty times."""
+    """Verdicts with the same reason: that of a dead node is shown once, not for each criterion."""
 
     reason: str
     next_step: str = ""
-    where: dict[str, list[str]] = field(default_factory=dict)
-    """Subjects by criterion."""
+    subjects_by_criterion: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
-        return sum(len(subjects) for subjects in self.where.values())
+        """Number of verdicts."""
+        return sum(len(subjects) for subjects in self.subjects_by_criterion.values())
 
 
 def style() -> str:
-    """The page's own style, inlined.
+    """Return report.css as an inline style element, and the viewport declaration.
 
-    Not through pytest-html's --css: it prints the path of each such file into the page. The
-    viewport is declared here too, because pytest-html's page does not and phones zoom out.
+    Not through pytest-html's --css, which prints the path of each such file into the page.
+    pytest-html declares no viewport, and without one phones show the page zoomed out.
     """
     css = _STYLE.read_text(encoding="utf-8")
     viewport = '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -86,7 +86,7 @@ def style() -> str:
 
 
 def banner(verdict: Mapping[str, Any], run: Mapping[str, Any]) -> str:
-    """The verdict, its reasons and counts, what was not measured, and what all that is about."""
+    """Return the HTML of the verdict, its reasons and counts, what was not measured, run facts."""
     counts = verdict["counts"]
     planned, unmeasured = counts.get("planned", 0), counts.get("not_measured", 0)
     return render(
@@ -98,88 +98,88 @@ def banner(verdict: Mapping[str, Any], run: Mapping[str, Any]) -> str:
         planned=planned,
         judged=planned - unmeasured,
         replay=verdict.get("replay"),
-        unmeasured=_group(verdict["criteria"], Outcome.NOT_MEASURED),
+        unmeasured=_group_by_reason(verdict["criteria"], Outcome.NOT_MEASURED),
         facts=facts(verdict, run),
         nodes=[str(n) for n in (verdict.get("scope") or {}).get("nodes") or []],
     )
 
 
-def remarks(verdict: Mapping[str, Any]) -> str:
-    """Loose limits, notes, waivers, and what does not apply."""
+def notes(verdict: Mapping[str, Any]) -> str:
+    """Return the HTML of waivers, loose limits, notes and what is not applicable."""
     criteria = verdict["criteria"]
-    loose: dict[str, Group] = {}
-    noted: dict[str, Group] = {}
+    loose_limits: dict[str, Group] = {}
+    noted_groups: dict[str, Group] = {}
     for v in criteria:
         if reason := split_limit(str(v["limit"]))[1]:
-            _add(loose, v, reason)
+            _add_to_group(loose_limits, v, reason)
         for note in v["notes"]:
-            _add(noted, v, str(note))
+            _add_to_group(noted_groups, v, str(note))
     return render(
-        "remarks.jinja2",
+        "notes.jinja2",
         sections=[
-            ("Waived", list(_group(criteria, Outcome.WAIVED))),
-            ("Loose limits", list(loose.values())),
-            ("Notes", sorted(noted.values(), key=lambda g: -g.count)),
+            ("Waived", list(_group_by_reason(criteria, Outcome.WAIVED))),
+            ("Loose limits", list(loose_limits.values())),
+            ("Notes", sorted(noted_groups.values(), key=lambda g: -g.count)),
         ],
-        most=REMARKS,
-        not_applicable=_group(criteria, Outcome.NOT_APPLICABLE),
+        max_notes=MAX_NOTES,
+        not_applicable=_group_by_reason(criteria, Outcome.NOT_APPLICABLE),
     )
 
 
 def environment(run: Mapping[str, Any], versions: Mapping[str, str]) -> dict[str, str]:
-    """A short table of what judged; pytest-html hands the values to innerHTML."""
-    found = {"Suite commit": run.get("commit") or "not in git"}
-    found |= {str(k): v for k, v in (run.get("versions") or {}).items() if v}
-    found |= versions
-    return {name.capitalize(): str(escape(v)) for name, v in found.items()}
+    """Return the versions of the judging suite, escaped: pytest-html hands values to innerHTML."""
+    values = {"Suite commit": run.get("commit") or "not in git"}
+    values |= {str(k): v for k, v in (run.get("versions") or {}).items() if v}
+    values |= versions
+    return {name.capitalize(): str(escape(v)) for name, v in values.items()}
 
 
-def ordered(contract: Mapping[str, Any] | None) -> str:
-    """The order in one line, as a person would say it."""
+def contract_text(contract: Mapping[str, Any] | None) -> str:
+    """Return the contract, which states what was ordered, as one line of text."""
     if not contract:
         return "nothing (cluster: in thresholds.yaml is empty)"
     given = {name: value for name, value in contract.items() if value not in (None, "")}
     nodes = given.pop("nodes", None)
-    said = [f"{nodes} nodes" if isinstance(nodes, int) else f"nodes {nodes}"] if nodes else []
+    parts = [f"{nodes} nodes" if isinstance(nodes, int) else f"nodes {nodes}"] if nodes else []
     if (gpus := given.pop("gpus_per_node", None)) is not None:
-        said.append(f"{gpus} x {given.pop('gpu_model', 'GPU')} a node")
+        parts.append(f"{gpus} x {given.pop('gpu_model', 'GPU')} a node")
     rate = given.pop("nic_gbps", None)
     if nics := given.pop("nics_per_node", None):
-        said.append(f"{nics} NICs a node" + (f" at {rate:g} Gbit/s" if rate else ""))
-    said += [f"{name.replace('_', ' ')} {value}" for name, value in given.items()]
-    return ", ".join(said)
+        parts.append(f"{nics} NICs a node" + (f" at {rate:g} Gbit/s" if rate else ""))
+    parts += [f"{name.replace('_', ' ')} {value}" for name, value in given.items()]
+    return ", ".join(parts)
 
 
 def facts(verdict: Mapping[str, Any], run: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What the run was: its order, place, scope, time, commit and limits."""
+    """Return (title, value) of the run's contract, origin, scope, time, commit and limits."""
     replay = verdict.get("replay") or {}
     scope = verdict.get("scope") or {}
     commit = str(run.get("commit") or "not in git")
-    found = [
-        ("Ordered", ordered(run.get("contract"))),
+    rows = [
+        ("Ordered", contract_text(run.get("contract"))),
         ("Run", str(replay.get("run") or verdict["run_id"])),
         ("Measured on", ORIGIN.get(str(scope.get("origin")), str(scope.get("origin", "")))),
-        ("Scope", _scope(scope)),
-        ("When", _when(replay or run)),
-        ("Judged again", _when(run) if replay else ""),
+        ("Scope", _scope_text(scope)),
+        ("When", _time_range(replay or run)),
+        ("Judged again", _time_range(run) if replay else ""),
         ("Suite commit", commit.replace("-dirty", ", with changes that are not committed")),
         ("Limits SHA-256", str((run.get("thresholds") or {}).get("sha256", ""))),
     ]
-    return [(name, value) for name, value in found if value]
+    return [(name, value) for name, value in rows if value]
 
 
-def _scope(scope: Mapping[str, Any]) -> str:
+def _scope_text(scope: Mapping[str, Any]) -> str:
     if "tier" not in scope:
         return ""
     return f"{'all' if scope.get('whole') else 'a part'} of the {scope['tier']} tier"
 
 
-def _when(run: Mapping[str, Any]) -> str:
-    began, ended = (_minute(run.get(name)) for name in ("created", "ended"))
+def _time_range(run: Mapping[str, Any]) -> str:
+    began, ended = (_format_minute(run.get(name)) for name in ("created", "ended"))
     return f"{began} to {ended}" if began and ended and began != ended else began or ended
 
 
-def _minute(stamp: Any) -> str:
+def _format_minute(stamp: Any) -> str:
     try:
         when = datetime.datetime.fromisoformat(str(stamp))
     except ValueError:
@@ -187,21 +187,24 @@ def _minute(stamp: Any) -> str:
     return when.astimezone(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _group(criteria: Iterable[Mapping[str, Any]], outcome: Outcome) -> list[Group]:
+def _group_by_reason(criteria: Iterable[Mapping[str, Any]], outcome: Outcome) -> list[Group]:
     groups: dict[str, Group] = {}
     for v in criteria:
         if v["outcome"] == outcome.value:
-            _add(groups, v, str(v["reason"]), str(v["next_step"]))
+            _add_to_group(groups, v, str(v["reason"]), str(v["next_step"]))
     return sorted(groups.values(), key=lambda g: -g.count)
 
 
-def _add(groups: dict[str, Group], v: Mapping[str, Any], reason: str, step: str = "") -> None:
+def _add_to_group(
+    groups: dict[str, Group], v: Mapping[str, Any], reason: str, step: str = ""
+) -> None:
     group = groups.setdefault(f"{reason}\0{step}", Group(reason or "no reason given", step))
-    group.where.setdefault(str(v["criterion"]), []).append(str(v["subject"]))
+    subjects = group.subjects_by_criterion.setdefault(str(v["criterion"]), [])
+    subjects.append(str(v["subject"]))
 
 
 def render(name: str, **values: Any) -> str:
-    """A template of this folder, every string in it escaped."""
+    """Render a template of this folder; every string in it is escaped."""
     html = _TEMPLATES.get_template(name).render(**values)
-    # A lone surrogate in a message (bytes that were no UTF-8) must not cost the whole report.
+    # A lone surrogate in a message (from bytes that are not UTF-8) must not prevent the report.
     return html.encode("utf-8", "replace").decode("utf-8")

@@ -1,7 +1,8 @@
 """certificate.html: one page to sign, made of verdict.json and the evidence (login side).
 
 The same evidence gives the same bytes, so `python -m reports verify` can make it again and compare.
-A run that is not ACCEPTED gets the page too: it says NOT ACCEPTED, and has no place to sign.
+For a run that is not ACCEPTED the page is written too: it states NOT ACCEPTED and has no place to
+sign.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from fixtures.slurm.hostlist import hostlist
 from fixtures.thresholds.conditions import digits
 from reports import banner
 from reports.areas import AREAS, OTHER, areas, coverage
-from reports.rows import attempts_of, split_limit, words
+from reports.rows import attempts_of, outcome_text, split_limit
 
 NAME = "certificate.html"
 NAMESPACE = "gpu-cluster-acceptance"
-"""What ssh-keygen binds a signature to, so that it stands for nothing else."""
+"""Namespace of the signature (ssh-keygen -n): it is not valid for a file of another purpose."""
 
-LISTED = 200
-"""So many rows that are not PASS are listed one by one; the rest is counted by criterion."""
+MAX_LISTED = 200
+"""Most rows of a list (not accepted, or measured more than once); the rest is only counted."""
 _STYLE = Path(__file__).with_name("certificate.css")
 _WAIVED = re.compile(
     r"(?:(?P<more>.*); )?waived by (?P<owner>.*), until (?P<until>\S+): (?P<why>.*)"
@@ -36,8 +37,8 @@ _WAIVED = re.compile(
 
 
 @dataclass
-class Line:
-    """One criterion over all its subjects."""
+class CriterionRow:
+    """The verdicts of one criterion on all its subjects: a row of the page's table."""
 
     key: str
     id: str
@@ -47,11 +48,12 @@ class Line:
     outcomes: Counter[str] = field(default_factory=Counter)
     limits: Counter[str] = field(default_factory=Counter)
     worst: Mapping[str, Any] | None = None
-    """The verdict with the smallest margin."""
+    """The verdict to show: failed before waived before others, then by the smallest margin."""
     subject: str = ""
-    """Of the worst, else the first: for the command that measures it again."""
+    """Subject of `worst`, else the first one: for the command that measures it again."""
 
     def add(self, v: Mapping[str, Any]) -> None:
+        """Add the verdict on one subject."""
         self.outcomes[str(v["outcome"])] += 1
         if v["outcome"] == "NOT_APPLICABLE":
             return
@@ -59,23 +61,26 @@ class Line:
         if v["limit"]:
             self.limits[split_limit(str(v["limit"]))[0]] += 1
         rank = {"FAIL": 0, "WAIVED": 1}.get(str(v["outcome"]), 2)
-        if v["value"] is not None and (self.worst is None or (rank, _margin(v)) < self._rank):
+        if v["value"] is not None and (self.worst is None or (rank, _margin(v)) < self._worst_rank):
             self.worst, self.subject = v, str(v["subject"])
-            self._rank = (rank, _margin(v))
+            self._worst_rank = (rank, _margin(v))
 
-    _rank: tuple[int, float] = (9, 0.0)
+    _worst_rank: tuple[int, float] = (9, 0.0)
 
     @property
     def planned(self) -> int:
+        """Number of verdicts on subjects to which the criterion applies."""
         return sum(self.outcomes.values()) - self.outcomes["NOT_APPLICABLE"]
 
     @property
     def limit(self) -> str:
+        """The most common limit, and how many others there are."""
         first, *others = [text for text, _ in self.limits.most_common()] or [""]
         return f"{first} (and {len(others)} others)" if others else first
 
     @property
     def value(self) -> str:
+        """The worst value with its unit."""
         value = (self.worst or {}).get("value")
         if value is None or isinstance(value, str):
             return value or ""
@@ -83,28 +88,35 @@ class Line:
 
     @property
     def margin(self) -> str:
+        """The smallest margin in per cent."""
         margin = (self.worst or {}).get("margin")
         return "" if margin is None else f"{100 * margin:+.1f} %"
 
     @property
-    def where(self) -> str:
-        """The worst device, by UUID where it has one."""
+    def worst_device(self) -> str:
+        """Subject, node, part or GPU, and UUID of the worst verdict, as far as it has them."""
         if self.worst is None:
             return ""
-        at = self.worst.get("worst") or {}
-        part = at.get("part") or (f"gpu{at['gpu']}" if at.get("gpu") is not None else "")
-        names = dict.fromkeys((self.subject, at.get("node") or "", part, at.get("uuid") or ""))
-        return " ".join(str(name) for name in names if name)
+        device = self.worst.get("worst") or {}
+        part = device.get("part") or (
+            f"gpu{device['gpu']}" if device.get("gpu") is not None else ""
+        )
+        parts = dict.fromkeys(
+            (self.subject, device.get("node") or "", part, device.get("uuid") or "")
+        )
+        return " ".join(str(name) for name in parts if name)
 
     @property
-    def said(self) -> str:
-        bad = self.outcomes["FAIL"], self.outcomes["NOT_MEASURED"], self.outcomes["WAIVED"]
+    def result(self) -> str:
+        """The outcomes in words, without those that passed."""
+        counts = self.outcomes["FAIL"], self.outcomes["NOT_MEASURED"], self.outcomes["WAIVED"]
         words = ("failed", "not measured", "waived")
-        told = [f"{n} {word}" for n, word in zip(bad, words, strict=True) if n]
-        return ", ".join(told) or "passed"
+        parts = [f"{n} {word}" for n, word in zip(counts, words, strict=True) if n]
+        return ", ".join(parts) or "passed"
 
     @property
     def outcome(self) -> str:
+        """The most urgent outcome."""
         for name in ("FAIL", "NOT_MEASURED", "WAIVED"):
             if self.outcomes[name]:
                 return name
@@ -116,23 +128,26 @@ def _margin(v: Mapping[str, Any]) -> float:
 
 
 def write(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> Path:
-    """Write certificate.html beside the verdict; a signature of another one goes."""
+    """Write certificate.html into the run directory.
+
+    The signature is removed where the page changed, since it does not belong to the new page.
+    """
     path = directory.root / NAME
-    made = page(directory, verdict).encode("utf-8", "replace")
-    if path.exists() and path.read_bytes() == made:
+    content = page(directory, verdict).encode("utf-8", "replace")
+    if path.exists() and path.read_bytes() == content:
         return path
-    replace_file(path, (made,), durable=False)
+    replace_file(path, (content,), durable=False)
     (directory.root / f"{NAME}.sig").unlink(missing_ok=True)
     return path
 
 
 def page(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> str:
-    """The page, from the run's files alone."""
+    """Return the page, made from the files of the run directory alone."""
     run: Mapping[str, Any] = read_json(directory.run_json)
     if verdict is None:
         verdict = read_json(directory.verdict)
     criteria = verdict["criteria"]
-    lines = _lines(criteria)
+    rows = _criterion_rows(criteria)
     nodes = [str(node) for node in verdict["scope"].get("nodes") or []]
     gpus, versions = _inventory(directory, nodes)
     counts = verdict["counts"]
@@ -147,17 +162,17 @@ def page(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> s
         judged=counts["planned"] - counts["not_measured"],
         run=run,
         nodes=hostlist(nodes),
-        both=_ordered_and_found(run, nodes, gpus),
+        ordered_and_found=_ordered_and_found(run, nodes, gpus),
         facts=_facts(verdict, run, versions),
-        lines=[line for line in lines if line.planned],
-        grouped=[
-            (area, [line for line in lines if line.area == area and line.planned])
+        rows=[row for row in rows if row.planned],
+        rows_by_area=[
+            (area, [row for row in rows if row.area == area and row.planned])
             for area in (*AREAS.values(), OTHER)
         ],
-        unused=[line for line in lines if not line.planned],
-        bad=[v for v in criteria if v["outcome"] in ("FAIL", "NOT_MEASURED")],
-        repeated=list(_repeated(directory, criteria)),
-        listed=LISTED,
+        not_applicable=[row for row in rows if not row.planned],
+        not_accepted=[v for v in criteria if v["outcome"] in ("FAIL", "NOT_MEASURED")],
+        repeated=list(_repeated_rows(directory, criteria)),
+        max_listed=MAX_LISTED,
         waivers=[_waiver(v) for v in criteria if v["outcome"] == "WAIVED"],
         coverage=coverage(criteria, nodes),
         gpus=gpus,
@@ -166,20 +181,22 @@ def page(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> s
     )
 
 
-def _lines(criteria: Iterable[Mapping[str, Any]]) -> list[Line]:
+def _criterion_rows(criteria: Iterable[Mapping[str, Any]]) -> list[CriterionRow]:
     criteria = list(criteria)
-    known = areas(criteria)
-    found: dict[str, Line] = {}
+    area_of_criterion = areas(criteria)
+    rows: dict[str, CriterionRow] = {}
     for v in criteria:
         key = str(v["criterion"])
-        if key not in found:
-            found[key] = Line(key, str(v["id"]), str(v["title"]), known[key], str(v["unit"]))
-        found[key].add(v)
-    return list(found.values())
+        if key not in rows:
+            rows[key] = CriterionRow(
+                key, str(v["id"]), str(v["title"]), area_of_criterion[key], str(v["unit"])
+            )
+        rows[key].add(v)
+    return list(rows.values())
 
 
 def hashes(directory: RunDirectory) -> dict[str, str]:
-    """SHA-256 of the list of all evidence, and of the verdict on it."""
+    """Return the SHA-256 of manifest.sha256, which lists all evidence, and of verdict.json."""
     return {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in (directory.manifest, directory.verdict)
@@ -187,31 +204,31 @@ def hashes(directory: RunDirectory) -> dict[str, str]:
     }
 
 
-def _repeated(
+def _repeated_rows(
     directory: RunDirectory, criteria: Iterable[Mapping[str, Any]]
 ) -> Iterator[dict[str, str]]:
-    """Rows that were measured again, with what came out before: a second try is no secret."""
-    again = {(str(v["criterion"]), str(v["subject"])): v for v in criteria if v["attempt"] > 1}
-    if not again:  # the ledger of a large fleet is large
+    """Yield the rows that were measured more than once, with the earlier outcomes and values."""
+    repeated = {(str(v["criterion"]), str(v["subject"])): v for v in criteria if v["attempt"] > 1}
+    if not repeated:  # reading the ledger of a large cluster takes long
         return
-    attempts = attempts_of(directory, again)
-    for key, v in again.items():
-        before = [n for n in attempts.get(key, []) if n.get("attempt", 1) < v["attempt"]]
+    attempts = attempts_of(directory, repeated)
+    for key, v in repeated.items():
+        earlier = [n for n in attempts.get(key, []) if n.get("attempt", 1) < v["attempt"]]
         yield {
-            "criterion": key[0], "subject": key[1], "last": _came_to(v),
-            "before": "; ".join(map(_came_to, before)) or "never judged",
+            "criterion": key[0], "subject": key[1], "last": _outcome_and_value(v),
+            "before": "; ".join(map(_outcome_and_value, earlier)) or "never judged",
         }  # fmt: skip
 
 
-def _came_to(v: Mapping[str, Any]) -> str:
+def _outcome_and_value(v: Mapping[str, Any]) -> str:
     value = v.get("value")
     measured = "" if value is None else f" {digits(value)} {v.get('unit') or ''}".rstrip()
-    return f"{words(str(v['outcome']))}{measured}"
+    return f"{outcome_text(str(v['outcome']))}{measured}"
 
 
 def _waiver(v: Mapping[str, Any]) -> dict[str, str]:
-    said = _WAIVED.fullmatch(str(v["reason"]))
-    parts = said.groupdict() if said else {"owner": "", "until": "", "why": str(v["reason"])}
+    match = _WAIVED.fullmatch(str(v["reason"]))
+    parts = match.groupdict() if match else {"owner": "", "until": "", "why": str(v["reason"])}
     return {**parts, "criterion": str(v["criterion"]), "subject": str(v["subject"])}
 
 
@@ -221,7 +238,10 @@ Gpu = dict[str, str]
 def _inventory(
     directory: RunDirectory, nodes: Iterable[str]
 ) -> tuple[dict[str, list[Gpu]], dict[str, str]]:
-    """GPUs by node with UUID and serial, and the versions that the nodes' own workloads saw."""
+    """Return the GPUs of each node with UUID and serial, and the versions on the nodes.
+
+    Both are read from the records of the workloads inventory and gemm.
+    """
     gpus: dict[str, list[Gpu]] = {}
     versions: dict[str, Counter[str]] = {}
     for node in nodes:
@@ -247,24 +267,28 @@ def _inventory(
 def _ordered_and_found(
     run: Mapping[str, Any], nodes: list[str], gpus: Mapping[str, list[Gpu]]
 ) -> list[tuple[str, str, str]]:
-    order = run.get("contract") or {}
-    models = Counter(gpu["name"] for of_node in gpus.values() for gpu in of_node)
-    a_node = Counter(len(of_node) for of_node in gpus.values())
-    found = {
+    contract = run.get("contract") or {}
+    models = Counter(gpu["name"] for node_gpus in gpus.values() for gpu in node_gpus)
+    gpus_per_node = Counter(len(node_gpus) for node_gpus in gpus.values())
+    found_values = {
         "nodes": f"{len(gpus)} of {len(nodes)} answered",
-        "gpus_per_node": ", ".join(f"{n} on {k} nodes" for n, k in sorted(a_node.items())),
+        "gpus_per_node": ", ".join(f"{n} on {k} nodes" for n, k in sorted(gpus_per_node.items())),
         "gpu_model": ", ".join(f"{n} x {name}" for name, n in models.most_common()),
     }
     rows: list[tuple[str, str, str]] = []
-    for name in ("nodes", "gpus_per_node", "gpu_model", *sorted(order)):
-        wanted = order.get(name)
-        if (wanted in (None, "") and name not in found) or any(r[0] == _words(name) for r in rows):
+    for name in ("nodes", "gpus_per_node", "gpu_model", *sorted(contract)):
+        wanted = contract.get(name)
+        if (wanted in (None, "") and name not in found_values) or any(
+            r[0] == _field_title(name) for r in rows
+        ):
             continue
-        rows.append((_words(name), "" if wanted is None else str(wanted), found.get(name, "")))
+        rows.append(
+            (_field_title(name), "" if wanted is None else str(wanted), found_values.get(name, ""))
+        )
     return rows
 
 
-def _words(name: str) -> str:
+def _field_title(name: str) -> str:
     return name.replace("_", " ").replace("gpu", "GPU").replace("nic", "NIC")
 
 
@@ -276,8 +300,9 @@ def _facts(
     seconds, gpu_hours = used.get("union_s"), used.get("gpu_hours")
     facts.append(("Time of its jobs", f"{seconds / 60:.1f} min" if seconds else ""))
     facts.append(("GPU-hours", f"{gpu_hours:.2f}, of exclusive jobs" if gpu_hours else ""))
-    suite = {k: v for k, v in (run.get("versions") or {}).items() if v}
-    facts.append(("Versions, login side", ", ".join(f"{k} {v}" for k, v in suite.items())))
+    login_versions = {k: v for k, v in (run.get("versions") or {}).items() if v}
+    facts.append(("Suite version", str(run.get("suite_version") or "")))
+    facts.append(("Versions, login side", ", ".join(f"{k} {v}" for k, v in login_versions.items())))
     facts.append(("Versions, nodes", ", ".join(f"{k} {v}" for k, v in versions.items())))
     facts.append(("Started by", "; then by ".join(run.get("commands") or [])))
     return [(name, value) for name, value in facts if value and name != "Ordered"]

@@ -1,8 +1,10 @@
-"""Charts of a report as inline SVG (login side): what was measured, against limit and ceiling.
+"""Charts of the report as inline SVG (login side): measured values against limit and ceiling.
 
-Drawn by matplotlib with its text left as text: it can be read aloud, searched and copied. A chart
-shows records; whether a value is good is said by the verdicts, and repeated here in words.
+matplotlib leaves text as text, so that it can be read aloud, searched and copied. A chart shows
+records; the verdicts decide whether a value is good, and the description repeats that in words.
 """
+
+# Length: every kind of chart, with the drawing and the SVG output that they share.
 
 from __future__ import annotations
 
@@ -17,34 +19,36 @@ from typing import Any
 from fixtures.records.model import Measurement, Record
 from fixtures.thresholds.conditions import digits, format_size
 from fixtures.thresholds.loader import Criterion, Thresholds
-from fixtures.verdict.samples import together
+from fixtures.verdict.samples import is_synchronous
 
-INK, SOFT, RED, BLUE = "#1c2127", "#535d68", "#a8201a", "#2d4f83"
-PALE = "#9fb3d1"
+DARK, GREY, RED, BLUE = "#1c2127", "#535d68", "#a8201a", "#2d4f83"
+PALE_BLUE = "#9fb3d1"
 
-BARS = 16
-"""Up to so many GPUs have a bar each; more are in order of their value."""
-MARKS = 64
-"""Up to so many of these have a point each; more are a line, with points for what is too slow."""
-MAPS = 4
-"""Heat maps of so many nodes: those with a failure first."""
-ALL_PAIRS = 64
-"""Nodes in a heat map of pairs."""
-CURVES = 8
-"""Curves of so many placements in one chart."""
+MAX_BARS = 16
+"""Most values drawn as a bar each; more are drawn as points or a line, ordered by value."""
+MAX_MARKERS = 64
+"""Most values drawn as a point each; more are a line, with points only beyond the limit."""
+MAX_HEAT_MAPS = 4
+"""Most nodes with a heat map of their copies; nodes with a failure come first."""
+MAX_PAIR_MAP_NODES = 64
+"""Most nodes in a heat map of pairs of nodes."""
+MAX_CURVES = 8
+"""Most placements with a curve each in one chart."""
 _LIMIT = re.compile(r"([<>]=) ([0-9.e+-]+)")
 
 
 @dataclass(frozen=True)
 class Chart:
+    """One figure of the report."""
+
     title: str
-    said: str
-    """The same in words, for who cannot see it."""
+    description: str
+    """The content in words, for readers who cannot see the chart."""
     svg: str
 
 
-def limit_of(verdict: Mapping[str, Any]) -> float | None:
-    """The number that a verdict's limit begins with: ">= 605 (0.6 of ceiling 1008)"."""
+def limit_value(verdict: Mapping[str, Any]) -> float | None:
+    """Return the number in a verdict's limit: 605 for ">= 605 (0.6 of ceiling 1008)"."""
     match = _LIMIT.match(str(verdict["limit"]))
     return float(match[2]) if match else None
 
@@ -52,66 +56,69 @@ def limit_of(verdict: Mapping[str, Any]) -> float | None:
 def charts(
     records: Iterable[Record], criteria: Sequence[Mapping[str, Any]], limits: Thresholds
 ) -> list[Chart]:
-    """All charts that these records have something for, in the order of a reader's interest."""
+    """Return all charts for which the records have data, the most important first."""
     verdicts: dict[str, list[Mapping[str, Any]]] = {}
     for v in criteria:
         if v["value"] is not None:
             verdicts.setdefault(str(v["criterion"]), []).append(v)
-    points = Points(limits, verdicts)
+    device_values = DeviceValues(limits, verdicts)
     curves: dict[tuple[str, str, str], list[tuple[str, dict[int, float]]]] = {}
     maps: list[tuple[str, str, dict[tuple[int, int], float]]] = []
     losses: list[tuple[str, dict[int, float]]] = []
     for record in records:
-        points.take(record)
-        for metric, unit, curve in _curves(record):
-            key = (metric, unit, _per(record))
+        device_values.add(record)
+        for metric, unit, curve in _size_curves(record):
+            key = (metric, unit, _per_of_record(record))
             curves.setdefault(key, []).append((record.placement, curve))
-        maps += _matrices(record)
-        losses += _losses(record)
+        maps += _copy_matrices(record)
+        losses += _loss_curves(record)
     failed = {str(v["subject"]) for v in criteria if v["outcome"] == "FAIL"}
-    maps.sort(key=lambda found: found[0] not in failed)
-    found = list(points.charts())
-    found += [_curve_chart(k, c, verdicts, limits) for k, c in curves.items()]
-    found += [_heat(*one) for one in maps[:MAPS]]
-    found += _pairs(verdicts, limits)
-    found += [_loss_chart(losses)] if losses else []
-    return found
+    maps.sort(key=lambda arguments: arguments[0] not in failed)
+    drawn = list(device_values.charts())
+    drawn += [_curve_chart(k, c, verdicts, limits) for k, c in curves.items()]
+    drawn += [_heat_map(*arguments) for arguments in maps[:MAX_HEAT_MAPS]]
+    drawn += _pair_maps(verdicts, limits)
+    drawn += [_loss_chart(losses)] if losses else []
+    return drawn
 
 
-def of_verdicts(criteria: Sequence[Mapping[str, Any]], limits: Thresholds) -> list[Chart]:
-    """The worst GPU of each node of a large fleet, as the verdicts have it."""
-    found: dict[str, list[Mapping[str, Any]]] = {}
+def charts_of_verdicts(criteria: Sequence[Mapping[str, Any]], limits: Thresholds) -> list[Chart]:
+    """Return charts of the worst GPU of each node, from the verdicts of a large cluster."""
+    verdicts_by_key: dict[str, list[Mapping[str, Any]]] = {}
     for v in criteria:
         criterion = limits.criteria.get(str(v["criterion"]))
         if criterion is None or criterion.per != "node" or criterion.statistic != "median":
             continue
         if criterion.spread and isinstance(v["value"], float):
-            found.setdefault(criterion.key, []).append(v)
-    made = []
-    for key, verdicts in found.items():
-        known = {limit for v in verdicts if (limit := limit_of(v)) is not None}
+            verdicts_by_key.setdefault(criterion.key, []).append(v)
+    drawn = []
+    for key, verdicts in verdicts_by_key.items():
+        known = {limit for v in verdicts if (limit := limit_value(v)) is not None}
         lines = [(min(known), "limit", RED)] if known else []
         values = [(str(v["subject"]), float(v["value"])) for v in verdicts]
-        made.append(_bars(key, str(verdicts[0]["unit"]), values, lines, each="nodes"))
-    return made
+        drawn.append(_bars(key, str(verdicts[0]["unit"]), values, lines, counted="nodes"))
+    return drawn
 
 
 # --- per GPU
 
 
-FAR = 5.0
-"""A line so many times as high as all values is said and not drawn: no value could be seen."""
+MAX_LINE_RATIO = 5.0
+"""Highest ratio of a drawn line to the highest value: above it no value could be told apart.
+
+Such a line is only mentioned in the description.
+"""
 
 
-class Points:
-    """One value a device, for each criterion that judges devices by their medians.
+class DeviceValues:
+    """One value per device, for each criterion that judges devices by their medians.
 
-    One a node where its GPUs have a rate together: no bar stands for a GPU that waits for others.
+    One value per node for synchronous work, where the rate of a GPU includes its wait for others.
     """
 
     def __init__(self, limits: Thresholds, verdicts: Mapping[str, list[Mapping[str, Any]]]) -> None:
         self._verdicts = verdicts
-        self._found: dict[str, list[tuple[str, float]]] = {}
+        self._values: dict[str, list[tuple[str, float]]] = {}
         self._criteria = limits.criteria
         self._by_workload: dict[str, list[Criterion]] = {}
         for criterion in limits.criteria.values():
@@ -119,101 +126,105 @@ class Points:
             if judged and criterion.statistic == "median" and criterion.over == "slowest":
                 self._by_workload.setdefault(criterion.workload, []).append(criterion)
 
-    def take(self, record: Record) -> None:
+    def add(self, record: Record) -> None:
+        """Add the values of a record of one node."""
         if len(record.nodes) != 1:
             return
         for criterion in self._by_workload.get(record.workload, ()):
-            found = [
-                (f"{rank.node} gpu{rank.local_rank}", _value(m))
+            values = [
+                (f"{rank.node} gpu{rank.local_rank}", _median_of_rounds(m))
                 for rank, m in record.points(criterion.metric, criterion.at)
                 if len(m.samples) > 1
             ]
-            if found and together(criterion):
-                found = [(record.nodes[0], _worst(criterion.unit, found)[1])]
-            if found:
-                self._found.setdefault(criterion.key, []).extend(found)
+            if values and is_synchronous(criterion):
+                values = [(record.nodes[0], _worst_value(criterion.unit, values)[1])]
+            if values:
+                self._values.setdefault(criterion.key, []).extend(values)
 
     def charts(self) -> Iterator[Chart]:
-        for key, found in self._found.items():
-            limits = {limit for v in self._verdicts[key] if (limit := limit_of(v)) is not None}
+        """Yield one bar chart for each criterion."""
+        for key, values in self._values.items():
+            limits = {limit for v in self._verdicts[key] if (limit := limit_value(v)) is not None}
             ceilings = {v["ceiling"] for v in self._verdicts[key] if v["ceiling"]}
             lines = [(min(limits), "limit", RED)] if limits else []
-            lines += [(min(ceilings), "ceiling", SOFT)] if ceilings else []
+            lines += [(min(ceilings), "ceiling", GREY)] if ceilings else []
             criterion = self._criteria[key]
-            each = "nodes" if together(criterion) else "GPUs"
-            yield _bars(key, criterion.unit, found, lines, each)
+            counted = "nodes" if is_synchronous(criterion) else "GPUs"
+            yield _bars(key, criterion.unit, values, lines, counted)
 
 
 def _low_is_bad(unit: str) -> bool:
     return unit != "us"
 
 
-def _worst(unit: str, found: list[tuple[str, float]]) -> tuple[str, float]:
-    return (min if _low_is_bad(unit) else max)(found, key=lambda one: one[1])
+def _worst_value(unit: str, values: list[tuple[str, float]]) -> tuple[str, float]:
+    return (min if _low_is_bad(unit) else max)(values, key=lambda pair: pair[1])
 
 
 def _bars(
     key: str,
     unit: str,
-    found: list[tuple[str, float]],
+    values: list[tuple[str, float]],
     lines: list[tuple[float, str, str]],
-    each: str = "GPUs",
+    counted: str = "GPUs",
 ) -> Chart:
-    few = len(found) <= BARS
-    found = sorted(found) if few else found
-    figure, axes = _figure(3.6, 0.55 + 0.16 * len(found) if few else 2.1)
+    few = len(values) <= MAX_BARS
+    values = sorted(values) if few else values
+    figure, axes = _figure(3.6, 0.55 + 0.16 * len(values) if few else 2.1)
     limit = next((at for at, name, _ in lines if name == "limit"), None)
     low_is_bad = _low_is_bad(unit)
-    bad = [limit is not None and (v < limit) == low_is_bad and v != limit for _, v in found]
+    bad = [limit is not None and (v < limit) == low_is_bad and v != limit for _, v in values]
     if few:
-        order = range(len(found))
-        colours = [RED if b else PALE for b in bad]
-        axes.barh(order, [v for _, v in found], color=colours, height=0.7)
-        axes.set_yticks(order, [f"{name}  {digits(value)}" for name, value in found], fontsize=7)
+        order = range(len(values))
+        colours = [RED if b else PALE_BLUE for b in bad]
+        axes.barh(order, [v for _, v in values], color=colours, height=0.7)
+        axes.set_yticks(order, [f"{name}  {digits(value)}" for name, value in values], fontsize=7)
         axes.invert_yaxis()
-        axes.locator_params(axis="x", nbins=5)  # more of six digits run into each other
+        axes.locator_params(axis="x", nbins=5)  # more labels of six digits would overlap
         draw = axes.axvline
         axes.set_xlabel(unit, fontsize=7)
     else:
-        ranked = sorted(zip((v for _, v in found), bad, strict=True))
-        # A mark for each of a thousand nodes would make the page five times as large.
-        mark = "." if len(ranked) <= MARKS else ""
+        ranked = sorted(zip((v for _, v in values), bad, strict=True))
+        # A marker for each of 1000 nodes would make the page five times as large.
+        mark = "." if len(ranked) <= MAX_MARKERS else ""
         axes.plot([v for v, _ in ranked], color=BLUE, linewidth=0 if mark else 1.4, marker=mark)
-        reds = [k for k, (_, b) in enumerate(ranked) if b][:MARKS]
+        reds = [k for k, (_, b) in enumerate(ranked) if b][:MAX_MARKERS]
         axes.plot(reds, [ranked[k][0] for k in reds], color=RED, linewidth=0, marker=".")
         draw = axes.axhline
         axes.set_ylabel(unit, fontsize=7)
-        axes.set_xlabel(f"{each}, by value", fontsize=7)
-    highest = max(value for _, value in found)
-    near = [at for at, _, _ in lines if not highest or at <= FAR * highest]
+        axes.set_xlabel(f"{counted}, by value", fontsize=7)
+    highest = max(value for _, value in values)
+    within_scale = [at for at, _, _ in lines if not highest or at <= MAX_LINE_RATIO * highest]
     for at, name, colour in lines:
-        if at in near:
+        if at in within_scale:
             draw(at, color=colour, linewidth=1.2, linestyle="-" if name == "limit" else ":")
-    name, value = _worst(unit, found)
-    said = f"{name} {digits(value)}"
-    if len(found) > 1:
-        middle = statistics.median(v for _, v in found)
-        said = f"{len(found)} {each}, median {digits(middle)} {unit}, worst {said}"
+    name, value = _worst_value(unit, values)
+    description = f"{name} {digits(value)}"
+    if len(values) > 1:
+        median = statistics.median(v for _, v in values)
+        summary = f"{len(values)} {counted}, median {digits(median)} {unit}"
+        description = f"{summary}, worst {description}"
     else:
-        said += f" {unit}"
-    said += "".join(
-        f", {name} {digits(at)}{'' if at in near else ' (far off)'}" for at, name, _ in lines
+        description += f" {unit}"
+    description += "".join(
+        f", {name} {digits(at)}{'' if at in within_scale else ' (far off)'}"
+        for at, name, _ in lines
     )
-    said += f"; {sum(bad)} beyond the limit" if limit is not None else ""
-    return Chart(key, said, _svg(figure))
+    description += f"; {sum(bad)} beyond the limit" if limit is not None else ""
+    return Chart(key, description, _svg(figure))
 
 
 # --- curves by size
 
 
-def _curves(record: Record) -> Iterator[tuple[str, str, dict[int, float]]]:
-    """(name, unit, size -> mean over ranks) of a collective's bandwidth and latencies."""
+def _size_curves(record: Record) -> Iterator[tuple[str, str, dict[int, float]]]:
+    """Yield (name, unit, size in bytes -> mean over ranks) of bandwidth and latencies."""
     for metric in ("busbw", "latency", "graph_latency"):
         by_size: dict[int, list[float]] = {}
         unit = ""
         for _, m in record.points(metric, {}):
             if m.samples and "size" in m.at:
-                by_size.setdefault(int(m.at["size"]), []).append(_value(m))
+                by_size.setdefault(int(m.at["size"]), []).append(_median_of_rounds(m))
                 unit = m.unit
         if len(by_size) > 1:
             curve = {size: statistics.fmean(values) for size, values in sorted(by_size.items())}
@@ -222,21 +233,21 @@ def _curves(record: Record) -> Iterator[tuple[str, str, dict[int, float]]]:
 
 def _curve_chart(
     key: tuple[str, str, str],
-    found: list[tuple[str, dict[int, float]]],
+    curves: list[tuple[str, dict[int, float]]],
     verdicts: Mapping[str, list[Mapping[str, Any]]],
     limits: Thresholds,
 ) -> Chart:
     name, unit, per = key
     workload, _, metric = name.partition(" ")
     figure, axes = _figure(3.6, 2.3)
-    # Of many nodes the lowest, the middle and the highest; all of a small run.
-    ordered = sorted(found, key=lambda one: statistics.median(one[1].values()))
-    several = len(ordered) > CURVES
-    shown = [ordered[0], ordered[len(ordered) // 2], ordered[-1]] if several else found
+    # Of many placements only the lowest, the median and the highest curve.
+    ordered = sorted(curves, key=lambda labelled: statistics.median(labelled[1].values()))
+    several = len(ordered) > MAX_CURVES
+    shown = [ordered[0], ordered[len(ordered) // 2], ordered[-1]] if several else curves
     for k, (label, curve) in enumerate(shown):
         axes.plot(
             list(curve), list(curve.values()), linewidth=1.1, marker="o", markersize=2,
-            color=(BLUE, "#8a5300", "#1d6b3a", "#6b3a7d", SOFT, "#1c6f7d", PALE, INK)[k % 8],
+            color=(BLUE, "#8a5300", "#1d6b3a", "#6b3a7d", GREY, "#1c6f7d", PALE_BLUE, DARK)[k % 8],
             label=label,
         )  # fmt: skip
     reference: dict[int, float] = {}
@@ -245,7 +256,7 @@ def _curve_chart(
             if "size" not in criterion.at:
                 continue
             for v in verdicts.get(criterion.key, []):
-                if (limit := limit_of(v)) is not None:
+                if (limit := limit_value(v)) is not None:
                     reference[int(criterion.at["size"])] = limit
     if reference:
         sizes = sorted(reference)
@@ -261,21 +272,21 @@ def _curve_chart(
     axes.set_ylabel(unit, fontsize=7)
     axes.legend(fontsize=6, frameon=False)
     best = {label: max(curve.values()) for label, curve in shown}
-    many = f"{len(found)} {PER[per]}, " if len(found) > 1 else ""
-    said = f"{many}{format_size(sizes[0])} to {format_size(sizes[-1])}; highest "
-    said += ", ".join(f"{label} {digits(v)} {unit}" for label, v in best.items())
+    many = f"{len(curves)} {PLURAL[per]}, " if len(curves) > 1 else ""
+    description = f"{many}{format_size(sizes[0])} to {format_size(sizes[-1])}; highest "
+    description += ", ".join(f"{label} {digits(v)} {unit}" for label, v in best.items())
     if reference:
-        said += "; limits " + ", ".join(
+        description += "; limits " + ", ".join(
             f"{digits(reference[s])} at {format_size(s)}" for s in sorted(reference)
         )
-    return Chart(f"{name}, {TITLE[per]}", said, _svg(figure))
+    return Chart(f"{name}, {PLACE[per]}", description, _svg(figure))
 
 
-PER = {"node": "nodes", "pair": "pairs of nodes", "cluster": "jobs over all nodes"}
-TITLE = {"node": "in a node", "pair": "between two nodes", "cluster": "over all nodes"}
+PLURAL = {"node": "nodes", "pair": "pairs of nodes", "cluster": "jobs over all nodes"}
+PLACE = {"node": "in a node", "pair": "between two nodes", "cluster": "over all nodes"}
 
 
-def _per(record: Record) -> str:
+def _per_of_record(record: Record) -> str:
     if record.placement == "all":
         return "cluster"
     return "node" if len(record.nodes) == 1 else "pair"
@@ -284,13 +295,13 @@ def _per(record: Record) -> str:
 # --- heat maps
 
 
-def _matrices(record: Record) -> Iterator[tuple[str, str, dict[tuple[int, int], float]]]:
-    """(node, metric, (from, to) -> value) of the copies between the GPUs of a node."""
+def _copy_matrices(record: Record) -> Iterator[tuple[str, str, dict[tuple[int, int], float]]]:
+    """Yield (node, metric, (from, to) -> GB/s) of the copies between the GPUs of a node."""
     if len(record.nodes) != 1:
         return
     for metric in ("write", "both"):
         cells = {
-            (rank.local_rank, int(m.at["to"])): _value(m)
+            (rank.local_rank, int(m.at["to"])): _median_of_rounds(m)
             for rank, m in record.points(metric, {})
             if "to" in m.at and m.samples
         }
@@ -298,94 +309,102 @@ def _matrices(record: Record) -> Iterator[tuple[str, str, dict[tuple[int, int], 
             yield record.nodes[0], f"{record.workload}.{metric}", cells
 
 
-def _heat(node: str, name: str, cells: Mapping[tuple[int, int], float]) -> Chart:
-    each = sorted({k for pair in cells for k in pair})
+def _heat_map(node: str, name: str, cells: Mapping[tuple[int, int], float]) -> Chart:
+    gpus = sorted({k for pair in cells for k in pair})
     figure, axes = _figure(3.0, 2.5)
-    values = [[cells.get((a, b), float("nan")) for b in each] for a in each]
+    values = [[cells.get((a, b), float("nan")) for b in gpus] for a in gpus]
     axes.imshow(values, cmap="Blues", vmin=0, vmax=2 * max(cells.values()))
-    for i, a in enumerate(each):
-        for j, b in enumerate(each):
+    for i, a in enumerate(gpus):
+        for j, b in enumerate(gpus):
             text = f"{cells[a, b]:.0f}" if (a, b) in cells else ""
-            axes.text(j, i, text, ha="center", va="center", fontsize=7, color=INK)
-    axes.set_xticks(range(len(each)), [f"{k}" for k in each], fontsize=7)
-    axes.set_yticks(range(len(each)), [f"{k}" for k in each], fontsize=7)
+            axes.text(j, i, text, ha="center", va="center", fontsize=7, color=DARK)
+    axes.set_xticks(range(len(gpus)), [f"{k}" for k in gpus], fontsize=7)
+    axes.set_yticks(range(len(gpus)), [f"{k}" for k in gpus], fontsize=7)
     axes.set_xlabel("to GPU", fontsize=7)
     axes.set_ylabel("from GPU", fontsize=7)
     slowest = min(cells, key=lambda pair: cells[pair])
-    said = f"GB/s from GPU (row) to GPU (column); slowest {slowest[0]} to {slowest[1]}: "
-    return Chart(f"{name} {node}", f"{said}{digits(cells[slowest])}", _svg(figure))
+    description = f"GB/s from GPU (row) to GPU (column); slowest {slowest[0]} to {slowest[1]}: "
+    return Chart(f"{name} {node}", f"{description}{digits(cells[slowest])}", _svg(figure))
 
 
-def _pairs(verdicts: Mapping[str, list[Mapping[str, Any]]], limits: Thresholds) -> Iterator[Chart]:
-    """Bandwidth between the two nodes of each pair, as its verdict has it."""
-    for key, found in verdicts.items():
+def _pair_maps(
+    verdicts: Mapping[str, list[Mapping[str, Any]]], limits: Thresholds
+) -> Iterator[Chart]:
+    """Yield heat maps of the bandwidth between the nodes of each pair, from the verdicts."""
+    for key, rows in verdicts.items():
         criterion = limits.criteria.get(key)
-        pairs = {tuple(str(v["subject"]).split("--")): v["value"] for v in found}
+        pairs = {tuple(str(v["subject"]).split("--")): v["value"] for v in rows}
         nodes = sorted({node for pair in pairs for node in pair})
-        rate = criterion is not None and criterion.per == "pair" and criterion.unit == "GB/s"
-        if not rate or not 2 < len(nodes) <= ALL_PAIRS:
+        is_bandwidth = (
+            criterion is not None and criterion.per == "pair" and criterion.unit == "GB/s"
+        )
+        if not is_bandwidth or not 2 < len(nodes) <= MAX_PAIR_MAP_NODES:
             continue
         figure, axes = _figure(3.0, 2.5)
-        places = {node: k for k, node in enumerate(nodes)}
+        indices = {node: k for k, node in enumerate(nodes)}
         values = [[float("nan")] * len(nodes) for _ in nodes]
         for (a, b), value in pairs.items():
-            values[places[a]][places[b]] = values[places[b]][places[a]] = float(value)
+            values[indices[a]][indices[b]] = values[indices[b]][indices[a]] = float(value)
         axes.imshow(values, cmap="Blues", vmin=0, vmax=2 * max(pairs.values()))
-        if len(nodes) <= BARS:
+        if len(nodes) <= MAX_BARS:
             for i, row in enumerate(values):
                 for j, value in enumerate(row):
                     text = "" if math.isnan(value) else f"{value:.0f}"
-                    axes.text(j, i, text, ha="center", va="center", fontsize=6, color=INK)
+                    axes.text(j, i, text, ha="center", va="center", fontsize=6, color=DARK)
             axes.set_xticks(range(len(nodes)), nodes, fontsize=6, rotation=90)
             axes.set_yticks(range(len(nodes)), nodes, fontsize=6)
         worst = min(pairs, key=lambda pair: pairs[pair])
-        said = f"{len(pairs)} pairs; slowest {' and '.join(worst)}: {digits(pairs[worst])} GB/s"
-        yield Chart(f"{key}, pairs of nodes", said, _svg(figure))
+        slowest = f"slowest {' and '.join(worst)}: {digits(pairs[worst])} GB/s"
+        description = f"{len(pairs)} pairs; {slowest}"
+        yield Chart(f"{key}, pairs of nodes", description, _svg(figure))
 
 
 # --- training
 
 
-def _losses(record: Record) -> Iterator[tuple[str, dict[int, float]]]:
-    """Step -> loss, where a training left it as a sweep over `step`."""
+def _loss_curves(record: Record) -> Iterator[tuple[str, dict[int, float]]]:
+    """Yield (label, step -> loss) of rank 0, where a record has measurements of `loss` by step."""
     curve: dict[int, float] = {}
     for rank, m in record.points("loss", {}):
         if rank.rank == 0 and "step" in m.at:
-            value = _value(m) if m.samples else m.value
+            value = _median_of_rounds(m) if m.samples else m.value
             if isinstance(value, (int, float)):
                 curve[int(m.at["step"])] = float(value)
     if len(curve) > 1:
         yield record.name.removesuffix(".json"), dict(sorted(curve.items()))
 
 
-def _loss_chart(found: list[tuple[str, dict[int, float]]]) -> Chart:
+def _loss_chart(curves: list[tuple[str, dict[int, float]]]) -> Chart:
     figure, axes = _figure(3.6, 2.3)
-    for label, curve in found:
+    for label, curve in curves:
         axes.plot(list(curve), list(curve.values()), linewidth=1.1, label=label)
     axes.set_xlabel("step", fontsize=7)
     axes.set_ylabel("loss", fontsize=7)
     axes.legend(fontsize=6, frameon=False)
-    ends = [(label, list(curve.values())) for label, curve in found]
-    said = "; ".join(f"{label} {digits(y[0])} to {digits(y[-1])}" for label, y in ends)
-    return Chart("Loss", said, _svg(figure))
+    ends = [(label, list(curve.values())) for label, curve in curves]
+    description = "; ".join(f"{label} {digits(y[0])} to {digits(y[-1])}" for label, y in ends)
+    return Chart("Loss", description, _svg(figure))
 
 
 # --- matplotlib
 
 
-def _value(m: Measurement) -> float:
+def _median_of_rounds(m: Measurement) -> float:
     return statistics.median(statistics.median(samples) for samples in (m.samples, *m.rounds))
 
 
 def _figure(width: float, height: float) -> tuple[Any, Any]:
-    """Inches; without pyplot, which looks for a display and keeps every figure."""
+    """Return a figure of this size in inches and its axes.
+
+    Made without pyplot, which looks for a display and keeps every figure in memory.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color("#d3d8de")
-    axes.tick_params(labelsize=7, colors=SOFT, length=2)
+    axes.tick_params(labelsize=7, colors=GREY, length=2)
     return figure, axes
 
 

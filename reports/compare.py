@@ -1,9 +1,9 @@
 """Two runs side by side: before against after, or one size against another (login side).
 
-Two figures of one device differ significantly where they lie further apart than SIGMAS standard
+Two values of one device differ significantly if their difference is at least SIGMAS standard
 deviations of the difference of two runs: sqrt(2) x the run sigma that thresholds.yaml gives for
-that class of metric (a two-sided test at about 0.3 %). A criterion without such a sigma is held
-against the spread of its own samples, where it has any, else against 3 %.
+that class of metric (a two-sided test at about 0.3 %). For a criterion without
+such a sigma DEFAULT_SIGMA is taken.
 """
 
 from __future__ import annotations
@@ -31,30 +31,31 @@ from reports.tables import records_of
 
 SIGMAS = 3.0
 DEFAULT_SIGMA = 0.01
-"""Where thresholds.yaml names no spread for a criterion."""
+"""Relative run sigma where thresholds.yaml names no spread for a criterion."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One figure before and after."""
+    """The value of one criterion on one device in both runs."""
 
     criterion: str
-    where: str
+    device: str
     unit: str
     before: float
     after: float
     sigma: float
-    """Relative, of one run."""
+    """Relative standard deviation of one run."""
     worse_if: str
-    """"lower" or "higher"."""
+    """"lower" or "higher": the direction in which the criterion fails."""
 
     @property
     def drift(self) -> float:
+        """Relative difference of the two values."""
         return self.after / self.before - 1 if self.before else math.inf
 
     @property
     def z(self) -> float:
-        """In standard deviations of the difference of two runs."""
+        """The drift in standard deviations of the difference of two runs."""
         return abs(self.drift) / (math.sqrt(2) * self.sigma)
 
     @property
@@ -67,66 +68,75 @@ class Change:
 
 
 def changes(before: RunDirectory, after: RunDirectory, limits: Thresholds) -> list[Change]:
-    """Every figure of every device that both runs have, the most significant first."""
-    then, now = (_figures(run, limits) for run in (before, after))
+    """Return the values of every device that both runs have, the most significant change first."""
+    then, now = (_device_values(run, limits) for run in (before, after))
     model = str(read_json(after.run_json)["population"]["gpu_model"])
-    found = [
+    result = [
         Change(
-            key[0], key[1], now[key][1], then[key][0], now[key][0], *_judged(key[0], limits, model)
+            key[0],
+            key[1],
+            now[key][1],
+            then[key][0],
+            now[key][0],
+            *_sigma_and_direction(key[0], limits, model),
         )
         for key in then.keys() & now.keys()
     ]
-    return sorted(found, key=lambda c: (not c.significant, -c.z, c.criterion, c.where))
+    return sorted(result, key=lambda c: (not c.significant, -c.z, c.criterion, c.device))
 
 
-def sizes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Every rate and latency side by side, of each run the worst subject."""
+def side_by_side(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return every rate and latency of the worst subject of each run, side by side."""
     gpus = [len(run["scope"]["nodes"]) * run["scope"]["gpus_per_node"] for run in (before, after)]
-    one, two = (_worst(run["criteria"]) for run in (before, after))
+    first, second = (_worst_by_criterion(run["criteria"]) for run in (before, after))
     rows = []
-    for key in (key for key in one if key in two):
-        a, b = float(one[key]["value"]), float(two[key]["value"])
-        # Of what the whole cluster does in a second: 100 % is as much again for each GPU.
-        grows = one[key]["unit"] == "tokens/s" and one[key]["subject"] == "cluster"
+    for key in (key for key in first if key in second):
+        a, b = float(first[key]["value"]), float(second[key]["value"])
+        # Scaling efficiency of a rate of the whole cluster: 100 % is the same rate per GPU.
+        scales = first[key]["unit"] == "tokens/s" and first[key]["subject"] == "cluster"
         rows.append(
             {
-                "criterion": key, "unit": one[key]["unit"], "a": a, "b": b,
-                "where": " / ".join(dict.fromkeys((one[key]["subject"], two[key]["subject"]))),
+                "criterion": key, "unit": first[key]["unit"], "a": a, "b": b,
+                "where": " / ".join(dict.fromkeys((first[key]["subject"], second[key]["subject"]))),
                 "ratio": b / a if a else None,
-                "efficiency": b / a * gpus[0] / gpus[1] if a and grows else None,
+                "efficiency": b / a * gpus[0] / gpus[1] if a and scales else None,
             }
         )  # fmt: skip
     return rows
 
 
 RATES = ("TFLOPS", "GB/s", "us", "tokens/s", "ops/s")
-"""What is worth a comparison between clusters of two sizes; the rest are states and counts."""
+"""Units of rates and latencies, which are compared between runs; others are states and counts."""
 
 
-def _worst(criteria: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    found: dict[str, Mapping[str, Any]] = {}
+def _worst_by_criterion(criteria: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    worst: dict[str, Mapping[str, Any]] = {}
     for v in criteria:
         if v["unit"] not in RATES or not isinstance(v["value"], float):
             continue
-        have = found.get(v["criterion"])
-        if have is None or (v["margin"] or 0.0) < (have["margin"] or 0.0):
-            found[str(v["criterion"])] = v
-    return found
+        current = worst.get(v["criterion"])
+        if current is None or (v["margin"] or 0.0) < (current["margin"] or 0.0):
+            worst[str(v["criterion"])] = v
+    return worst
 
 
-def show(first: Path, second: Path, limits: Path, *, every: bool) -> int:
-    """Print both comparisons; 1 where something became significantly worse."""
+def show(first: Path, second: Path, limits: Path, *, include_unchanged: bool) -> int:
+    """Print both comparisons.
+
+    The exit status is 1 where something became significantly worse, 2 where the runs have no value
+    in common, else 0.
+    """
     loaded = loader.load(limits)
     runs = [RunDirectory(path) for path in (first, second)]
     verdicts = [read_json(run.verdict) for run in runs]
     console = Console(width=None if sys.stdout.isatty() else 140)
-    about = [
+    headings = [
         f"{v['run_id']}: {v['verdict']}, {len(v['scope']['nodes'])} nodes x "
         f"{v['scope']['gpus_per_node']} {v['scope'].get('gpu_model') or 'GPUs'}"
         for v in verdicts
     ]
-    console.print(Text(f"A  {about[0]}\nB  {about[1]}"))
-    rows = sizes(*verdicts)
+    console.print(Text(f"A  {headings[0]}\nB  {headings[1]}"))
+    rows = side_by_side(*verdicts)
     shown = Table(title="Side by side", title_justify="left", box=box.SIMPLE_HEAD)
     for name in ("criterion", "where", "A", "B", "unit", "B / A", "efficiency"):
         shown.add_column(
@@ -139,11 +149,12 @@ def show(first: Path, second: Path, limits: Path, *, every: bool) -> int:
         shown.add_row(*map(Text, (*cells, ratio, efficiency)))
     if rows:
         console.print(shown)
-    found = changes(runs[0], runs[1], loaded)
-    moved = [change for change in found if change.significant]
+    compared = changes(runs[0], runs[1], loaded)
+    significant = [change for change in compared if change.significant]
     console.print(
         Text(
-            f"{len(found)} figures of one device in both runs; {len(moved)} changed significantly: "
+            f"{len(compared)} figures of one device in both runs; "
+            f"{len(significant)} changed significantly: "
             f"|drift| >= {SIGMAS:g} x sqrt(2) x the run sigma of thresholds.yaml"
         )
     )
@@ -151,8 +162,8 @@ def show(first: Path, second: Path, limits: Path, *, every: bool) -> int:
     for name in ("criterion", "device", "A", "B", "unit", "drift", "sigmas", ""):
         left = name in ("criterion", "device", "unit", "")
         drift.add_column(name, justify="left" if left else "right")
-    for c in found if every else moved:
-        said = ("worse" if c.worse else "better") if c.significant else ""
+    for c in compared if include_unchanged else significant:
+        direction = ("worse" if c.worse else "better") if c.significant else ""
         numbers = (
             digits(c.before),
             digits(c.after),
@@ -160,16 +171,16 @@ def show(first: Path, second: Path, limits: Path, *, every: bool) -> int:
             f"{100 * c.drift:+.2f} %",
             f"{c.z:.1f}",
         )
-        drift.add_row(*map(Text, (c.criterion, c.where, *numbers, said)))
+        drift.add_row(*map(Text, (c.criterion, c.device, *numbers, direction)))
     if drift.row_count:
         console.print(drift)
-    if not rows and not found:
+    if not rows and not compared:
         console.print("the two runs have no figure in common")
         return 2
-    return 1 if any(c.worse for c in moved) else 0
+    return 1 if any(c.worse for c in significant) else 0
 
 
-def _judged(key: str, limits: Thresholds, model: str) -> tuple[float, str]:
+def _sigma_and_direction(key: str, limits: Thresholds, model: str) -> tuple[float, str]:
     criterion = limits.criteria[key]
     spread = limits.spread.get(criterion.spread or "")
     higher = any(row.fail_above is not None for row in criterion.limits)
@@ -177,9 +188,11 @@ def _judged(key: str, limits: Thresholds, model: str) -> tuple[float, str]:
     return sigma, "higher" if higher else "lower"
 
 
-def _figures(run: RunDirectory, limits: Thresholds) -> dict[tuple[str, str], tuple[float, str]]:
-    """(criterion, device) -> value and unit, from the newest records."""
-    found = {}
+def _device_values(
+    run: RunDirectory, limits: Thresholds
+) -> dict[tuple[str, str], tuple[float, str]]:
+    """Return (criterion, device) -> (value, unit) from the newest records."""
+    values = {}
     by_workload: dict[str, list[Any]] = {}
     for criterion in limits.criteria.values():
         if criterion.statistic == "median":
@@ -190,11 +203,11 @@ def _figures(run: RunDirectory, limits: Thresholds) -> dict[tuple[str, str], tup
                 continue
             for rank, m in record.points(criterion.metric, criterion.at):
                 if m.samples and m.unit == criterion.unit:
-                    where = _where(record, rank, m)
-                    found[criterion.key, where] = (device_value(rank, m), m.unit)
-    return found
+                    device = _device_name(record, rank, m)
+                    values[criterion.key, device] = (device_value(rank, m), m.unit)
+    return values
 
 
-def _where(record: Record, rank: Any, m: Any) -> str:
+def _device_name(record: Record, rank: Any, m: Any) -> str:
     part = m.at.get("part") or f"gpu{rank.local_rank}"
     return f"{rank.node} {part}"

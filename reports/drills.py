@@ -1,7 +1,7 @@
-"""The table of `make drills` in the report: the proof that each criterion can fail (login side).
+"""The section of the report with the table of `make drills` (login side).
 
-`pytest --drills=FILE` puts the table into the run directory as drills.json; it is about the suite
-and not about the cluster, so no verdict hangs on it.
+The table proves that each criterion can fail. `pytest --drills=FILE` copies it into the run
+directory as drills.json. It is about the suite and not the cluster, so no verdict depends on it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from fixtures.records.run_directory import RunDirectory
 from reports.banner import render
 
 COLUMNS = ("criterion", "fault", "where", "culprit", "named", "others", "seconds", "right")
-"""What a row must have; `planted` marks those whose fault is in a record, not below a workload."""
+"""Required keys of a row; `planted` marks a fault put into a record, not below a workload."""
 
 
 def section(directory: RunDirectory) -> str:
-    """The table that the run was given; "" where it was given none."""
+    """Return the HTML of the run's drills.json, "" where it has none."""
     if not directory.drills.exists():
         return ""
     try:
@@ -27,18 +27,21 @@ def section(directory: RunDirectory) -> str:
     except (OSError, RecordError) as error:
         return render("drills.jinja2", rows=[], about={}, broken=str(error), counts={})
     rows = table["rows"]
-    real = [row for row in rows if not row.get("planted")]
+    not_planted = [row for row in rows if not row.get("planted")]
     counts = {
         "faults": len(rows),
         "criteria": len({row["criterion"] for row in rows}),
-        "real": len({row["criterion"] for row in real}),
+        "real": len({row["criterion"] for row in not_planted}),
         "right": sum(bool(row["right"]) for row in rows),
     }
     return render("drills.jinja2", rows=rows, about=table, broken="", counts=counts)
 
 
 def load(directory: RunDirectory) -> Mapping[str, Any]:
-    """drills.json, checked as far as the page relies on it; RecordError says what is wrong."""
+    """Return drills.json, checked as far as the page relies on it.
+
+    Raises RecordError where a part is missing or of another schema.
+    """
     data = read_json(directory.drills)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise RecordError(f"drills.json is not of schema {SCHEMA}: make it with `make drills`")
@@ -46,6 +49,6 @@ def load(directory: RunDirectory) -> Mapping[str, Any]:
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise RecordError("drills.json has no rows")
     for row in rows:
-        if lacking := [name for name in COLUMNS if name not in row]:
-            raise RecordError(f"a row of drills.json lacks {', '.join(lacking)}")
+        if missing_keys := [name for name in COLUMNS if name not in row]:
+            raise RecordError(f"a row of drills.json lacks {', '.join(missing_keys)}")
     return data

@@ -1,4 +1,4 @@
-"""verdict.json for spreadsheets: results.csv, one row a verdict (login side)."""
+"""verdict.json for other tools: results.csv, JSON, Parquet and Prometheus text (login side)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ COLUMNS = (
     "devices_measured", "reason", "next_step", "record", "job", "attempt", "notes",
 )  # fmt: skip
 
+TEXT_COLUMNS = ("title", "reason", "next_step", "notes")
+"""Columns of text, which another version of the suite may word differently."""
+
 _FORMULA = ("=", "+", "-", "@")
-"""A cell that begins like this is a formula to a spreadsheet, whoever wrote it."""
+"""First characters of a cell that a spreadsheet takes for a formula."""
 
 
 def write_results(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> Path:
-    """Write results.csv from verdict.json, one row a verdict."""
+    """Write results.csv from verdict.json, one row per verdict."""
     verdict = read_json(directory.verdict) if verdict is None else verdict
     path = directory.root / "results.csv"
     replace_file(path, (results(verdict).encode("utf-8", "replace"),), durable=False)
@@ -32,69 +35,74 @@ def write_results(directory: RunDirectory, verdict: Mapping[str, Any] | None = N
 
 
 def results(verdict: Mapping[str, Any]) -> str:
-    """The text of results.csv. By the csv of the standard library: it needs no list of all rows."""
+    """Return the text of results.csv.
+
+    Written by the csv module, which unlike pandas needs no list of all rows.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows([harmless(cell) for cell in _row(v).values()] for v in verdict["criteria"])
+    writer.writerows(
+        [escape_formula(cell) for cell in _row(v).values()] for v in verdict["criteria"]
+    )
     return text.getvalue()
 
 
-def frame(verdict: Mapping[str, Any]) -> Any:
-    """The verdicts as a pandas DataFrame of COLUMNS, for programs: text as it was said."""
-    # It takes most of a second to import, and is needed by nothing but exports and comparisons.
+def data_frame(verdict: Mapping[str, Any]) -> Any:
+    """Return the verdicts as a pandas DataFrame of COLUMNS, with all text unescaped."""
+    # Importing pandas takes most of a second, and only exports need it.
     import pandas as pd  # type: ignore[import-untyped]
 
     return pd.DataFrame([_row(v) for v in verdict["criteria"]], columns=list(COLUMNS), dtype=object)
 
 
-KINDS = ("csv", "json", "parquet", "prometheus")
+FORMATS = ("csv", "json", "parquet", "prometheus")
 
 
-def write(source: Path, kind: str, out: Path | None) -> int:
-    """Write a run's verdicts for another tool; 0, or 4 with one line said."""
+def write(source: Path, format_name: str, out: Path | None) -> int:
+    """Write a run's verdicts in a format of FORMATS; return 0, or 4 with one line on stderr."""
     try:
         verdict = read_json(RunDirectory(source).verdict)
     except FileNotFoundError:
-        return _refuse(f"{source} has no verdict.json: `python -m reports render {source}`")
-    if kind == "parquet":
+        return _print_error(f"{source} has no verdict.json: `python -m reports render {source}`")
+    if format_name == "parquet":
         if out is None:
-            return _refuse("--parquet is binary: give --out FILE")
+            return _print_error("--parquet is binary: give --out FILE")
         try:
-            # First of all: with half of it loaded pandas fails in its own way.
+            # Before pandas imports it: pandas reports a missing part of pyarrow in its own words.
             importlib.import_module("pyarrow")
         except ImportError:
-            return _refuse(
+            return _print_error(
                 "--parquet needs pyarrow: `pip install pyarrow`, or take --csv or --json"
             )
-        table = frame(verdict)
-        # One column holds numbers and states: as text it has one type.
-        mixed = ["value", "worst_value", "worst_gpu", "job"]
-        table[mixed] = table[mixed].astype("string")
-        made = io.BytesIO()
-        table.to_parquet(made, engine="pyarrow", index=False)
-        replace_file(out, (made.getvalue(),), durable=False)
+        table = data_frame(verdict)
+        # A Parquet column has one type; these hold numbers and strings.
+        mixed_columns = ["value", "worst_value", "worst_gpu", "job"]
+        table[mixed_columns] = table[mixed_columns].astype("string")
+        buffer = io.BytesIO()
+        table.to_parquet(buffer, engine="pyarrow", index=False)
+        replace_file(out, (buffer.getvalue(),), durable=False)
         return 0
     text = {
         "csv": results,
-        "json": lambda v: frame(v).to_json(orient="records", indent=1) + "\n",
+        "json": lambda v: data_frame(v).to_json(orient="records", indent=1) + "\n",
         "prometheus": prometheus,
-    }[kind](verdict)
+    }[format_name](verdict)
     if out is None:
         sys.stdout.write(text)
     else:
-        # node_exporter reads while we write: it must see the old file or the new one.
+        # node_exporter may read during the write: it must see the old file or the new one.
         replace_file(out, (text.encode("utf-8", "replace"),), durable=False)
     return 0
 
 
-def _refuse(why: str) -> int:
-    print(f"reports: {why}", file=sys.stderr)
+def _print_error(message: str) -> int:
+    print(f"reports: {message}", file=sys.stderr)
     return 4
 
 
 def prometheus(verdict: Mapping[str, Any]) -> str:
-    """The verdicts in the text format that node_exporter's textfile collector reads."""
+    """Return the verdicts in the text format that node_exporter's textfile collector reads."""
     lines = [
         "# HELP gpu_acceptance_pass 1 where the criterion passed, 0 where it failed.",
         "# TYPE gpu_acceptance_pass gauge",
@@ -107,15 +115,15 @@ def prometheus(verdict: Mapping[str, Any]) -> str:
     ]
     samples: dict[str, list[str]] = {name: [] for name in ("pass", "value", "margin", "criteria")}
     for v in verdict["criteria"]:
-        given = {name: v[name] for name in ("criterion", "subject", "unit")}
-        labels = ",".join(f'{name}="{_label(text)}"' for name, text in given.items())
+        label_values = {name: v[name] for name in ("criterion", "subject", "unit")}
+        labels = ",".join(f'{name}="{_escape_label(text)}"' for name, text in label_values.items())
         if v["outcome"] in ("PASS", "FAIL", "WAIVED"):
             samples["pass"].append(f"{{{labels}}} {int(v['outcome'] == 'PASS')}")
         for name in ("value", "margin"):
             if isinstance(v[name], (int, float)):
                 samples[name].append(f"{{{labels}}} {float(v[name])!r}")
     for name, count in verdict["counts"].items():
-        samples["criteria"].append(f'{{outcome="{_label(name)}"}} {count}')
+        samples["criteria"].append(f'{{outcome="{_escape_label(name)}"}} {count}')
     text = []
     for k, name in enumerate(samples):
         metric = f"gpu_acceptance_{name}"
@@ -123,23 +131,23 @@ def prometheus(verdict: Mapping[str, Any]) -> str:
     return "\n".join(text) + "\n"
 
 
-def _label(text: Any) -> str:
+def _escape_label(text: Any) -> str:
     return str(text).replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-def harmless(value: Any) -> Any:
-    """Text on one line that no spreadsheet takes for a formula; numbers stay numbers."""
+def escape_formula(value: Any) -> Any:
+    """Return text on one line that no spreadsheet takes for a formula; numbers stay numbers."""
     if not isinstance(value, str):
         return value
-    # Spreadsheets also look behind a leading tab or line break.
+    # Spreadsheets skip a leading tab or line break.
     line = " ".join(value.split())
     return f"'{line}" if line.startswith(_FORMULA) else line
 
 
 def _row(v: Mapping[str, Any]) -> dict[str, Any]:
-    flat = {name: v.get(name) for name in COLUMNS}
+    row = {name: v.get(name) for name in COLUMNS}
     for group in ("worst", "devices"):
         for name, value in (v.get(group) or {}).items():
-            flat[f"{group}_{name}"] = value
-    flat["notes"] = "; ".join(str(note) for note in v.get("notes") or [])
-    return {name: flat[name] for name in COLUMNS}
+            row[f"{group}_{name}"] = value
+    row["notes"] = "; ".join(str(note) for note in v.get("notes") or [])
+    return {name: row[name] for name in COLUMNS}

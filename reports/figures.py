@@ -1,4 +1,4 @@
-"""What a report shows between verdict and table: failures, coverage, charts (login side)."""
+"""The part of the report between verdict and table: failures, coverage, charts (login side)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ from reports import banner, charts
 from reports.areas import areas, coverage
 from reports.tables import records_of
 
-ALL_NODES = 32
-"""Records of so many nodes are all drawn; of more only those of some, and the verdicts of all."""
-SOME_NODES = 4
-LARGEST = 16_000_000
-"""Bytes of a record that is read for its charts in a large run."""
-ROWS = 160
-"""So many nodes stand in the matrix, those that did not pass first."""
+MAX_NODES_IN_FULL = 32
+"""Most nodes whose records are all drawn.
+
+Of a larger run the records of SAMPLED_NODES nodes are drawn, and the verdicts of all nodes.
+"""
+SAMPLED_NODES = 4
+MAX_RECORD_BYTES = 16_000_000
+"""Largest record that is read for the charts of a large run, and for telemetry."""
+MAX_MATRIX_ROWS = 160
+"""Most nodes in the coverage matrix; those that did not pass come first."""
 
 TELEMETRY = {
     "util": "utilisation %", "sm_mhz": "SM MHz", "power_w": "W", "temp_c": "C",
@@ -36,57 +39,62 @@ TELEMETRY = {
 
 
 def figures(directory: RunDirectory, verdict: Mapping[str, Any], run: Mapping[str, Any]) -> str:
-    """HTML; what cannot be drawn is said in a line, and never costs the report."""
+    """Return the HTML; an error in making the charts is shown as a line in their place."""
     criteria = verdict["criteria"]
     nodes = [str(n) for n in (verdict.get("scope") or {}).get("nodes") or []]
     matrix = coverage(criteria, nodes)
-    order = list(matrix.rows)
-    bad = set(matrix.not_whole)
-    if len(order) > ROWS:
-        order = [n for n in order if n in bad] + [n for n in order if n not in bad]
+    subjects = list(matrix.rows)
+    not_passed = set(matrix.not_passed)
+    if len(subjects) > MAX_MATRIX_ROWS:
+        subjects.sort(key=lambda name: name not in not_passed)
     drawn: list[charts.Chart] = []
-    why = ""
+    charts_error = ""
     try:
         limits = _limits(run)
         failed_nodes = dict.fromkeys(str(v["subject"]) for v in criteria if v["outcome"] == "FAIL")
-        drawn = charts.charts(_records(directory, nodes, list(failed_nodes)), criteria, limits)
-        if len(nodes) > ALL_NODES:
-            drawn = charts.of_verdicts(criteria, limits) + drawn
+        drawn = charts.charts(
+            _records_to_draw(directory, nodes, list(failed_nodes)), criteria, limits
+        )
+        if len(nodes) > MAX_NODES_IN_FULL:
+            drawn = charts.charts_of_verdicts(criteria, limits) + drawn
     except (ConfigError, OSError, RecordError, ImportError) as error:
-        why = f"There are no charts: {error}"
+        charts_error = f"There are no charts: {error}"
     return banner.render(
         "figures.jinja2",
         failed=[_failure(directory, v) for v in criteria if v["outcome"] == "FAIL"][:200],
         coverage=matrix,
         areas=json.dumps(areas(criteria)),
-        shown=order[:ROWS],
-        rest=max(0, len(order) - ROWS),
-        hidden=sum(n in bad for n in order[ROWS:]),
+        shown=subjects[:MAX_MATRIX_ROWS],
+        not_shown=max(0, len(subjects) - MAX_MATRIX_ROWS),
+        not_shown_not_passed=sum(n in not_passed for n in subjects[MAX_MATRIX_ROWS:]),
         charts=drawn,
-        why=why,
+        charts_error=charts_error,
     )
 
 
 def _limits(run: Mapping[str, Any]) -> Thresholds:
-    """Those that the run was judged by, where they are still at hand."""
-    said = run.get("thresholds") or {}
-    found = loader.load(Path(str(said.get("path") or "no file")))
-    if found.sha256 != said.get("sha256"):
-        raise ConfigError(f"{found.path} has changed since")
-    return found
+    """Return the thresholds by which the run was judged.
+
+    Raises ConfigError where the file is missing or has changed since.
+    """
+    recorded = run.get("thresholds") or {}
+    limits = loader.load(Path(str(recorded.get("path") or "no file")))
+    if limits.sha256 != recorded.get("sha256"):
+        raise ConfigError(f"{limits.path} has changed since")
+    return limits
 
 
-def _records(
+def _records_to_draw(
     directory: RunDirectory, nodes: Sequence[str], failed: Sequence[str]
 ) -> Iterator[Record]:
-    if len(nodes) <= ALL_NODES:
+    if len(nodes) <= MAX_NODES_IN_FULL:
         yield from records_of(directory)
         return
-    some = [n for n in failed if n in set(nodes)][:SOME_NODES]
-    some += [n for n in nodes if n not in some][: SOME_NODES - len(some)]
+    sampled = [n for n in failed if n in set(nodes)][:SAMPLED_NODES]
+    sampled += [n for n in nodes if n not in sampled][: SAMPLED_NODES - len(sampled)]
     for path in sorted(directory.records.glob("*.json")):
         placement = path.stem.partition("@")[2]
-        if (placement in some or placement == "all") and path.stat().st_size <= LARGEST:
+        if (placement in sampled or placement == "all") and path.stat().st_size <= MAX_RECORD_BYTES:
             with suppress(OSError, ValueError):
                 yield read_record(path)
 
@@ -94,10 +102,10 @@ def _records(
 def _failure(directory: RunDirectory, v: Mapping[str, Any]) -> dict[str, Any]:
     worst = v.get("worst") or {}
     part = worst.get("part") or (f"gpu{worst['gpu']}" if worst.get("gpu") is not None else "")
-    told = Verdict.from_json(v)
+    verdict = Verdict.from_json(v)
     return {
         **v,
-        "measured": told.measured,
+        "measured": verdict.measured,
         "device": " ".join(str(x) for x in (part, worst.get("uuid") or "") if x),
         "workload": str(v.get("record") or "").partition("@")[0],
         "telemetry": _telemetry(directory, v),
@@ -105,39 +113,39 @@ def _failure(directory: RunDirectory, v: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _telemetry(directory: RunDirectory, v: Mapping[str, Any]) -> list[dict[str, str]]:
-    """One row a GPU while the workload ran: of the node that failed, or of those that did together.
+    """Return one row per GPU, measured while the workload ran, of the node that failed.
 
-    Of many nodes the first SOME_NODES.
+    For a failure of several nodes: of the first SAMPLED_NODES nodes of the record.
     """
     node = (v.get("worst") or {}).get("node") or v["subject"]
     with suppress(OSError, RecordError, KeyError, TypeError, AttributeError):
         path = directory.records / str(v["record"])
-        if path.stat().st_size > LARGEST:
+        if path.stat().st_size > MAX_RECORD_BYTES:
             return []
         by_node: dict[str, list[dict[str, Any]]] = {}
         for rank in read_json(path)["ranks"]:
             by_node.setdefault(rank["node"], []).append(rank)
         if node in by_node:
-            return list(_gpus(by_node[node]))
-        some = list(by_node.items())[:SOME_NODES]
-        return [{"Node": name, **row} for name, ranks in some for row in _gpus(ranks)]
+            return list(_gpu_rows(by_node[node]))
+        sampled = list(by_node.items())[:SAMPLED_NODES]
+        return [{"Node": name, **row} for name, ranks in sampled for row in _gpu_rows(ranks)]
     return []
 
 
-def _gpus(ranks: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
-    """What a node's telemetry says of its GPUs, from the ranks of that node."""
-    own = next((f["telemetry"] for r in ranks if "telemetry" in (f := r["facts"])), None)
+def _gpu_rows(ranks: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
+    """Yield the telemetry of each GPU of a node, from the ranks of that node."""
+    telemetry = next((f["telemetry"] for r in ranks if "telemetry" in (f := r["facts"])), None)
     names = {r["device"].get("uuid"): f"gpu{r['local_rank']}" for r in ranks}
-    for uuid, of_gpu in own["gpus"].items() if own else ():
-        yield {"GPU": names.get(uuid, str(uuid)), **_cells(of_gpu)}
+    for uuid, values in telemetry["gpus"].items() if telemetry else ():
+        yield {"GPU": names.get(uuid, str(uuid)), **_telemetry_cells(values)}
 
 
-def _cells(of_gpu: Mapping[str, Any]) -> dict[str, str]:
-    found = {}
+def _telemetry_cells(values: Mapping[str, Any]) -> dict[str, str]:
+    cells = {}
     for name, title in TELEMETRY.items():
-        value = of_gpu.get(name)
+        value = values.get(name)
         if isinstance(value, Mapping):
-            found[title] = f"{digits(value['mean'])} ({digits(value['max'])})"
+            cells[title] = f"{digits(value['mean'])} ({digits(value['max'])})"
         else:
-            found[title] = "" if value is None else digits(value)
-    return found
+            cells[title] = "" if value is None else digits(value)
+    return cells

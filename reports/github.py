@@ -1,7 +1,7 @@
 """`python -m reports summary --github RUN`: job summary and annotations of GitHub Actions.
 
 The summary (Markdown) goes to the file that GITHUB_STEP_SUMMARY names, else to stdout; annotations
-are workflow commands on stdout. GitHub drops a summary above 1 MiB, and shows ten errors a step.
+are workflow commands on stdout. GitHub drops a summary above 1 MiB, and shows ten errors per step.
 """
 
 from __future__ import annotations
@@ -16,29 +16,32 @@ from typing import Any
 from fixtures.records.files import RecordError, read_json
 from fixtures.records.run_directory import RunDirectory
 
-SUMMARY_BYTES = 1 << 20
-ANNOTATIONS = 10
-RED = ("FAIL", "NOT_MEASURED")
+MAX_SUMMARY_BYTES = 1 << 20
+MAX_ANNOTATIONS = 10
+PROBLEM_OUTCOMES = ("FAIL", "NOT_MEASURED")
 
 
 def add_to(commands: Any) -> None:
-    """The subcommand and its options."""
+    """Add the subcommand and its options."""
     summary = commands.add_parser("summary", help="what a CI service shows of RUN")
     summary.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     summary.add_argument("--github", action="store_true", required=True, help="GitHub Actions")
 
 
 def main(options: argparse.Namespace) -> int:
-    """0 whatever the verdict, which pytest's own step has said; 2 where there is none."""
+    """Print the summary and the annotations; 0 for every verdict, 2 where there is none.
+
+    The step that runs pytest already fails with the exit status of the verdict.
+    """
     try:
         verdict = read_json(RunDirectory(options.run).verdict)
     except (OSError, RecordError) as error:
-        print(_command("error", "INCOMPLETE", f"{options.run} has no verdict: {error}"))
+        print(_workflow_command("error", "INCOMPLETE", f"{options.run} has no verdict: {error}"))
         return 2
     text = markdown(verdict)
-    into = os.environ.get("GITHUB_STEP_SUMMARY")
-    if into:
-        with Path(into).open("a", encoding="utf-8") as file:
+    summary_path = os.environ.get("GITHUB_STEP_SUMMARY")
+    if summary_path:
+        with Path(summary_path).open("a", encoding="utf-8") as file:
             file.write(text)
     else:
         sys.stdout.write(text)
@@ -46,49 +49,57 @@ def main(options: argparse.Namespace) -> int:
     return 0
 
 
-def markdown(verdict: Mapping[str, Any], limit: int = SUMMARY_BYTES) -> str:
-    """Verdict, counts, and a table of what is red, below GitHub's limit in bytes."""
+def markdown(verdict: Mapping[str, Any], limit: int = MAX_SUMMARY_BYTES) -> str:
+    """Return the verdict, counts, and a table of failed and unmeasured criteria.
+
+    `limit` is GitHub's limit in bytes; rows above it are left out.
+    """
     counts = ", ".join(f"{k.replace('_', ' ')} {n}" for k, n in verdict["counts"].items())
-    lines = [f"## {_text(verdict['verdict'])}", "", _text(counts), ""]
-    lines += [f"* {_text(reason)}" for reason in verdict["reasons"]]
-    red = sorted(_red(verdict), key=lambda c: RED.index(c["outcome"]))
-    if red:
+    lines = [f"## {_escape_markdown(verdict['verdict'])}", "", _escape_markdown(counts), ""]
+    lines += [f"* {_escape_markdown(reason)}" for reason in verdict["reasons"]]
+    problems = sorted(_problems(verdict), key=lambda c: PROBLEM_OUTCOMES.index(c["outcome"]))
+    if problems:
         lines += ["", "| outcome | subject | criterion | value | limit | reason |"]
         lines += ["|---|---|---|---|---|---|"]
     head = "\n".join(lines) + "\n"
-    rows, size, rest = [], len(head.encode()), len(red)
-    for criterion in red:
+    rows, size, left_out = [], len(head.encode()), len(problems)
+    for criterion in problems:
         row = _row(criterion)
         if size + len(row.encode()) > limit - 200:
             break
         rows.append(row)
         size += len(row.encode())
-        rest -= 1
-    more = f"\nand {rest} more: see verdict.json in the artifact\n" if rest else ""
+        left_out -= 1
+    more = f"\nand {left_out} more: see verdict.json in the artifact\n" if left_out else ""
     return head + "".join(rows) + more
 
 
 def annotate(verdict: Mapping[str, Any]) -> list[str]:
-    """One workflow command for each failure, the last one for those that GitHub would not show."""
+    """Return a workflow command for each failure, the last one for those GitHub does not show."""
     level = {0: "notice", 2: "warning"}.get(verdict["exit_status"], "error")
-    red = [c for c in _red(verdict) if c["outcome"] == "FAIL"]
-    shown = red if len(red) <= ANNOTATIONS else red[: ANNOTATIONS - 1]
-    said = [_command("error", f"{c['subject']} {c['criterion']}", _of(c)) for c in shown]
-    if len(red) > len(shown):
-        text = f"and {len(red) - len(shown)} more: see the job summary"
-        said.append(_command("error", "more failures", text))
-    if not red:
-        said.append(
-            _command(level, verdict["verdict"], "; ".join(verdict["reasons"]) or "all of it")
+    failures = [c for c in _problems(verdict) if c["outcome"] == "FAIL"]
+    shown = failures if len(failures) <= MAX_ANNOTATIONS else failures[: MAX_ANNOTATIONS - 1]
+    commands = [
+        _workflow_command("error", f"{c['subject']} {c['criterion']}", _annotation_text(c))
+        for c in shown
+    ]
+    if len(failures) > len(shown):
+        text = f"and {len(failures) - len(shown)} more: see the job summary"
+        commands.append(_workflow_command("error", "more failures", text))
+    if not failures:
+        commands.append(
+            _workflow_command(
+                level, verdict["verdict"], "; ".join(verdict["reasons"]) or "all of it"
+            )
         )
-    return said
+    return commands
 
 
-def _red(verdict: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [c for c in verdict["criteria"] if c["outcome"] in RED]
+def _problems(verdict: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [c for c in verdict["criteria"] if c["outcome"] in PROBLEM_OUTCOMES]
 
 
-def _of(criterion: Mapping[str, Any]) -> str:
+def _annotation_text(criterion: Mapping[str, Any]) -> str:
     value = criterion.get("value")
     measured = "" if value is None else f"{value:.6g} " if isinstance(value, float) else f"{value} "
     unit = f"{criterion.get('unit', '')}, " if measured else ""
@@ -105,28 +116,30 @@ def _row(criterion: Mapping[str, Any]) -> str:
         f"{shown} {criterion.get('unit', '')}" if shown else "", criterion.get("limit") or "",
         criterion.get("reason") or "",
     )  # fmt: skip
-    return "| " + " | ".join(_text(str(cell)) for cell in cells) + " |\n"
+    return "| " + " | ".join(_escape_markdown(str(cell)) for cell in cells) + " |\n"
 
 
-def _text(text: str) -> str:
-    """What came from nodes stays text: no HTML, no Markdown, no second line or cell."""
-    line = " ".join(_whole(text).split())
+def _escape_markdown(text: str) -> str:
+    """Escape text from nodes: no HTML, no Markdown, no second line or table cell."""
+    line = " ".join(_replace_surrogates(text).split())
     return "".join(f"&#{ord(c)};" if c in "&|*_`[]<>\\#~!" else c for c in line)
 
 
-def _whole(text: str) -> str:
-    """Half a character (bytes that were no UTF-8) cannot be written, and must not cost the rest."""
+def _replace_surrogates(text: str) -> str:
+    """Replace lone surrogates (from bytes that are not UTF-8), which cannot be encoded."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _command(level: str, title: str, text: str) -> str:
-    """A workflow command; a line end or `::` in it would begin another."""
+def _workflow_command(level: str, title: str, text: str) -> str:
+    """Return a workflow command, escaped: a line end or `::` in it would begin another one."""
 
-    def plain(value: str, more: Mapping[str, str]) -> str:
-        value = _whole(value).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-        for character, escaped in more.items():
+    def escape(value: str, replacements: Mapping[str, str]) -> str:
+        value = (
+            _replace_surrogates(value).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+        )
+        for character, escaped in replacements.items():
             value = value.replace(character, escaped)
         return value
 
-    named = plain(title, {":": "%3A", ",": "%2C"})
-    return f"::{level} title={named}::{plain(text, {})}"
+    escaped_title = escape(title, {":": "%3A", ",": "%2C"})
+    return f"::{level} title={escaped_title}::{escape(text, {})}"

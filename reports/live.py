@@ -1,8 +1,9 @@
-"""pytest plug-in: what the run does while its tests wait: stages, jobs, first verdicts.
+"""pytest plug-in: progress of the run while its tests wait: stages, jobs, first verdicts.
 
-On a terminal a few lines below pytest's own, redrawn by rich; else a plain line where a stage's
-jobs change. Nothing with -q, -s or --pdb, and nothing in a worker of -n. pytest's reporter is not
-touched: the lines are taken away before a hook in which it writes, and put back after.
+On a terminal a few lines below pytest's own, redrawn by rich; else a plain line when the states of
+a stage's jobs change. Nothing with -q, -s or --pdb, and nothing in a pytest-xdist worker. pytest's
+reporter is not changed: the lines are erased before each hook in which it writes; the thread draws
+them again.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from reports.progress import JobProgress, Progress
 
 PERIOD_S = 0.5
 PLAIN_PERIOD_S = 1.0
-SHOWN_JOBS = 6
-SHOWN_RED = 3
+MAX_JOBS = 6
+MAX_PROBLEMS = 3
 
-STYLE = {"running": "cyan", "done": "green", "failed": "red"}
+STATE_STYLE = {"running": "cyan", "done": "green", "failed": "red"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,54 +38,60 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput") and not silent:
         display = Display(config)
         config.pluginmanager.register(display, "acceptance-live")
-        config.pluginmanager.register(Phases(display), "acceptance-live-phases")
+        config.pluginmanager.register(PhaseHooks(display), "acceptance-live-phases")
 
 
 def render(progress: Progress, now: float) -> RenderableType:
-    """A table of the stages, the jobs that run, and what is red so far."""
+    """Return a table of the stages, the running jobs, and the problems so far."""
     table = Table.grid(padding=(0, 2))
     for stage, jobs in progress.stages.items():
-        table.add_row(Text(stage, "bold"), Text(_states(jobs)), Text(_times(jobs, now)))
+        table.add_row(
+            Text(stage, "bold"), Text(_state_counts(jobs)), Text(_elapsed_and_estimate(jobs, now))
+        )
         running = [j for j in jobs if j.state == "running"]
-        for job in running[:SHOWN_JOBS]:
-            table.add_row("", Text(f"{job.name}: {job.workload}", STYLE["running"]), _part(job))
-        if len(running) > SHOWN_JOBS:
-            table.add_row("", Text(f"and {len(running) - SHOWN_JOBS} more"), "")
+        for job in running[:MAX_JOBS]:
+            table.add_row(
+                "",
+                Text(f"{job.name}: {job.workload}", STATE_STYLE["running"]),
+                _workloads_done(job),
+            )
+        if len(running) > MAX_JOBS:
+            table.add_row("", Text(f"and {len(running) - MAX_JOBS} more"), "")
     judged = sum(progress.counts.values())
-    parts = [Text(f"judged {judged} of {progress.planned}: {_counts(progress)}")]
-    parts += [Text(line, "red") for line in progress.red[:SHOWN_RED]]
-    if len(progress.red) > SHOWN_RED:
-        parts.append(Text(f"and {len(progress.red) - SHOWN_RED} more", "red"))
+    parts = [Text(f"judged {judged} of {progress.planned}: {_outcome_counts(progress)}")]
+    parts += [Text(line, "red") for line in progress.problems[:MAX_PROBLEMS]]
+    if len(progress.problems) > MAX_PROBLEMS:
+        parts.append(Text(f"and {len(progress.problems) - MAX_PROBLEMS} more", "red"))
     return Group(table, *parts)
 
 
-def _states(jobs: list[JobProgress]) -> str:
+def _state_counts(jobs: list[JobProgress]) -> str:
     names = ("planned", "queued", "running", "done", "failed")
     tally = {name: sum(j.state == name for j in jobs) for name in names}
     return ", ".join(f"{n} {name}" for name, n in tally.items() if n)
 
 
-def _times(jobs: list[JobProgress], now: float) -> str:
+def _elapsed_and_estimate(jobs: list[JobProgress], now: float) -> str:
     began = [j.began for j in jobs if j.began is not None]
     longest = max(j.estimated_s for j in jobs)
     if not began:
         return f"about {longest:.0f} s"
-    over = all(j.state in ("done", "failed") for j in jobs)
-    end = max(j.last or now for j in jobs) if over else now
-    return f"{end - min(began):.0f} s" + ("" if over else f" of about {longest:.0f} s")
+    ended = all(j.state in ("done", "failed") for j in jobs)
+    end = max(j.last_time or now for j in jobs) if ended else now
+    return f"{end - min(began):.0f} s" + ("" if ended else f" of about {longest:.0f} s")
 
 
-def _part(job: JobProgress) -> str:
+def _workloads_done(job: JobProgress) -> str:
     return f"{job.done} of {len(job.workloads)} workloads"
 
 
-def _counts(progress: Progress) -> str:
-    said = [f"{n} {name.lower().replace('_', ' ')}" for name, n in progress.counts.items() if n]
-    return ", ".join(said) or "nothing yet"
+def _outcome_counts(progress: Progress) -> str:
+    parts = [f"{n} {name.lower().replace('_', ' ')}" for name, n in progress.counts.items() if n]
+    return ", ".join(parts) or "nothing yet"
 
 
 class Display:
-    """One a session, in the process that owns the run."""
+    """The progress display of a session, in the process that owns the run."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -92,15 +99,20 @@ class Display:
         self._thread: threading.Thread | None = None
         self._stopped = threading.Event()
         self._lock = threading.RLock()
-        self._taken = False
+        self._lock_held = False
         self._live: Live | None = None
         self._console: Console | None = None
         self._file: TextIO | None = None
-        self._said: dict[str, str] = {}
+        self._printed_states: dict[str, str] = {}
+        """Stage -> the line last printed for it."""
+        self._printed_problems = 0
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_acceptance_started(self, session: pytest.Session, directory: RunDirectory) -> None:
-        """Take the terminal before the first test: during one, pytest's capture holds stdout."""
+        """Prepare the display and its thread.
+
+        stdout is duplicated here because pytest captures it during a test.
+        """
         reporter = self._reporter
         if reporter is None or self._config.getoption("cluster") == "replay":
             return
@@ -125,33 +137,33 @@ class Display:
                 if self._stopped.is_set():
                     return
                 if self._console is None:
-                    self._say_plainly()
+                    self._print_changes()
                 else:
-                    self._hide()
-                    self._show()
+                    self._erase()
+                    self._draw()
 
-    def _say_plainly(self) -> None:
+    def _print_changes(self) -> None:
         assert self._progress is not None
         for stage, jobs in self._progress.stages.items():
-            said = f"{stage}: {_states(jobs)}"
-            if self._said.get(stage) != said and any(j.state != "planned" for j in jobs):
-                self._said[stage] = said
-                self._line(said)
-        for line in self._progress.red[len(self._said.setdefault("red", "")) :]:
-            self._said["red"] += "."
-            self._line(line)
+            line = f"{stage}: {_state_counts(jobs)}"
+            if self._printed_states.get(stage) != line and any(j.state != "planned" for j in jobs):
+                self._printed_states[stage] = line
+                self._print_line(line)
+        for line in self._progress.problems[self._printed_problems :]:
+            self._printed_problems += 1
+            self._print_line(line)
 
-    def _line(self, text: str) -> None:
+    def _print_line(self, text: str) -> None:
         reporter = self._reporter
         capture = self._config.pluginmanager.getplugin("capturemanager")
         with capture.global_and_fixture_disabled():
             reporter.ensure_newline()
-            if self._column:  # under -n pytest does not know that it has begun a line
+            if self._column:  # with pytest-xdist ensure_newline does not know that a line has begun
                 self._config.get_terminal_writer().line()
             reporter.write_line(text)
             reporter.flush()
 
-    def _show(self) -> None:
+    def _draw(self) -> None:
         assert self._progress is not None
         assert self._console is not None
         if self._column:
@@ -167,8 +179,8 @@ class Display:
         )
         self._live.start(refresh=True)
 
-    def _hide(self) -> None:
-        """Take the lines away, and put the cursor back behind what pytest wrote."""
+    def _erase(self) -> None:
+        """Erase the lines, and put the cursor back to the end of what pytest wrote."""
         if self._live is None or self._console is None:
             return
         self._live.stop()
@@ -179,14 +191,14 @@ class Display:
 
     @property
     def _column(self) -> int:
-        """How far pytest's unfinished line reaches."""
+        """Characters in pytest's unfinished line."""
         return int(self._config.get_terminal_writer().width_of_current_line)
 
-    # --- around all in which pytest writes while tests run
+    # --- hooks in which pytest writes while tests run: the lines are erased
 
-    def _aside(self) -> Generator[None, Any, Any]:
+    def _erased_meanwhile(self) -> Generator[None, Any, Any]:
         with self._lock:
-            self._hide()
+            self._erase()
             try:
                 return (yield)
             finally:
@@ -198,56 +210,56 @@ class Display:
         thread = self._thread
         if thread is not None and not thread.is_alive() and not self._stopped.is_set():
             thread.start()
-        return (yield from self._aside())
+        return (yield from self._erased_meanwhile())
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logreport(self) -> Generator[None, Any, Any]:
-        return (yield from self._aside())
+        return (yield from self._erased_meanwhile())
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logfinish(self) -> Generator[None, Any, Any]:
-        return (yield from self._aside())
+        return (yield from self._erased_meanwhile())
 
-    # --- around all in which pytest captures or lets go; within a phase of a test the lock is free
+    # --- phases of a test: locked while pytest starts and stops its capture, free in between
 
-    def _switching(self) -> Generator[None, Any, Any]:
-        self._take()
+    def _locked_meanwhile(self) -> Generator[None, Any, Any]:
+        self._acquire_lock()
         try:
             return (yield)
         finally:
-            self._give()
+            self._release_lock()
 
-    def in_a_phase(self) -> Generator[None, Any, Any]:
-        """Let the thread have the terminal while a test waits."""
-        self._give()
+    def unlocked_meanwhile(self) -> Generator[None, Any, Any]:
+        """Release the lock during a phase, so that the thread can write while a test waits."""
+        self._release_lock()
         try:
             return (yield)
         finally:
-            self._take()
+            self._acquire_lock()
 
-    def _take(self) -> None:
+    def _acquire_lock(self) -> None:
         self._lock.acquire()
-        self._taken = True
+        self._lock_held = True
 
-    def _give(self) -> None:
-        """Nothing to give where Ctrl-C came while the lock was waited for."""
-        if self._taken:
-            self._taken = False
+    def _release_lock(self) -> None:
+        """Release the lock, unless Ctrl-C came before it was acquired."""
+        if self._lock_held:
+            self._lock_held = False
             self._lock.release()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self) -> Generator[None, Any, Any]:
-        return (yield from self._switching())
+        return (yield from self._locked_meanwhile())
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self) -> Generator[None, Any, Any]:
-        return (yield from self._switching())
+        return (yield from self._locked_meanwhile())
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self) -> Generator[None, Any, Any]:
-        return (yield from self._switching())
+        return (yield from self._locked_meanwhile())
 
-    # --- the end, whatever it is
+    # --- every way in which a session ends
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_internalerror(self) -> None:
@@ -264,7 +276,7 @@ class Display:
     def _stop(self) -> None:
         with self._lock:
             self._stopped.set()
-            self._hide()
+            self._erase()
         if self._thread is not None and self._thread.is_alive():
             self._thread.join(timeout=5)
         if self._file is not None:
@@ -272,11 +284,11 @@ class Display:
             self._file = self._console = None
 
 
-class Phases:
-    """Inside of what pytest's own capture does at the begin and the end of a phase.
+class PhaseHooks:
+    """Hook wrappers inside those of pytest's capture: they release the lock during a phase.
 
-    The display's thread takes the capture off for a line. Were it to do so while the session puts
-    it on or off, the line would be lost, or the report of a test captured.
+    The display's thread suspends the capture to print a line. If it did so while the session starts
+    or stops the capture, the line would be lost, or the report of a test captured.
     """
 
     def __init__(self, display: Display) -> None:
@@ -284,21 +296,21 @@ class Phases:
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_setup(self) -> Generator[None, Any, Any]:
-        return (yield from self._display.in_a_phase())
+        return (yield from self._display.unlocked_meanwhile())
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self) -> Generator[None, Any, Any]:
-        return (yield from self._display.in_a_phase())
+        return (yield from self._display.unlocked_meanwhile())
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_teardown(self) -> Generator[None, Any, Any]:
-        return (yield from self._display.in_a_phase())
+        return (yield from self._display.unlocked_meanwhile())
 
 
 def _interactive() -> bool:
-    """Whether lines can be redrawn: a terminal that a person looks at. NO_COLOR only goes by rich.
+    """Whether lines can be redrawn: stdout is a terminal, and neither TERM nor CI says otherwise.
 
-    Taken from the file itself: rich alone would take FORCE_COLOR for a terminal.
+    NO_COLOR is left to rich. isatty() is asked because rich takes FORCE_COLOR for a terminal.
     """
     if os.environ.get("TERM", "dumb") in ("dumb", "unknown") or os.environ.get("CI"):
         return False

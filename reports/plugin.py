@@ -1,9 +1,9 @@
 """pytest plug-in: pytest-html's page becomes the report that a customer gets (login side).
 
-The run directory is known when the run starts, after collection; pytest-html and JUnit decide at
-the start of pytest whether they write anything. So their own plug-in objects are made late, by
-their own pytest_configure, and started by their own pytest_sessionstart. Files that the user
-asks for with --html and --junitxml are left alone: these are made beside them.
+The run directory is known when the run starts, after collection; pytest-html and JUnit decide in
+pytest_configure whether they write anything. So their plug-in objects are made late, by another
+call of their pytest_configure, and started by their pytest_sessionstart. Files that the user asks
+for with --html and --junitxml are written as well, and not changed.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from reports import banner, certificate, drills, export, figures, rows, tables
 TITLE = "GPU cluster acceptance"
 
 
-def _file(text: str) -> Path:
-    """A file that is there."""
+def _existing_file(text: str) -> Path:
+    """Return the path of an existing file, for argparse."""
     if not (path := Path(text)).is_file():
         raise argparse.ArgumentTypeError(f"{text} is no file; `make drills` writes one")
     return path
@@ -38,7 +38,7 @@ def _file(text: str) -> Path:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("acceptance").addoption(
         "--drills",
-        type=_file,
+        type=_existing_file,
         metavar="FILE",
         help="the table that `make drills` wrote: the report shows it, as the proof that the "
         "criteria can fail",
@@ -47,42 +47,42 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """One page a session, in the process that sees all reports: never in an xdist worker."""
+    """Register one page per session, in the process that sees all reports: no xdist worker."""
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Page(config), "acceptance-report")
 
 
 class Page:
-    """Our part of pytest-html's report, from the start of the run to its last word."""
+    """The suite's part of pytest-html's report, from the start of the run to its verdict."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._directory: RunDirectory | None = None
         self._concluded = False
-        self._many = False
-        """Whether the verdicts are too many for a row each."""
+        self._summarise = False
+        """Whether the verdicts are too many for a row each (rows.MAX_SINGLE_ROWS)."""
         self._verdict: Mapping[str, Any] = {}
         self._reports: list[Any] = []
-        """pytest-html's report data: ours, and the user's with --html."""
-        self._earlier: dict[rows.Key, list[dict[str, Any]]] = {}
+        """pytest-html's report data: of report.html, and of the user's --html file if any."""
+        self._attempts: dict[rows.RowKey, list[dict[str, Any]]] = {}
 
     # --- the run
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_acceptance_started(self, session: pytest.Session, directory: RunDirectory) -> None:
-        """Have report.html and junit.xml written into the run directory."""
+        """Let pytest-html and JUnit write report.html and junit.xml into the run directory."""
         self._directory = directory
-        if given := self._config.getoption("drills"):
-            directory.drills.write_bytes(given.read_bytes())
+        if drills_file := self._config.getoption("drills"):
+            directory.drills.write_bytes(drills_file.read_bytes())
         for name in ("report.html", "junit.xml", "results.csv", certificate.NAME):
-            # Those of the session that is resumed would outlive a killed one, and contradict it.
+            # If this session is killed, files of the session that it resumes would contradict it.
             (directory.root / name).unlink(missing_ok=True)
-        self._earlier = rows.attempts_of(directory)
+        self._attempts = rows.attempts_of(directory)
         with suppress(OSError, RecordError):
-            self._many = read_json(directory.run_json).get("planned", 0) > rows.MANY
+            self._summarise = read_json(directory.run_json).get("planned", 0) > rows.MAX_SINGLE_ROWS
         option = self._config.option
-        paths = {name: getattr(option, name, None) for name in ("htmlpath", "xmlpath")}
-        contained = getattr(option, "self_contained_html", False)
+        user_paths = {name: getattr(option, name, None) for name in ("htmlpath", "xmlpath")}
+        self_contained = getattr(option, "self_contained_html", False)
         option.htmlpath = str(directory.root / "report.html")
         option.xmlpath = str(directory.root / "junit.xml")
         option.self_contained_html = True
@@ -90,14 +90,14 @@ class Page:
             _start_late("html", session)
             _start_late("junitxml", session)
         finally:
-            option.self_contained_html = contained
-            vars(option).update(paths)
+            option.self_contained_html = self_contained
+            vars(option).update(user_paths)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_acceptance_concluded(
         self, session: pytest.Session, directory: RunDirectory, verdict: Mapping[str, Any]
     ) -> None:
-        """verdict.json is of this session: the page may say it, and results.csv is made of it."""
+        """Keep the verdict of this session for the page; write results.csv and the certificate."""
         self._concluded = True
         self._verdict = verdict
         self._write("results.csv", lambda: export.write_results(directory, verdict))
@@ -105,7 +105,7 @@ class Page:
             self._write(certificate.NAME, lambda: certificate.write(directory, verdict))
 
     def _write(self, name: str, write: Callable[[], object]) -> None:
-        """The verdict stands without its spreadsheet, so the session goes on and says so."""
+        """Write a file; an error is only printed, because the verdict does not depend on it."""
         try:
             write()
         except Exception as error:
@@ -114,7 +114,7 @@ class Page:
                 reporter.write_line(f"{name} was not written: {error!r}")
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """With -v the tables of what was measured, as nccl-tests and nvbandwidth print theirs."""
+        """Print the measured tables with -v, in the form of nccl-tests and nvbandwidth."""
         if self._directory is None or self._config.get_verbosity() < 1:
             return
         for record in tables.records_of(self._directory):
@@ -125,7 +125,7 @@ class Page:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_report_title(self, report: Any) -> None:
-        """Keep the report's data: only at the end is its title known."""
+        """Keep the report's data, because its title is known only at the end."""
         report.title = TITLE
         self._reports.append(report)
 
@@ -135,7 +135,7 @@ class Page:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_table_row(self, report: Any, cells: list[str]) -> None:
-        if getattr(report, "area", None) is not None or (self._many and verdict_of(report)):
+        if getattr(report, "area", None) is not None or (self._summarise and verdict_of(report)):
             cells.clear()  # rows are made of the verdicts at the end
             return
         result = cells[0].partition(">")[2].partition("<")[0]
@@ -143,51 +143,58 @@ class Page:
         if verdict is not None:
             cells[:] = rows.cells(verdict, result)
         else:
-            said = report.longreprtext.strip().splitlines() if result != "Passed" else []
-            cells[:] = rows.cells_without_verdict(report.nodeid, said[-1] if said else "", result)
+            lines = report.longreprtext.strip().splitlines() if result != "Passed" else []
+            cells[:] = rows.cells_without_verdict(report.nodeid, lines[-1] if lines else "", result)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_table_html(self, report: Any, data: list[str]) -> None:
-        """What opens below a row; pytest's own text only where the verdict does not explain it."""
+        """Fill what opens below a row; pytest's text is kept if the verdict does not explain it."""
         verdict = verdict_of(report)
         if verdict is None:
             return
-        # Not longreprtext: under -n it begins with the worker, and where its Python lies.
+        # Not longreprtext: with pytest-xdist it begins with the worker and the path of its Python.
         explained = not report.failed or str(report.longrepr).strip() == verdict.line.strip()
-        told = rows.details(verdict, self._attempts_before(verdict))
-        data[:] = [told] if explained else [told, *data]
+        details = rows.details(verdict, self._attempts_before(verdict))
+        data[:] = [details] if explained else [details, *data]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_summary(
         self, prefix: list[str], summary: list[str], postfix: list[str], session: pytest.Session
     ) -> None:
-        """The last moment before the page is written: verdict, title, banner, order of rows."""
+        """Fill the page just before it is written: verdict, title, banner, order of rows."""
         prefix.append(banner.style())
         if self._directory is None:
             return
-        verdict, run = self._last_word(self._directory)
+        verdict, run = self._verdict_and_run(self._directory)
         prefix.append(banner.banner(verdict, run))
         if verdict["criteria"]:
             prefix.append(self._figures(self._directory, verdict, run))
-        postfix.append(banner.remarks(verdict))
+        postfix.append(banner.notes(verdict))
         postfix.append(drills.section(self._directory))
         for report in self._reports:
             report.title = f"{TITLE}: {verdict['verdict']}"
             report.set_data("environment", banner.environment(run, _versions()))
-            self._complete(report, verdict["criteria"])
+            self._add_missing_rows(report, verdict["criteria"])
 
     def _figures(
         self, directory: RunDirectory, verdict: Mapping[str, Any], run: Mapping[str, Any]
     ) -> str:
-        """Whatever goes wrong in a drawing, the table with the verdicts is written."""
+        """Return the HTML of coverage and charts, or a line with the error that prevented them."""
         try:
             return figures.figures(directory, verdict, run)
         except Exception as error:
-            said = f"Coverage and charts could not be drawn ({error!r}); the table below is whole."
-            return str(Markup("<p>{}</p>").format(said))
+            message = (
+                f"Coverage and charts could not be drawn ({error!r}); the table below is whole."
+            )
+            return str(Markup("<p>{}</p>").format(message))
 
-    def _last_word(self, directory: RunDirectory) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """verdict.json and run.json; a session that did not conclude has no verdict but this."""
+    def _verdict_and_run(
+        self, directory: RunDirectory
+    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Return verdict.json and run.json.
+
+        For a session that did not conclude the verdict is INCOMPLETE, without criteria.
+        """
         run: Any = {}
         with suppress(OSError, RecordError):
             run = read_json(directory.run_json)
@@ -202,32 +209,32 @@ class Page:
         }
         return verdict, run
 
-    def _complete(self, report: Any, criteria: list[dict[str, Any]]) -> None:
-        """A row for each criterion of the plan, also where no test ran; what failed comes first."""
+    def _add_missing_rows(self, report: Any, criteria: list[dict[str, Any]]) -> None:
+        """Add rows for verdicts without a test in this session; sort all rows, failures first."""
         tests: dict[str, list[dict[str, Any]]] = report.data["tests"]
-        have = {rows.test_id(nodeid) for nodeid, found in tests.items() if found}
-        place = {}
-        summed: dict[rows.Sum, list[Verdict]] = {}
+        in_table = {rows.test_id(nodeid) for nodeid, test_rows in tests.items() if test_rows}
+        plan_index = {}
+        summarised: dict[rows.SummaryKey, list[Verdict]] = {}
         for index, data in enumerate(criteria):
             name = f"{data['criterion']}-{data['subject']}"
-            place[name] = index
-            if name in have:
+            plan_index[name] = index
+            if name in in_table:
                 continue
             verdict = Verdict.from_json(data)
-            if (sum_ := rows.sum_of(verdict, many=self._many)) is not None:
-                summed.setdefault(sum_, []).append(verdict)
+            if (key := rows.summary_key(verdict, summarise=self._summarise)) is not None:
+                summarised.setdefault(key, []).append(verdict)
             else:
                 self._add_row(report, f"[{name}]", verdict)
-        for sum_, found in summed.items():
-            self._add_sum(report, sum_, found)
+        for key, verdicts in summarised.items():
+            self._add_summary_row(report, key, verdicts)
 
         def rank(nodeid: str) -> tuple[int, int]:
-            worst = min((rows.RANK.get(row["result"], 1) for row in tests[nodeid]), default=9)
-            return worst, place.get(rows.test_id(nodeid), len(place))
+            worst = min((rows.SORT_RANK.get(row["result"], 1) for row in tests[nodeid]), default=9)
+            return worst, plan_index.get(rows.test_id(nodeid), len(plan_index))
 
         report.set_data("tests", {nodeid: tests[nodeid] for nodeid in sorted(tests, key=rank)})
         report.set_data("initialSort", "original")
-        # What is not measured is explained in the banner, once for each reason.
+        # The banner explains what was not measured, once for each reason.
         report.set_data("renderCollapsed", ["passed", "skipped", "xfailed", "error"])
         for name, label in (
             ("error", "Not measured"),
@@ -237,30 +244,30 @@ class Page:
             report.outcomes[name]["label"] = label
 
     def _add_row(self, report: Any, nodeid: str, verdict: Verdict) -> None:
-        """What no test of this session judged: never run, or judged by an earlier session."""
+        """Add the row of a verdict without a test in this session: not run, or judged earlier."""
         result = rows.RESULT[verdict.outcome]
-        made = rows.cells(verdict, result)
-        data = {"extras": [], "result": result, "resultsTableRow": made, **rows.sort_keys(made)}
-        told = rows.details(verdict, self._attempts_before(verdict))
+        cells = rows.cells(verdict, result)
+        data = {"extras": [], "result": result, "resultsTableRow": cells, **rows.sort_keys(cells)}
+        details = rows.details(verdict, self._attempts_before(verdict))
         test = SimpleNamespace(nodeid=nodeid, when="call", outcome=result.lower(), sections=[])
-        report.add_test(data, test, result, [told])
+        report.add_test(data, test, result, [details])
 
-    def _add_sum(self, report: Any, sum_: rows.Sum, found: list[Verdict]) -> None:
-        """Several verdicts on a node of a large fleet; each of them is in results.csv."""
-        result = "Error" if sum_[1] else "Passed"
-        made = rows.cells_of_sum(sum_, found)
-        data = {"extras": [], "result": result, "resultsTableRow": made, **rows.sort_keys(made)}
-        nodeid = f"[{' '.join(sum_)}]"
+    def _add_summary_row(self, report: Any, key: rows.SummaryKey, verdicts: list[Verdict]) -> None:
+        """Add a row for several verdicts on a node of a large run; results.csv has each of them."""
+        result = "Error" if key[1] else "Passed"
+        cells = rows.summary_cells(key, verdicts)
+        data = {"extras": [], "result": result, "resultsTableRow": cells, **rows.sort_keys(cells)}
+        nodeid = f"[{' '.join(key)}]"
         test = SimpleNamespace(nodeid=nodeid, when="call", outcome=result.lower(), sections=[])
-        report.add_test(data, test, result, [rows.details_of_sum(found)])
+        report.add_test(data, test, result, [rows.summary_details(verdicts)])
 
     def _attempts_before(self, verdict: Verdict) -> list[dict[str, Any]]:
-        lines = self._earlier.get((verdict.criterion, verdict.subject), [])
+        lines = self._attempts.get((verdict.criterion, verdict.subject), [])
         return [line for line in lines if line.get("attempt", 1) < verdict.attempt]
 
 
 def verdict_of(report: Any) -> Verdict | None:
-    """The verdict that fixtures.plugin.verdict_fixture attached to a report, if it came so far."""
+    """Return the verdict that fixtures.plugin.verdict_fixture attached to a report, or None."""
     for name, value in report.user_properties:
         if name == "verdict":
             with suppress(ValueError, TypeError, KeyError):
@@ -269,7 +276,7 @@ def verdict_of(report: Any) -> Verdict | None:
 
 
 def _start_late(name: str, session: pytest.Session) -> None:
-    """Let a reporting plug-in make its object now, and begin as it would have at the start."""
+    """Let a reporting plug-in create its object now, and call the hooks that it has missed."""
     manager = session.config.pluginmanager
     module = manager.getplugin(name)
     if module is None:  # -p no:html

@@ -1,7 +1,7 @@
-"""The rows of the report's table: one criterion on one subject each (login side).
+"""The rows of the report's table, one per criterion and subject (login side).
 
-Cells are made with Markup.format, which escapes every argument: pytest-html itself escapes no
-cell, and its page hands them to innerHTML.
+Cells are made with Markup.format, which escapes every argument: pytest-html escapes no cell, and
+its page hands them to innerHTML.
 """
 
 from __future__ import annotations
@@ -28,44 +28,47 @@ RESULT = {
     Outcome.NOT_APPLICABLE: "Skipped",
     Outcome.WAIVED: "XFailed",
 }
-"""pytest-html's word for each outcome; its filters and colours know no others."""
+"""pytest-html's result for each outcome; its filters and colours know no others."""
 
-RANK = {"Failed": 0, "Error": 1, "XPassed": 1, "XFailed": 2, "Passed": 3, "Skipped": 4}
-"""What a reader wants to see first."""
+SORT_RANK = {"Failed": 0, "Error": 1, "XPassed": 1, "XFailed": 2, "Passed": 3, "Skipped": 4}
+"""Order of the rows by result, the most urgent first."""
 
 _LOOSE = re.compile(r"(.*?) \(loose: (.*)\)", re.DOTALL)
-_NOTHING = Markup("&ndash;")
+_DASH = Markup("&ndash;")
 
 
-Key = tuple[str, str]
+RowKey = tuple[str, str]
 """Criterion and subject."""
 
 
 def attempts_of(
-    directory: RunDirectory, wanted: Container[Key] | None = None
-) -> dict[Key, list[dict[str, Any]]]:
-    """The last ledger line of each attempt at a row, in the order in which they were judged."""
-    found: dict[Key, dict[Any, dict[str, Any]]] = {}
+    directory: RunDirectory, wanted: Container[RowKey] | None = None
+) -> dict[RowKey, list[dict[str, Any]]]:
+    """Return the last ledger line of each attempt at a row, in the order of judging.
+
+    `wanted` restricts the rows.
+    """
+    by_row: dict[RowKey, dict[Any, dict[str, Any]]] = {}
     for line in read_lines(directory.ledger):
         key = (str(line.get("criterion")), str(line.get("subject")))
         if line.get("event") == "verdict" and (wanted is None or key in wanted):
-            found.setdefault(key, {})[line.get("attempt")] = line
-    return {key: list(attempts.values()) for key, attempts in found.items()}
+            by_row.setdefault(key, {})[line.get("attempt")] = line
+    return {key: list(attempts.values()) for key, attempts in by_row.items()}
 
 
-def words(outcome: str) -> str:
-    """An outcome as a person writes it: NOT MEASURED."""
+def outcome_text(outcome: str) -> str:
+    """Return an outcome as it is shown, for example NOT MEASURED."""
     return outcome.replace("_", " ")
 
 
 def split_limit(limit: str) -> tuple[str, str]:
-    """A limit's own text, and why it may be loose ("" where it is not)."""
+    """Return a limit's text without the reason why it is loose, and that reason ("" if none)."""
     match = _LOOSE.fullmatch(limit)
     return (match[1], match[2]) if match else (limit, "")
 
 
 def header() -> list[str]:
-    """The table's head; pytest-html sorts by what stands in a sortable cell."""
+    """Return the cells of the table's head; pytest-html sorts by the cells of sortable columns."""
     sortable = ("Outcome", "Criterion", "Where", "Result")
     return [
         f'<th class="sortable" data-column-type="{name.lower()}">{name}</th>'
@@ -76,7 +79,10 @@ def header() -> list[str]:
 
 
 def shown_outcome(result: str, verdict: Verdict | None) -> Outcome | None:
-    """The outcome to print: the verdict's, unless what became of the test is worse."""
+    """Return the outcome to show: the verdict's, unless the test's result is worse.
+
+    None for a test that ended without a verdict and without an error.
+    """
     if result in ("Passed", "Skipped", "XFailed"):
         return verdict.outcome if verdict is not None else None
     if verdict is not None and RESULT[verdict.outcome] == result:
@@ -85,113 +91,118 @@ def shown_outcome(result: str, verdict: Verdict | None) -> Outcome | None:
 
 
 def cells(verdict: Verdict, result: str) -> list[str]:
-    """The cells of a verdict, in the order of COLUMNS."""
+    """Return the cells of a verdict, in the order of COLUMNS."""
     outcome = shown_outcome(result, verdict)
     limit, loose = split_limit(verdict.limit)
     at = verdict.criterion, verdict.subject
     return [
         _outcome_cell(outcome),
-        _cell("criterion", _pair(verdict.criterion, verdict.title)),
+        _cell("criterion", _two_lines(verdict.criterion, verdict.title)),
         _cell(
             "where",
-            _pair(verdict.subject, _device(verdict)),
+            _two_lines(verdict.subject, _device_name(verdict)),
             at=at,
         ),
         _cell("measured", _measured(verdict)),
-        _cell("limit", _pair(limit, f"loose: {loose}" if loose else "") if limit else _NOTHING),
+        _cell("limit", _two_lines(limit, f"loose: {loose}" if loose else "") if limit else _DASH),
         _cell("margin", _margin(verdict)),
         _result_cell(result),
     ]
 
 
-def cells_without_verdict(nodeid: str, said: str, result: str) -> list[str]:
-    """The cells of a test that left no verdict: its worker died, or it judges no criterion."""
+def cells_without_verdict(nodeid: str, message: str, result: str) -> list[str]:
+    """Return the cells of a test without a verdict: its worker died, or it judges no criterion."""
     name = test_id(nodeid) or nodeid
     return [
         _outcome_cell(shown_outcome(result, None)),
-        _cell("criterion", _pair(name, nodeid if name != nodeid else "")),
-        _cell("where", _NOTHING),
-        _cell("measured", Markup("<span class=why>{}</span>").format(one_line(said))),
-        _cell("limit", _NOTHING),
-        _cell("margin", _NOTHING),
+        _cell("criterion", _two_lines(name, nodeid if name != nodeid else "")),
+        _cell("where", _DASH),
+        _cell("measured", Markup("<span class=why>{}</span>").format(one_line(message))),
+        _cell("limit", _DASH),
+        _cell("margin", _DASH),
         _result_cell(result),
     ]
 
 
-MANY = 3000
-"""Above so many verdicts (20 nodes and more) a row stands for all of a node that passed, and one
-for all that was not measured there for the same reason: with a row for each of the 19 141 of 128
-nodes a browser takes more than a minute to open the page. What failed has a row for each."""
+MAX_SINGLE_ROWS = 3000
+"""Most verdicts with a row each, about those of 20 nodes.
 
-Sum = tuple[str, str]
-"""The subject of a row that stands for several verdicts, and why they were not measured, if so."""
+Of more verdicts one row per node summarises those that passed, and one those that were not measured
+for the same reason: with a row for each of the 19 141 verdicts of 128 nodes a browser takes more
+than a minute to open the page. Each failure keeps its row.
+"""
+
+SummaryKey = tuple[str, str]
+"""Key of a summary row: subject, and why its verdicts were not measured ("" if they were)."""
 
 
-def sum_of(verdict: Verdict, *, many: bool) -> Sum | None:
-    """The row that a verdict is summed up in; None where it has one of its own."""
-    alone = verdict.outcome in (Outcome.FAIL, Outcome.WAIVED)
-    if not many or alone or verdict.devices.get("planned", 0) > 16:
+def summary_key(verdict: Verdict, *, summarise: bool) -> SummaryKey | None:
+    """Return the key of the summary row of a verdict; None where it has a row of its own."""
+    has_own_row = verdict.outcome in (Outcome.FAIL, Outcome.WAIVED)
+    if not summarise or has_own_row or verdict.devices.get("planned", 0) > 16:
         return None
-    lost = verdict.outcome is Outcome.NOT_MEASURED
-    return verdict.subject, verdict.reason or "no reason given" if lost else ""
+    unmeasured = verdict.outcome is Outcome.NOT_MEASURED
+    return verdict.subject, verdict.reason or "no reason given" if unmeasured else ""
 
 
-def cells_of_sum(sum_: Sum, found: Sequence[Verdict]) -> list[str]:
-    """The cells of one row for everything that passed on a node, or was not measured there."""
-    subject, reason = sum_
+def summary_cells(key: SummaryKey, verdicts: Sequence[Verdict]) -> list[str]:
+    """Return the cells of a row for all verdicts of a node that passed, or were not measured."""
+    subject, reason = key
     if reason:
-        said = Markup("<b>{} not measured</b><span class=why>{}</span>").format(
-            len(found), one_line(reason)
+        measured = Markup("<b>{} not measured</b><span class=why>{}</span>").format(
+            len(verdicts), one_line(reason)
         )
         outcome, result, closest = Outcome.NOT_MEASURED, "Error", None
     else:
-        real = [v for v in found if v.outcome is Outcome.PASS]
+        passed = [v for v in verdicts if v.outcome is Outcome.PASS]
         outcome, result = Outcome.PASS, "Passed"
         closest = min(
-            (v for v in real if v.margin is not None), key=lambda v: v.margin or 0.0, default=None
+            (v for v in passed if v.margin is not None), key=lambda v: v.margin or 0.0, default=None
         )
-        said = Markup("<b>{} passed</b>").format(len(real))
-        if len(found) > len(real):
-            said += Markup("<span class=why>{} not applicable</span>").format(
-                len(found) - len(real)
+        measured = Markup("<b>{} passed</b>").format(len(passed))
+        if len(verdicts) > len(passed):
+            measured += Markup("<span class=why>{} not applicable</span>").format(
+                len(verdicts) - len(passed)
             )
     return [
         _outcome_cell(outcome),
-        _cell("criterion", _pair("several", (closest and f"closest: {closest.criterion}") or "")),
-        _cell("where", _pair(subject, ""), at=("", subject)),
-        _cell("measured", said),
-        _cell("limit", _NOTHING),
-        _cell("margin", _margin(closest) if closest else _NOTHING),
+        _cell(
+            "criterion", _two_lines("several", (closest and f"closest: {closest.criterion}") or "")
+        ),
+        _cell("where", _two_lines(subject, ""), at=("", subject)),
+        _cell("measured", measured),
+        _cell("limit", _DASH),
+        _cell("margin", _margin(closest) if closest else _DASH),
         _result_cell(result),
     ]
 
 
-def details_of_sum(found: Sequence[Verdict]) -> str:
-    """What was not measured, by name, and what to do; of what passed, where each of it stands."""
-    lost = [v for v in found if v.outcome is Outcome.NOT_MEASURED]
-    steps = dict.fromkeys(v.next_step for v in lost if v.next_step)
-    names = ", ".join(v.criterion for v in lost) or "Each of them stands in results.csv."
+def summary_details(verdicts: Sequence[Verdict]) -> str:
+    """Return what opens below a summary row: the unmeasured criteria and the next steps."""
+    unmeasured = [v for v in verdicts if v.outcome is Outcome.NOT_MEASURED]
+    steps = dict.fromkeys(v.next_step for v in unmeasured if v.next_step)
+    names = ", ".join(v.criterion for v in unmeasured) or "Each of them stands in results.csv."
     text = one_line("; ".join([names, *(f"next: {step}" for step in steps)]))
     return str(Markup('<div class="why-row">{}</div>').format(text))
 
 
 def test_id(nodeid: str) -> str:
-    """What stands in brackets at the end of a node id: criterion-subject."""
+    """Return the part in brackets at the end of a node id: criterion-subject."""
     return nodeid.rpartition("[")[2].rstrip("]") if nodeid.endswith("]") else ""
 
 
 def details(verdict: Verdict, earlier: Sequence[Mapping[str, Any]] = ()) -> str:
-    """What opens below a row: the verdict's line, the evidence, earlier attempts."""
-    told = verdict.outcome in (Outcome.FAIL, Outcome.NOT_MEASURED, Outcome.WAIVED)
+    """Return the HTML that opens below a row: the verdict's line, evidence, earlier attempts."""
+    has_line = verdict.outcome in (Outcome.FAIL, Outcome.NOT_MEASURED, Outcome.WAIVED)
     pairs: list[tuple[str, Any]] = [
-        ("Why", "" if told else verdict.reason),
+        ("Why", "" if has_line else verdict.reason),
         ("Next step", verdict.next_step),
         ("Evidence", _evidence(verdict)),
-        ("Devices", _devices(verdict)),
+        ("Devices", _device_counts(verdict)),
         ("Ceiling", f"{digits(verdict.ceiling)} {verdict.unit}" if verdict.ceiling else ""),
-        *(("Note", "" if told else note) for note in verdict.notes),
+        *(("Note", "" if has_line else note) for note in verdict.notes),
         ("Attempt", verdict.attempt if verdict.attempt > 1 else ""),
-        *(("Earlier", _attempt(line)) for line in earlier),
+        *(("Earlier", _attempt_text(line)) for line in earlier),
         ("Criterion id", verdict.id),
     ]
     rows = Markup("").join(
@@ -200,20 +211,23 @@ def details(verdict: Verdict, earlier: Sequence[Mapping[str, Any]] = ()) -> str:
         if value
     )
     line = Markup("")
-    if told:
-        # Its second line, evidence and next step, is in the list below.
+    if has_line:
+        # The second line of verdict.line, evidence and next step, is in the list below.
         head = verdict.line.rpartition("\n  ")[0] or verdict.line
         line = Markup('<p class="line">{}</p>').format(one_line(head))
     return str(Markup('<div class="why-row">{}<dl>{}</dl></div>').format(line, rows))
 
 
 def one_line(value: Any) -> str:
-    """Text without line breaks: pytest-html looks into cells and logs line by line."""
+    """Return text without line breaks, because pytest-html searches cells and logs by line."""
     return value if isinstance(value, Markup) else " ".join(str(value).split())
 
 
 def _cell(name: str, content: str, *, at: tuple[str, str] | None = None) -> str:
-    """`at`: criterion and subject, by which the matrix above the table finds its rows."""
+    """Return a table cell.
+
+    `at` is (criterion, subject), by which a click in the coverage matrix finds the row.
+    """
     more = Markup(' data-at="{}"').format(json.dumps(at)) if at else ""
     return str(
         Markup('<td class="col-{}" data-label="{}"{}>{}</td>').format(
@@ -223,8 +237,8 @@ def _cell(name: str, content: str, *, at: tuple[str, str] | None = None) -> str:
 
 
 def _outcome_cell(outcome: Outcome | None) -> str:
-    # A test that passed without a verdict has judged nothing, and must not look as if it had.
-    name = words(outcome.value) if outcome is not None else "NO VERDICT"
+    # A test that passed without a verdict judged nothing, and must not be shown as PASS.
+    name = outcome_text(outcome.value) if outcome is not None else "NO VERDICT"
     style = outcome.value.lower() if outcome is not None else "no_verdict"
     return _cell("outcome", Markup('<span class="badge {}">{}</span>').format(style, name))
 
@@ -233,13 +247,13 @@ def _result_cell(result: str) -> str:
     return str(Markup('<td class="col-result">{}</td>').format(result))
 
 
-def _pair(main: str, small: str) -> Markup:
-    """A line to read, and a smaller one below it."""
+def _two_lines(main: str, small: str) -> Markup:
+    """Return a line of text, and a smaller one below it."""
     head = Markup("<b>{}</b>").format(one_line(main))
     return head + Markup("<small>{}</small>").format(one_line(small)) if small else head
 
 
-def _device(verdict: Verdict) -> str:
+def _device_name(verdict: Verdict) -> str:
     worst = verdict.worst
     if not worst:
         return ""
@@ -259,12 +273,12 @@ def _measured(verdict: Verdict) -> Markup:
 
 def _margin(verdict: Verdict) -> Markup:
     if verdict.margin is None:
-        return _NOTHING
+        return _DASH
     side = "good" if verdict.margin >= 0 else "bad"
     return Markup('<span class="{}">{}</span>').format(side, f"{100 * verdict.margin:+.1f} %")
 
 
-def _devices(verdict: Verdict) -> str:
+def _device_counts(verdict: Verdict) -> str:
     planned, measured = verdict.devices.get("planned", 0), verdict.devices.get("measured", 0)
     return f"{measured} of {planned} measured" if planned else ""
 
@@ -274,7 +288,7 @@ def _evidence(verdict: Verdict) -> Markup:
     if verdict.job:
         parts.append(Markup("job {}").format(one_line(verdict.job)))
     if verdict.record:
-        # Relative on purpose: the run directory travels as a whole.
+        # A relative link, so that it still works in a copy of the run directory.
         parts.append(
             Markup('<a href="records/{}">records/{}</a>').format(
                 quote(verdict.record, safe="", errors="replace"), one_line(verdict.record)
@@ -283,17 +297,20 @@ def _evidence(verdict: Verdict) -> Markup:
     return Markup(", ").join(parts)
 
 
-def _attempt(line: Mapping[str, Any]) -> str:
+def _attempt_text(line: Mapping[str, Any]) -> str:
     value = line.get("value")
-    said = f"attempt {line.get('attempt')}: {words(str(line.get('outcome')))}"
+    text = f"attempt {line.get('attempt')}: {outcome_text(str(line.get('outcome')))}"
     if value is not None:
-        said += f", {digits(value)} {line.get('unit')}"
-    return f"{said}; {line.get('reason')}" if line.get("reason") else said
+        text += f", {digits(value)} {line.get('unit')}"
+    return f"{text}; {line.get('reason')}" if line.get("reason") else text
 
 
-def sort_keys(made: Sequence[str]) -> dict[str, str]:
-    """What pytest-html sorts a row by; it reads this out of the cells of the rows that it makes."""
-    found = {}
-    for name, cell in zip(COLUMNS, made, strict=True):
-        found[name.lower()] = cell.partition(">")[2].removesuffix("</td>")
-    return {name: found[name] for name in ("outcome", "criterion", "where")}
+def sort_keys(cells: Sequence[str]) -> dict[str, str]:
+    """Return the values by which pytest-html sorts a row.
+
+    For rows of tests pytest-html reads them from the cells itself.
+    """
+    keys = {}
+    for name, cell in zip(COLUMNS, cells, strict=True):
+        keys[name.lower()] = cell.partition(">")[2].removesuffix("</td>")
+    return {name: keys[name] for name in ("outcome", "criterion", "where")}

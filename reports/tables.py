@@ -1,4 +1,4 @@
-"""Records as the tables that engineers know from other tools (login side)."""
+"""Records as text tables in the form of nccl-tests and nvbandwidth (login side)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fixtures.records.files import RecordError, read_json, read_lines
 from fixtures.records.model import RankResult, Record
 from fixtures.records.run_directory import RunDirectory, assemble
 
-COLUMN = 10
-"""Characters of a cell."""
+COLUMN_WIDTH = 10
+"""Width of a cell in characters."""
 
-_MATRICES = {
+_MATRIX_TITLES = {
     "write": "memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)",
     "both": "memcpy CE GPU(row) <-> GPU(column) bandwidth (GB/s), total of both ways",
 }
-_ROWS = {
+_ROW_TITLES = {
     "h2d": "memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)",
     "d2h": "memcpy CE CPU(row) <- GPU(column) bandwidth (GB/s)",
     "h2d_all": "memcpy CE CPU(row) -> all GPUs(column) at once bandwidth (GB/s)",
@@ -29,61 +29,64 @@ _ROWS = {
     "read": "local read GPU(column) bandwidth (GB/s)",
     "fill": "local fill GPU(column) bandwidth (GB/s)",
 }
-"""Titles as nvbandwidth has them, with its own words where it has no such test."""
+"""Titles of nvbandwidth, or in its wording where it has no such test."""
 
 
 def nvbandwidth_tables(record: Record) -> str:
-    """The figures of a record of `memory`, `hostcopy` or `p2p` in the form of nvbandwidth.
+    """Return the values of a record of `memory`, `hostcopy` or `p2p` in the form of nvbandwidth.
 
-    One table a metric and node, medians in GB/s; "" for a record of anything else.
+    One table per metric and node, medians in GB/s; "" for a record of another workload.
     """
     if record.workload not in ("memory", "hostcopy", "p2p"):
         return ""
     blocks = []
     for node in record.nodes:
         ranks = sorted((r for r in record.ranks if r.node == node), key=lambda r: r.local_rank)
-        for metric, title in _ROWS.items():
-            cells = {(0, r.local_rank): v for r in ranks for v in _medians(r, metric).values()}
-            blocks += _table(f"{node}: {title}", [0], [r.local_rank for r in ranks], cells)
-        for metric, title in _MATRICES.items():
+        for metric, title in _ROW_TITLES.items():
+            cells = {
+                (0, r.local_rank): v for r in ranks for v in _median_by_peer(r, metric).values()
+            }
+            blocks += _table_blocks(f"{node}: {title}", [0], [r.local_rank for r in ranks], cells)
+        for metric, title in _MATRIX_TITLES.items():
             cells = {
                 (r.local_rank, int(to)): v
                 for r in ranks
-                for to, v in _medians(r, metric).items()
+                for to, v in _median_by_peer(r, metric).items()
                 if to is not None
             }
-            every = [r.local_rank for r in ranks]
-            blocks += _table(f"{node}: {title}", every, every, cells)
+            gpus = [r.local_rank for r in ranks]
+            blocks += _table_blocks(f"{node}: {title}", gpus, gpus, cells)
     return "\n\n".join(blocks)
 
 
 def table(record: Record) -> str:
-    """A record's figures as text; "" where there is no such table."""
+    """Return a record's values as a text table, "" where there is none for its workload."""
     return nccl_tables(record) or nvbandwidth_tables(record)
 
 
 def records_of(run: RunDirectory) -> list[Record]:
-    """The newest record of each workload and placement; by hand there are only rank lines.
+    """Return the newest record of each workload and placement.
 
-    What cannot be read is left out: tables are for looking at, and no verdict hangs on them.
+    For workloads started by hand records are assembled from their rank lines. A record that cannot
+    be read is left out, since no verdict depends on these.
     """
-    about = read_json(run.run_json)
+    run_json = read_json(run.run_json)
     newest: dict[tuple[str, str], Record] = {}
-    for record in (*_assembled(run), *_by_hand(run, about)):
+    for record in (*_assembled_records(run), *_records_by_hand(run, run_json)):
         key = (record.workload, record.placement)
         if key not in newest or newest[key].attempt <= record.attempt:
             newest[key] = record
     return sorted(newest.values(), key=lambda r: min(rank.start for rank in r.ranks))
 
 
-def _assembled(run: RunDirectory) -> Iterator[Record]:
+def _assembled_records(run: RunDirectory) -> Iterator[Record]:
     for path in sorted(run.records.glob("*.json")):
         with suppress(OSError, ValueError):
             yield read_record(path)
 
 
-def _by_hand(run: RunDirectory, about: Mapping[str, Any]) -> Iterator[Record]:
-    if about.get("origin") != "by-hand":
+def _records_by_hand(run: RunDirectory, run_json: Mapping[str, Any]) -> Iterator[Record]:
+    if run_json.get("origin") != "by-hand":
         return
     lines = [line for path in sorted(run.jobs.glob("*/rank*.jsonl")) for line in read_lines(path)]
     done = {
@@ -95,8 +98,8 @@ def _by_hand(run: RunDirectory, about: Mapping[str, Any]) -> Iterator[Record]:
         with suppress(RecordError, KeyError):
             record = assemble(
                 lines,
-                run_id=about["id"],
-                nonce=about["nonce"],
+                run_id=run_json["id"],
+                nonce=run_json["nonce"],
                 workload=workload,
                 placement=placement,
                 attempt=attempt,
@@ -113,10 +116,10 @@ COLLECTIVES = (
 
 
 def nccl_tables(record: Record) -> str:
-    """The sweep of a collective in the form of nccl-tests, times as the mean over ranks.
+    """Return the sweep of a collective in the form of nccl-tests, with times as mean over ranks.
 
-    One table a group of ranks (a rail has its own); "" for a record of anything else. `graph` is
-    the time of NCCL's own call in a CUDA graph, `algo` what NCCL took by its log.
+    One table per group of ranks (each rail is one); "" for a record of another workload. `graph`
+    is the time of NCCL's call in a CUDA graph, `algo` the algorithm that NCCL logged.
     """
     if record.workload not in COLLECTIVES:
         return ""
@@ -124,10 +127,10 @@ def nccl_tables(record: Record) -> str:
     for rank in record.ranks:
         name = f"rail{rank.local_rank}" if record.workload == "rails" else record.placement
         groups.setdefault(name, []).append(rank)
-    return "\n\n".join(_sweep(record.workload, name, ranks) for name, ranks in groups.items())
+    return "\n\n".join(_sweep_table(record.workload, name, ranks) for name, ranks in groups.items())
 
 
-def _sweep(workload: str, name: str, ranks: list[RankResult]) -> str:
+def _sweep_table(workload: str, name: str, ranks: list[RankResult]) -> str:
     where = "in place" if ranks[0].facts.get("in_place") else "out of place"
     lines = [
         f"# {workload} {name}: {len(ranks)} ranks, {where}",
@@ -151,25 +154,25 @@ def _sweep(workload: str, name: str, ranks: list[RankResult]) -> str:
     return "\n".join(lines)
 
 
-def _medians(rank: RankResult, metric: str) -> dict[int | None, float]:
-    """The other end of a link (None where it has none) -> median of a rank's samples."""
-    found: dict[int | None, float] = {}
+def _median_by_peer(rank: RankResult, metric: str) -> dict[int | None, float]:
+    """Return peer GPU (None for a metric without one) -> median of a rank's samples."""
+    medians: dict[int | None, float] = {}
     for m in rank.measurements:
         if m.metric == metric and m.samples:
             to = m.at.get("to")
-            found[None if to is None else int(to)] = statistics.median(m.samples)
-    return found
+            medians[None if to is None else int(to)] = statistics.median(m.samples)
+    return medians
 
 
-def _table(
+def _table_blocks(
     title: str, rows: list[int], columns: list[int], cells: Mapping[tuple[int, int], float]
 ) -> list[str]:
-    """The table as one text; none where nothing was measured."""
+    """Return a list with the table as one text; an empty list where nothing was measured."""
     if not cells:
         return []
-    lines = [title, "  " + "".join(f"{column:{COLUMN}}" for column in columns)]
+    lines = [title, "  " + "".join(f"{column:{COLUMN_WIDTH}}" for column in columns)]
     for row in rows:
         values = [cells.get((row, column)) for column in columns]
-        shown = "".join(f"{'N/A' if v is None else f'{v:.2f}':>{COLUMN}}" for v in values)
+        shown = "".join(f"{'N/A' if v is None else f'{v:.2f}':>{COLUMN_WIDTH}}" for v in values)
         lines.append(f"{row:2}{shown}")
     return ["\n".join(lines)]

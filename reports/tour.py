@@ -29,13 +29,13 @@ from reports.tables import records_of, table
 from reports.watch import LATEST, PIPE_COLUMNS
 
 HEALTH = ("inventory", "environment", "scheduler", "isolation", "health", "nvlink", "infiniband")
-"""First parts of the keys of what a node must be before it is fast."""
+"""First parts of the keys of criteria on the state of a node, which precede benchmarks."""
 TRAINING = ("training_single", "training_ddp", "training_fsdp", "training_resume", "finetune")
-COLOURS = {"PASS": "green", "FAIL": "red", "NOT_MEASURED": "yellow", "WAIVED": "yellow"}
+OUTCOME_COLOURS = {"PASS": "green", "FAIL": "red", "NOT_MEASURED": "yellow", "WAIVED": "yellow"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The run's exit status; 4 where --run names none."""
+    """Run the tour; return the run's exit status, 4 where --run names no run."""
     parser = argparse.ArgumentParser(prog="python -m reports.tour", description=__doc__)
     parser.add_argument("--run", type=Path, metavar="RUN", help="of this run, without a new one")
     options, more = parser.parse_known_args(argv)
@@ -68,7 +68,7 @@ def banner(console: Console) -> None:
 
 
 def show(console: Console, directory: RunDirectory) -> None:
-    """Hardware, health, benchmarks, training where there is any, summary."""
+    """Print hardware, health, benchmarks, training if there is any, and a summary."""
     records = list(records_of(directory))
     verdict = read_json(directory.verdict)
     console.print(Rule("2 hardware"))
@@ -78,7 +78,7 @@ def show(console: Console, directory: RunDirectory) -> None:
     console.print(Rule("4 benchmarks"))
     for text in benchmarks(records):
         console.print(text, markup=False, highlight=False, soft_wrap=True)
-    trained = [c for c in verdict["criteria"] if _area(c) in TRAINING]
+    trained = [c for c in verdict["criteria"] if _key_area(c) in TRAINING]
     if trained:
         console.print(Rule("5 training"))
         console.print(outcomes(verdict, TRAINING))
@@ -92,7 +92,7 @@ def show(console: Console, directory: RunDirectory) -> None:
 
 
 def hardware(records: Iterable[Record]) -> Table:
-    """What each node is, from its record of the environment."""
+    """Return a table of the hardware of each node, from its record of `environment`."""
     shown = Table("node", "CPU", "cores", "GiB", "GPUs", "NICs", "driver", "torch", box=None)
     for record in records:
         if record.workload != "environment":
@@ -110,26 +110,25 @@ def hardware(records: Iterable[Record]) -> Table:
 
 
 def outcomes(verdict: Mapping[str, Any], areas: Sequence[str]) -> Table:
-    """A line an area: how many criteria had which outcome, and the first that is red."""
+    """Return one line per area: the number of each outcome, and the first problem."""
     shown = Table("area", "outcomes", "first that is red", box=None)
     for area in areas:
-        own = [c for c in verdict["criteria"] if _area(c) == area]
-        if not own:
+        criteria = [c for c in verdict["criteria"] if _key_area(c) == area]
+        if not criteria:
             continue
         tally = Text()
-        for outcome in dict.fromkeys(c["outcome"] for c in own):
-            n = sum(c["outcome"] == outcome for c in own)
-            said = f"{n} {outcome.lower().replace('_', ' ')}  "
-            tally.append(said, COLOURS.get(outcome, "dim"))
-        red = [c for c in own if c["outcome"] in ("FAIL", "NOT_MEASURED")]
-        shown.add_row(
-            area, tally, Text(f"{red[0]['subject']} {red[0]['criterion']}" if red else "")
-        )
+        for outcome in dict.fromkeys(c["outcome"] for c in criteria):
+            n = sum(c["outcome"] == outcome for c in criteria)
+            text = f"{n} {outcome.lower().replace('_', ' ')}  "
+            tally.append(text, OUTCOME_COLOURS.get(outcome, "dim"))
+        problems = [c for c in criteria if c["outcome"] in ("FAIL", "NOT_MEASURED")]
+        first = f"{problems[0]['subject']} {problems[0]['criterion']}" if problems else ""
+        shown.add_row(area, tally, Text(first))
     return shown
 
 
 def benchmarks(records: Iterable[Record]) -> Iterator[str]:
-    """GEMM rates, and the tables that nccl-tests and nvbandwidth would print of the rest."""
+    """Yield GEMM rates, and tables in the form of nccl-tests and nvbandwidth."""
     for record in records:
         if record.workload == "gemm":
             rates: dict[str, list[float]] = {}
@@ -143,7 +142,7 @@ def benchmarks(records: Iterable[Record]) -> Iterator[str]:
             yield f"{text}\n"
 
 
-def _area(criterion: Mapping[str, Any]) -> str:
+def _key_area(criterion: Mapping[str, Any]) -> str:
     return str(criterion["criterion"]).partition(".")[0]
 
 

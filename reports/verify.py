@@ -1,26 +1,30 @@
-"""Whether a run's evidence, verdict and certificate are what they were (login side).
+"""Whether a run's evidence, verdict and certificate are unchanged (login side).
 
-Three things, each of which finds what the others cannot: the manifest names every changed, added
-and missing file; the records are judged again, so a verdict that does not follow from them is
-found; the certificate is made again, and a signature on it binds all of them.
+Three checks, each of which finds what the others cannot: the manifest names every changed, added
+and missing file; the records are judged again, which finds a verdict that does not follow from
+them; the certificate is made again, and a signature on it covers manifest and verdict.
 """
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import html
+import io
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from fixtures.paths import version
 from fixtures.records.files import RecordError, read_json
 from fixtures.records.run_directory import RunDirectory
 from reports import certificate, export
 
 COMPARED = ("outcome", "value", "unit", "limit", "ceiling", "margin", "worst", "devices", "record")
-"""What must come out of the records again; reasons and notes are words."""
-NAMED = 20
-"""So many differences of a kind are named one by one."""
+"""Fields of a verdict that judging again must reproduce; reasons and notes are only text."""
+MAX_NAMED = 20
+"""Most differences of verdict.json that are named one by one."""
 
 
 def check(
@@ -30,94 +34,111 @@ def check(
     *,
     certified: bool = True,
 ) -> tuple[list[str], list[str]]:
-    """(what is wrong, what was found in order or could not be asked), in lines.
+    """Return the lines (what is wrong, what was confirmed or could not be checked).
 
-    `certified`: whether a run of its origin has a certificate.
+    `certified` states whether a run of its origin has a certificate.
     """
-    wrong, fine = [], []
-    found = list(_evidence(directory))
-    wrong += found
-    if not found:
+    wrong, confirmed = [], []
+    differences = list(_evidence_differences(directory))
+    wrong += differences
+    if not differences:
         count = len(directory.manifest.read_text(encoding="utf-8").splitlines())
-        fine.append(f"evidence: all {count} files are as manifest.sha256 says")
+        confirmed.append(f"evidence: all {count} files are as manifest.sha256 says")
     verdict = read_json(directory.verdict) if directory.verdict.exists() else None
     if verdict is None:
         wrong.append("verdict.json: missing; `python -m reports render RUN` makes it")
     else:
-        found = list(_differences(verdict, rejudge()))
-        wrong += found
-        if not found:
-            fine.append(f"verdict: {len(verdict['criteria'])} verdicts follow from the records")
-        made = [certificate.NAME, "results.csv"] if certified else ["results.csv"]
-        found = list(_made_again(directory, verdict, made))
-        wrong += found
-        if not found:
-            fine.append(f"{' and '.join(made)}: what the evidence gives")
+        differences = list(_differences(verdict, rejudge()))
+        wrong += differences
+        if not differences:
+            confirmed.append(
+                f"verdict: {len(verdict['criteria'])} verdicts follow from the records"
+            )
+        pages = [certificate.NAME, "results.csv"] if certified else ["results.csv"]
+        made_by = _suite_version(directory)
+        if made_by == version():
+            differences = list(_page_differences(directory, verdict, pages))
+        else:
+            differences = list(_page_fact_differences(directory, verdict, pages))
+            confirmed.append(
+                f"{' and '.join(pages)}: text not compared: written by suite version {made_by}, "
+                f"this is {version()}; verdict, hashes and figures were compared"
+            )
+        wrong += differences
+        if not differences and made_by == version():
+            confirmed.append(f"{' and '.join(pages)}: what the evidence gives")
     if certified:
-        (wrong if (said := _signature(directory, signers))[0] else fine).append(said[1])
-    return wrong, fine
+        is_wrong, line = _check_signature(directory, signers)
+        (wrong if is_wrong else confirmed).append(line)
+    return wrong, confirmed
 
 
-def _evidence(directory: RunDirectory) -> Iterator[str]:
-    """Differences between the files of the evidence and the manifest's list of them."""
+def _evidence_differences(directory: RunDirectory) -> Iterator[str]:
+    """Yield differences between the files of the evidence and the manifest's list of them."""
     try:
         lines = directory.manifest.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         yield f"manifest.sha256: {error}: nothing says what the evidence was"
         return
     listed = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
-    there = {str(p.relative_to(directory.root)): p for p in directory.evidence()}
+    present = {str(p.relative_to(directory.root)): p for p in directory.evidence()}
     for name, digest in listed.items():
-        if name not in there:
+        if name not in present:
             yield f"{name}: missing, though manifest.sha256 names it"
             continue
-        with there[name].open("rb") as file:
+        with present[name].open("rb") as file:
             now = hashlib.file_digest(file, "sha256").hexdigest()
         if now != digest:
             yield f"{name}: changed: SHA-256 {now[:12]}..., manifest.sha256 says {digest[:12]}..."
-    for name in there:
+    for name in present:
         if name not in listed:
             yield f"{name}: added: manifest.sha256 does not name it"
 
 
-def _differences(stated: Mapping[str, Any], again: Mapping[str, Any]) -> Iterator[str]:
-    """Rows of verdict.json that the records do not give."""
-    rows, rejudged = (
-        {(v["criterion"], v["subject"]): v for v in of["criteria"]} for of in (stated, again)
+def _differences(stated: Mapping[str, Any], rejudged: Mapping[str, Any]) -> Iterator[str]:
+    """Yield differences between verdict.json and what the records give when judged again."""
+    stated_rows, rejudged_rows = (
+        {(v["criterion"], v["subject"]): v for v in verdict["criteria"]}
+        for verdict in (stated, rejudged)
     )
-    if len(rows) != len(stated["criteria"]):
+    if len(stated_rows) != len(stated["criteria"]):
         yield "verdict.json: names a criterion twice for one subject"
-    apart = []
-    for key in {**rows, **rejudged}:
-        ours, theirs = rows.get(key), rejudged.get(key)
-        if ours is None or theirs is None:
-            apart.append(f"{key[0]} {key[1]}: {'added' if theirs is None else 'missing'}")
-        elif _expired_since(ours, theirs):
+    differences = []
+    for key in {**stated_rows, **rejudged_rows}:
+        before, now = stated_rows.get(key), rejudged_rows.get(key)
+        if before is None or now is None:
+            differences.append(f"{key[0]} {key[1]}: {'added' if now is None else 'missing'}")
+        elif _waiver_expired_since(before, now):
             continue
-        elif names := [n for n in COMPARED if ours.get(n) != theirs.get(n)]:
-            said, judged = (repr(of.get(names[0]))[:60] for of in (ours, theirs))
-            apart.append(f"{' '.join(key)}: {names[0]} is {said}, from the records {judged}")
-    yield from (f"verdict.json: {line}" for line in apart[:NAMED])
-    if len(apart) > NAMED:
-        yield f"verdict.json: {len(apart) - NAMED} more rows differ"
+        elif names := [n for n in COMPARED if before.get(n) != now.get(n)]:
+            old, new = (repr(row.get(names[0]))[:60] for row in (before, now))
+            differences.append(f"{' '.join(key)}: {names[0]} is {old}, from the records {new}")
+    yield from (f"verdict.json: {line}" for line in differences[:MAX_NAMED])
+    if len(differences) > MAX_NAMED:
+        yield f"verdict.json: {len(differences) - MAX_NAMED} more rows differ"
     for name in ("verdict", "counts", "exit_status"):
-        if not apart and stated.get(name) != again.get(name) and not _waived_once(stated, again):
-            yield f"verdict.json: {name} is {stated.get(name)}, from the records {again.get(name)}"
+        value, rejudged_value = stated.get(name), rejudged.get(name)
+        is_different = not differences and value != rejudged_value
+        if is_different and not _counts_differ_by_expired_waivers(stated, rejudged):
+            yield f"verdict.json: {name} is {value}, from the records {rejudged_value}"
 
 
-def _expired_since(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
-    """A waiver holds on the day of the run; that it has run out since changes nothing of it."""
-    expired = "waiver expired" in str(theirs.get("reason"))
-    same = all(ours.get(n) == theirs.get(n) for n in COMPARED if n != "outcome")
-    return same and expired and (ours["outcome"], theirs["outcome"]) == ("WAIVED", "FAIL")
+def _waiver_expired_since(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether only the outcome differs, because a waiver expired after the run: no difference."""
+    expired = "waiver expired" in str(now.get("reason"))
+    same = all(before.get(n) == now.get(n) for n in COMPARED if n != "outcome")
+    return same and expired and (before["outcome"], now["outcome"]) == ("WAIVED", "FAIL")
 
 
-def _waived_once(said: Mapping[str, Any], again: Mapping[str, Any]) -> bool:
-    gone = said["counts"].get("waived", 0) - again["counts"].get("waived", 0)
-    return bool(gone) and again["counts"]["fail"] - said["counts"]["fail"] == gone
+def _counts_differ_by_expired_waivers(
+    stated: Mapping[str, Any], rejudged: Mapping[str, Any]
+) -> bool:
+    """Whether as many verdicts more are FAIL as fewer are WAIVED."""
+    expired = stated["counts"].get("waived", 0) - rejudged["counts"].get("waived", 0)
+    return bool(expired) and rejudged["counts"]["fail"] - stated["counts"]["fail"] == expired
 
 
-def _made_again(
+def _page_differences(
     directory: RunDirectory, verdict: Mapping[str, Any], names: Iterable[str]
 ) -> Iterator[str]:
     makers: dict[str, Callable[[], str]] = {
@@ -138,11 +159,56 @@ def _made_again(
             yield f"{name}: cannot be made of this evidence: {error!r}"
 
 
+def _suite_version(directory: RunDirectory) -> str:
+    """Return the suite version that wrote run.json; version 0.1.0 did not state its own."""
+    return str(read_json(directory.run_json).get("suite_version") or "0.1.0")
+
+
+def _page_fact_differences(
+    directory: RunDirectory, verdict: Mapping[str, Any], names: Iterable[str]
+) -> Iterator[str]:
+    """Yield what is wrong in pages of another suite version, whose wording may differ.
+
+    The certificate must state the verdict and the hashes of the evidence; results.csv must have
+    the same rows in all columns that are not text.
+    """
+    for name in names:
+        try:
+            text = (directory.root / name).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            yield f"{name}: missing; `python -m reports render RUN` makes it"
+            continue
+        except UnicodeDecodeError as error:
+            yield f"{name}: cannot be read: {error}"
+            continue
+        if name == certificate.NAME:
+            accepted = verdict["verdict"] == "ACCEPTED"
+            word = "ACCEPTED" if accepted else f"NOT ACCEPTED: {verdict['verdict']}"
+            if f'<p class="word">{html.escape(word)}</p>' not in text:
+                yield f"{name}: does not say {word}"
+            for file, digest in certificate.hashes(directory).items():
+                if digest not in text:
+                    yield f"{name}: does not state the SHA-256 of {file}, {digest[:12]}..."
+        elif _rows_without_text(text) != _rows_without_text(export.results(verdict)):
+            yield f"{name}: its figures are not those of verdict.json"
+
+
+def _rows_without_text(text: str) -> list[dict[str, str]]:
+    """Return the rows of results.csv without the columns that are text."""
+    return [
+        {key: value for key, value in row.items() if key not in export.TEXT_COLUMNS}
+        for row in csv.DictReader(io.StringIO(text))
+    ]
+
+
 # --- signatures
 
 
 def sign(directory: RunDirectory, key: Path) -> Path:
-    """Sign certificate.html with an SSH key; OSError or CalledProcessError where that fails."""
+    """Sign certificate.html with an SSH key and return the path of the signature.
+
+    Raises OSError or CalledProcessError where ssh-keygen fails.
+    """
     page = directory.root / certificate.NAME
     signature = page.with_name(f"{page.name}.sig")
     signature.unlink(missing_ok=True)
@@ -153,8 +219,8 @@ def sign(directory: RunDirectory, key: Path) -> Path:
     return signature
 
 
-def _signature(directory: RunDirectory, signers: Path | None) -> tuple[bool, str]:
-    """(whether it is wrong, what is to be said of it)."""
+def _check_signature(directory: RunDirectory, signers: Path | None) -> tuple[bool, str]:
+    """Return (whether the signature is wrong, the line to print)."""
     page = directory.root / certificate.NAME
     signature = page.with_name(f"{page.name}.sig")
     if not signature.exists():
@@ -165,20 +231,20 @@ def _signature(directory: RunDirectory, signers: Path | None) -> tuple[bool, str
         return True, "certificate.html.sig: there is no certificate.html that it could sign"
     text = page.read_bytes()
     if signers is None:
-        done = _keygen(text, "check-novalidate", "-s", str(signature))
-        said = "by a key that nobody vouched for: give --allowed-signers FILE"
+        done = _ssh_keygen(text, "check-novalidate", "-s", str(signature))
+        signer = "by a key that nobody vouched for: give --allowed-signers FILE"
     else:
-        who = _keygen(text, "find-principals", "-s", str(signature), "-f", str(signers))
-        name = who.stdout.decode("utf-8", "replace").strip().splitlines()
-        if who.returncode or not name:
+        principals = _ssh_keygen(text, "find-principals", "-s", str(signature), "-f", str(signers))
+        names = principals.stdout.decode("utf-8", "replace").strip().splitlines()
+        if principals.returncode or not names:
             return True, f"signature: its key is not in {signers}"
-        done = _keygen(text, "verify", "-f", str(signers), "-I", name[0], "-s", str(signature))
-        said = f"by {name[0]}"
+        done = _ssh_keygen(text, "verify", "-f", str(signers), "-I", names[0], "-s", str(signature))
+        signer = f"by {names[0]}"
     if done.returncode:
         return True, "certificate.html.sig: is not a signature of this certificate.html"
-    return False, f"signature: good, {said}"
+    return False, f"signature: good, {signer}"
 
 
-def _keygen(text: bytes, what: str, *options: str) -> subprocess.CompletedProcess[bytes]:
-    command = ["ssh-keygen", "-Y", what, "-n", certificate.NAMESPACE, *options]
+def _ssh_keygen(text: bytes, operation: str, *options: str) -> subprocess.CompletedProcess[bytes]:
+    command = ["ssh-keygen", "-Y", operation, "-n", certificate.NAMESPACE, *options]
     return subprocess.run(command, input=text, capture_output=True)

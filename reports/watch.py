@@ -1,7 +1,7 @@
 """`python -m reports watch [RUN]`: all GPUs and links of a run in the terminal (login side).
 
-Reads the telemetry that every node of a run leaves beside its ranks' lines, while the run goes on
-or after it. Where only records were kept, each workload's mean is one frame.
+Reads the telemetry files that the nodes of a run write into the job directories, during the run or
+after it. Where only records were kept, the means of each workload are one frame.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from reports.progress import Progress
 LATEST = RUNS / "latest"
 PERIOD_S = 0.5
 STALE_S = 5.0
-"""A node whose newest sample is older than this is shown as silent."""
+"""A node whose newest sample is older than this is shown as ended."""
 
 PIPE_COLUMNS = 120
-"""Where the output is no terminal, and so has no width."""
+"""Width of the output where it is not a terminal."""
 
 COLUMNS = (
     "node", "GPU", "util\n%", "memory\nGiB", "temp\nC", "power\nW", "SM\nMHz",
     "NVLink out/in\nGB/s", "NICs out/in\nGB/s", "",
 )  # fmt: skip
-LIMITERS = ((0x20 | 0x40, "thermal"), (0x80, "power brake"), (0x4, "power cap"))
-"""Bits of NVML's clock event reasons that slow a GPU down, the gravest first."""
+SLOWDOWN_REASONS = ((0x20 | 0x40, "thermal"), (0x80, "power brake"), (0x4, "power cap"))
+"""Bits of NVML's clock event reasons that slow a GPU down, the most severe first."""
 
 
 @dataclass
 class Gpu:
-    """What one GPU did at one moment; None is not known."""
+    """The telemetry of one GPU at one time; None where it is unknown."""
 
     util: float | None = None
     mem_gib: float | None = None
@@ -56,20 +56,21 @@ class Gpu:
 
 @dataclass
 class Node:
-    """What one node did at one moment."""
+    """The telemetry of one node at one time, in seconds since the epoch."""
 
     time: float
     gpus: dict[str, Gpu] = field(default_factory=dict)
     nics_gb_s: tuple[float, float] | None = None
     cpu_percent: float | None = None
-    doing: str = ""
+    activity: str = ""
 
 
 Frame = dict[str, Node]
+"""Nodes by name."""
 
 
 def add_to(commands: Any) -> None:
-    """The subcommand and its options."""
+    """Add the subcommand and its options."""
     watch = commands.add_parser("watch", help="GPUs and links of a running or recorded run, live")
     watch.add_argument("run", type=Path, nargs="?", default=LATEST, metavar="RUN")
     watch.add_argument("--once", action="store_true", help="print the newest frame, and end")
@@ -79,34 +80,34 @@ def add_to(commands: Any) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Show the run until it ends or Ctrl-C; 4 where there is no such run."""
+    """Show the run until it ends or Ctrl-C; return 0, or 4 where there is no such run."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=PIPE_COLUMNS)
     root: Path = options.run.resolve()
     directory = RunDirectory(root)
     if not directory.run_json.exists():
-        said = "there is no run yet" if options.run == LATEST else f"{root} has no run.json"
-        Console(stderr=True).print(f"reports watch: {said}: give a run directory", markup=False)
+        message = "there is no run yet" if options.run == LATEST else f"{root} has no run.json"
+        Console(stderr=True).print(f"reports watch: {message}: give a run directory", markup=False)
         return 4
     if options.speed is not None and options.speed <= 0:
         Console(stderr=True).print("reports watch: --speed wants a number above 0")
         return 4
     with suppress(KeyboardInterrupt):
         if options.speed is not None:
-            _play(console, directory, options.speed)
+            _replay(console, directory, options.speed)
         elif options.once or not console.is_terminal:
-            _once(console, directory)
+            _print_newest_frame(console, directory)
         else:
             _follow(console, directory)
     return 0
 
 
-def _once(console: Console, directory: RunDirectory) -> None:
+def _print_newest_frame(console: Console, directory: RunDirectory) -> None:
     telemetry, progress = Telemetry(directory), Progress(directory)
     progress.refresh()
     telemetry.refresh()
-    newest = telemetry.now or next(reversed(list(of_records(directory))), {})
+    newest = telemetry.frame or next(reversed(list(frames_of_records(directory))), {})
     console.print(render(newest, progress, time.time()))
 
 
@@ -116,15 +117,15 @@ def _follow(console: Console, directory: RunDirectory) -> None:
         while True:
             progress.refresh()
             telemetry.refresh()
-            live.update(render(telemetry.now, progress, time.time()), refresh=True)
+            live.update(render(telemetry.frame, progress, time.time()), refresh=True)
             if progress.verdict:
                 break
             time.sleep(PERIOD_S)
-    console.print(render(telemetry.now, progress, time.time()))
+    console.print(render(telemetry.frame, progress, time.time()))
 
 
-def _play(console: Console, directory: RunDirectory, speed: float) -> None:
-    frames = list(replayed(directory)) or list(of_records(directory))
+def _replay(console: Console, directory: RunDirectory, speed: float) -> None:
+    frames = list(frames_of_telemetry(directory)) or list(frames_of_records(directory))
     progress = Progress(directory)
     progress.refresh()
     if not console.is_terminal:
@@ -138,23 +139,23 @@ def _play(console: Console, directory: RunDirectory, speed: float) -> None:
             time.sleep(min(5.0, max(0.0, (now - (before or now)) / speed)))
             before = now
             live.update(render(frame, None, now), refresh=True)
-    _once(console, directory)
+    _print_newest_frame(console, directory)
 
 
-# --- what the files say
+# --- frames from the files of the run
 
 
 class Telemetry:
-    """The newest sample of every node, with rates from the one before."""
+    """The newest sample of every node, with rates since the sample before it."""
 
     def __init__(self, directory: RunDirectory) -> None:
         self._directory = directory
         self._files: dict[Path, Tail] = {}
-        self._before: dict[str, Mapping[str, Any]] = {}
-        self.now: Frame = {}
+        self._previous: dict[str, Mapping[str, Any]] = {}
+        self.frame: Frame = {}
 
     def refresh(self) -> list[tuple[str, Node]]:
-        """Read what is new; the samples in order of their time."""
+        """Read the new samples; return (node name, node), ordered by time."""
         for path in sorted(self._directory.jobs.glob("*/telemetry-*.jsonl")):
             self._files.setdefault(path, Tail(path))
         new = [
@@ -163,18 +164,18 @@ class Telemetry:
             for sample in lines.read()
             if isinstance(sample.get("t"), (int, float))
         ]
-        seen = []
+        updates = []
         for _, name, job, sample in sorted(new, key=lambda n: n[:2]):
             with suppress(KeyError, TypeError, IndexError, AttributeError):
-                node = _node(sample, self._before.get(name), job)
-                self._before[name] = sample
-                self.now[name] = node
-                seen.append((name, node))
-        return seen
+                node = _node_of_sample(sample, self._previous.get(name), job)
+                self._previous[name] = sample
+                self.frame[name] = node
+                updates.append((name, node))
+        return updates
 
 
-def replayed(directory: RunDirectory) -> Iterator[Frame]:
-    """All nodes as they were at each second of the telemetry."""
+def frames_of_telemetry(directory: RunDirectory) -> Iterator[Frame]:
+    """Yield all nodes as they were, for each second of the telemetry."""
     frame: Frame = {}
     shown: float | None = None
     for name, node in Telemetry(directory).refresh():
@@ -187,20 +188,20 @@ def replayed(directory: RunDirectory) -> Iterator[Frame]:
         yield dict(frame)
 
 
-def _node(sample: Mapping[str, Any], before: Mapping[str, Any] | None, job: str) -> Node:
+def _node_of_sample(sample: Mapping[str, Any], before: Mapping[str, Any] | None, job: str) -> Node:
     seconds = sample["t"] - before["t"] if before else 0.0
-    node = Node(time=float(sample["t"]), doing=job)
+    node = Node(time=float(sample["t"]), activity=job)
     for uuid, now in sample["gpus"].items():
-        then = before["gpus"].get(uuid) if before else None
-        totals = [(then or {}).get(k) for k in ("nvlink_tx", "nvlink_rx")]
-        ends = [now.get(k) for k in ("nvlink_tx", "nvlink_rx")]
+        previous = before["gpus"].get(uuid) if before else None
+        previous_totals = [(previous or {}).get(k) for k in ("nvlink_tx", "nvlink_rx")]
+        totals = [now.get(k) for k in ("nvlink_tx", "nvlink_rx")]
         reasons = now.get("reasons") or 0
         memory = now.get("mem_mib")
         node.gpus[uuid] = Gpu(
             util=now.get("util"), temp_c=now.get("temp_c"), power_w=now.get("power_w"),
             sm_mhz=now.get("sm_mhz"), mem_gib=None if memory is None else memory / 1024,
-            nvlink_gb_s=_rates(totals, ends, seconds),
-            slowed_by=next((said for bits, said in LIMITERS if reasons & bits), ""),
+            nvlink_gb_s=_rates(previous_totals, totals, seconds),
+            slowed_by=next((name for bits, name in SLOWDOWN_REASONS if reasons & bits), ""),
         )  # fmt: skip
     if before and sample.get("nics"):
         both = [
@@ -215,43 +216,46 @@ def _node(sample: Mapping[str, Any], before: Mapping[str, Any] | None, job: str)
 
 
 def _rates(then: list[Any], now: list[Any], seconds: float) -> tuple[float, float] | None:
-    """GB/s out and in, of totals in bytes; None where a total is missing or was reset."""
+    """Return GB/s out and in from totals in bytes; None where one is missing or was reset."""
     if seconds <= 0 or None in then or None in now:
         return None
     out, into = ((b - a) / seconds / 1e9 for a, b in zip(then, now, strict=True))
     return (out, into) if out >= 0 and into >= 0 else None
 
 
-def of_records(directory: RunDirectory) -> Iterator[Frame]:
-    """A frame a workload from the means in the records, where the telemetry was not kept."""
-    found = []
+def frames_of_records(directory: RunDirectory) -> Iterator[Frame]:
+    """Yield a frame for each node and workload, from the means in the records.
+
+    For runs whose telemetry files were not kept.
+    """
+    samples = []
     for path in sorted(directory.records.glob("*.json")):
         with suppress(OSError, RecordError, KeyError, TypeError):
             record = read_json(path)
             for rank in record["ranks"]:
                 if summary := rank["facts"].get("telemetry"):
-                    node = _of_summary(summary, float(rank["end"]), record["workload"])
-                    found.append((node.time, rank["node"], node))
+                    node = _node_of_summary(summary, float(rank["end"]), record["workload"])
+                    samples.append((node.time, rank["node"], node))
     frame: Frame = {}
-    for _, name, node in sorted(found, key=lambda f: f[:2]):
+    for _, name, node in sorted(samples, key=lambda f: f[:2]):
         frame[name] = node
         yield dict(frame)
 
 
-def _of_summary(summary: Mapping[str, Any], when: float, workload: str) -> Node:
-    def mean(of: Mapping[str, Any], name: str) -> float | None:
-        return float(of[name]["mean"]) if name in of else None
+def _node_of_summary(summary: Mapping[str, Any], when: float, workload: str) -> Node:
+    def mean(values: Mapping[str, Any], name: str) -> float | None:
+        return float(values[name]["mean"]) if name in values else None
 
-    node = Node(time=when, cpu_percent=summary.get("cpu_percent"), doing=f"{workload} (mean)")
-    for uuid, of in summary["gpus"].items():
-        memory = mean(of, "mem_mib")
-        links = "nvlink_tx_gb_s" in of and "nvlink_rx_gb_s" in of
+    node = Node(time=when, cpu_percent=summary.get("cpu_percent"), activity=f"{workload} (mean)")
+    for uuid, gpu in summary["gpus"].items():
+        memory = mean(gpu, "mem_mib")
+        links = "nvlink_tx_gb_s" in gpu and "nvlink_rx_gb_s" in gpu
         shares = (("thermal_percent", "thermal"), ("power_cap_percent", "power cap"))
         node.gpus[uuid] = Gpu(
-            util=mean(of, "util"), temp_c=mean(of, "temp_c"), power_w=mean(of, "power_w"),
-            sm_mhz=mean(of, "sm_mhz"), mem_gib=None if memory is None else memory / 1024,
-            nvlink_gb_s=(of["nvlink_tx_gb_s"], of["nvlink_rx_gb_s"]) if links else None,
-            slowed_by=", ".join(f"{said} {of[k]:.0f} %" for k, said in shares if of.get(k)),
+            util=mean(gpu, "util"), temp_c=mean(gpu, "temp_c"), power_w=mean(gpu, "power_w"),
+            sm_mhz=mean(gpu, "sm_mhz"), mem_gib=None if memory is None else memory / 1024,
+            nvlink_gb_s=(gpu["nvlink_tx_gb_s"], gpu["nvlink_rx_gb_s"]) if links else None,
+            slowed_by=", ".join(f"{name} {gpu[k]:.0f} %" for k, name in shares if gpu.get(k)),
         )  # fmt: skip
     if nics := summary.get("nics"):
         ways = [sum(n[w] for n in nics.values()) for w in ("tx_gb_s", "rx_gb_s")]
@@ -259,49 +263,49 @@ def _of_summary(summary: Mapping[str, Any], when: float, workload: str) -> Node:
     return node
 
 
-# --- what a person sees
+# --- output
 
 
 def render(frame: Frame, progress: Progress | None, now: float) -> RenderableType:
-    """One frame. Names come from nodes, so they are text and never markup."""
+    """Return one frame to print. Names come from nodes, so they are printed as text, not markup."""
     table = Table(box=None, pad_edge=False, padding=(0, 1))
     for column in COLUMNS:
         left = column in ("node", "GPU", "")
         table.add_column(column, justify="left" if left else "right", no_wrap=True)
     for name, node in sorted(frame.items()):
-        for text in _rows(name, node, silent=progress is not None and now - node.time > STALE_S):
+        for text in _rows(name, node, ended=progress is not None and now - node.time > STALE_S):
             table.add_row(*text)
-    said: list[RenderableType] = []
+    parts: list[RenderableType] = []
     if progress is not None:
-        about = progress.run.get("id", progress.directory.root.name)
-        said += [Text(f"run {about} {progress.verdict}".strip(), "bold")]
-        said += [render_progress(progress, now), Text("")]
-    said += [table] if frame else [Text("no telemetry yet")]
-    return Group(*said)
+        run_id = progress.run.get("id", progress.directory.root.name)
+        parts += [Text(f"run {run_id} {progress.verdict}".strip(), "bold")]
+        parts += [render_progress(progress, now), Text("")]
+    parts += [table] if frame else [Text("no telemetry yet")]
+    return Group(*parts)
 
 
-def _rows(name: str, node: Node, *, silent: bool) -> Iterator[list[Text]]:
-    nics = _pair(node.nics_gb_s)
-    doing = f"{node.doing}{', ended' if silent else ''}"
+def _rows(name: str, node: Node, *, ended: bool) -> Iterator[list[Text]]:
+    nics = _format_rates(node.nics_gb_s)
+    activity = f"{node.activity}{', ended' if ended else ''}"
     if not node.gpus:
         cpu = "?" if node.cpu_percent is None else f"{node.cpu_percent:.0f}"
-        yield [Text(t) for t in (name, "CPU", cpu, "", "", "", "", "", nics, doing)]
+        yield [Text(t) for t in (name, "CPU", cpu, "", "", "", "", "", nics, activity)]
     for k, (uuid, gpu) in enumerate(node.gpus.items()):
         first = k == 0
         yield [
             Text(name if first else ""),
             Text(f"{k} {uuid.removeprefix('GPU-')[:8]}"),
-            *(Text(_number(v)) for v in (gpu.util, gpu.mem_gib, gpu.temp_c)),
-            *(Text(_number(v)) for v in (gpu.power_w, gpu.sm_mhz)),
-            Text(_pair(gpu.nvlink_gb_s)),
+            *(Text(_format_number(v)) for v in (gpu.util, gpu.mem_gib, gpu.temp_c)),
+            *(Text(_format_number(v)) for v in (gpu.power_w, gpu.sm_mhz)),
+            Text(_format_rates(gpu.nvlink_gb_s)),
             Text(nics if first else ""),
-            Text(gpu.slowed_by, "yellow") if gpu.slowed_by else Text(doing if first else ""),
+            Text(gpu.slowed_by, "yellow") if gpu.slowed_by else Text(activity if first else ""),
         ]
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "?" if value is None else f"{value:.0f}"
 
 
-def _pair(rates: tuple[float, float] | None) -> str:
+def _format_rates(rates: tuple[float, float] | None) -> str:
     return "?" if rates is None else f"{rates[0]:.1f}/{rates[1]:.1f}"

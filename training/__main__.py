@@ -48,31 +48,31 @@ def main() -> None:
     for field in fields(Settings):
         if field.name == "strategy":
             continue
-        same: dict[str, Any] = {"help": HELP.get(field.name)}
+        options: dict[str, Any] = {"help": HELP.get(field.name)}
         if isinstance(field.default, bool):
-            same["action"] = argparse.BooleanOptionalAction
+            options["action"] = argparse.BooleanOptionalAction
         else:
-            same |= {"type": type(field.default), "metavar": field.name.upper()}
+            options |= {"type": type(field.default), "metavar": field.name.upper()}
         if field.name in CHOICES:
-            same["metavar"] = "|".join(CHOICES[field.name])
-        parser.add_argument(f"--{field.name.replace('_', '-')}", **same)
-    given = vars(parser.parse_args())
-    strategy, out, deadline = (given.pop(name) for name in ("strategy", "out", "deadline"))
-    cpu, checks = given.pop("cpu", False), given.pop("checks", False)
+            options["metavar"] = "|".join(CHOICES[field.name])
+        parser.add_argument(f"--{field.name.replace('_', '-')}", **options)
+    arguments = vars(parser.parse_args())
+    strategy, out, deadline = (arguments.pop(name) for name in ("strategy", "out", "deadline"))
+    cpu, checks = arguments.pop("cpu", False), arguments.pop("checks", False)
     try:
-        settings_of({**given, "strategy": strategy})
+        settings_of({**arguments, "strategy": strategy})
     except SettingsError as error:
         parser.error(str(error))
     name = f"training_{strategy}"
-    wanted = describe(module_of(name)).metrics
-    asked = standalone.Asked(
-        names=[name], out=out, params={**given, "show": True, "checks": checks}, metrics=wanted,
-        deadline_s=deadline, cpu=cpu,
+    metrics = describe(module_of(name)).metrics
+    request = standalone.Request(
+        names=[name], out=out, params={**arguments, "show": True, "checks": checks},
+        metrics=metrics, deadline_s=deadline, cpu=cpu,
     )  # fmt: skip
     try:
-        standalone.start(asked)
+        standalone.start(request)
     except SettingsError as error:
-        # What only the ranks can know: all of them say the same, one is enough.
+        # Errors that only the ranks can detect: all raise the same, so one reports it.
         if os.environ.get("RANK", "0") == "0":
             sys.stderr.write(f"{parser.prog}: error: {error}\n")
         raise SystemExit(2) from None

@@ -1,7 +1,7 @@
-"""Which attention kernel is the fastest here: tried before the run, forward and backward.
+"""Selection of the fastest attention kernel, by timing forward and backward before the run.
 
 PyTorch's own order prefers flash attention; on Hopper and later cuDNN's kernel is often faster, and
-not every version takes grouped queries as they are.
+not every version supports grouped-query attention.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from training.settings import Settings
 
-TRIES = 5
-WARM = 3
+TIMED_CALLS = 5
+WARM_UP_CALLS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """What computes attention; without a backend PyTorch chooses."""
+    """An attention backend; None: PyTorch chooses."""
 
     backend: SDPBackend | None = None
     repeat_kv: bool = False
-    """Keys and values are repeated for every query head before they are handed over."""
+    """Whether keys and values are repeated for every query head before the kernel."""
     seconds: float = 0.0
-    """Forward and backward of one layer, where it was tried."""
+    """Forward and backward of one layer; 0 if it was not timed."""
 
     @property
     def name(self) -> str:
@@ -37,45 +37,49 @@ class Kernel:
         return f"{backend}{', repeated keys and values' if self.repeat_kv else ''}"
 
 
-def fastest(settings: Settings, device: torch.device) -> Kernel:
-    """The fastest kernel that takes the settings' shape; on a CPU what PyTorch chooses."""
+def fastest_kernel(settings: Settings, device: torch.device) -> Kernel:
+    """Return the fastest kernel that supports the settings' shape; the default one on a CPU."""
     if device.type != "cuda" or settings.dtype != "bf16":
         return Kernel()
-    found = []
+    kernels = []
     backends = (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION)
-    for backend, repeat in itertools.product(backends, (False, True)):
+    for backend, repeat_kv in itertools.product(backends, (False, True)):
         try:
-            found.append(_tried(settings, device, backend, repeat))
-        except RuntimeError:  # this version, or this shape: not for this kernel
+            kernels.append(_time_kernel(settings, device, backend, repeat_kv))
+        except (
+            RuntimeError
+        ):  # this kernel does not support this shape, or this version has no such kernel
             continue
-    return min(found, key=lambda kernel: kernel.seconds, default=Kernel())
+    return min(kernels, key=lambda kernel: kernel.seconds, default=Kernel())
 
 
-def _tried(settings: Settings, device: torch.device, backend: SDPBackend, repeat: bool) -> Kernel:
+def _time_kernel(
+    settings: Settings, device: torch.device, backend: SDPBackend, repeat_kv: bool
+) -> Kernel:
     shape = settings.shape
-    sizes = [shape.heads, shape.heads if repeat else shape.kv_heads]
+    head_counts = [shape.heads, shape.heads if repeat_kv else shape.kv_heads]
     q, k, v = (
         torch.randn(
-            settings.batch, sizes[min(1, j)], settings.tokens, shape.head_size,
+            settings.batch, head_counts[min(1, j)], settings.tokens, shape.head_size,
             device=device, dtype=torch.bfloat16, requires_grad=True,
         )
         for j in range(3)
     )  # fmt: skip
 
-    def once() -> None:
+    def forward_backward() -> None:
         out = functional.scaled_dot_product_attention(
-            q, k, v, is_causal=True, enable_gqa=sizes[0] != sizes[1]
+            q, k, v, is_causal=True, enable_gqa=head_counts[0] != head_counts[1]
         )
         out.backward(out.detach())  # type: ignore[no-untyped-call]
 
     with sdpa_kernel([backend]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # why a kernel declines is said as a warning
-        for _ in range(WARM):
-            once()
+        warnings.simplefilter("ignore")  # PyTorch warns of the reason why a kernel is not usable
+        for _ in range(WARM_UP_CALLS):
+            forward_backward()
         torch.cuda.synchronize()
         begun = time.perf_counter()
-        for _ in range(TRIES):
-            once()
+        for _ in range(TIMED_CALLS):
+            forward_backward()
         torch.cuda.synchronize()
-    took = (time.perf_counter() - begun) / TRIES
-    return Kernel(backend=backend, repeat_kv=repeat, seconds=took)
+    seconds = (time.perf_counter() - begun) / TIMED_CALLS
+    return Kernel(backend=backend, repeat_kv=repeat_kv, seconds=seconds)

@@ -1,7 +1,7 @@
-"""What is trained on: synthetic tokens, or a text or JSON-lines file, byte by byte.
+"""Training data: synthetic tokens, or a text or JSON-lines file with one token per byte.
 
-A sample is known by its index, whatever rank draws it and whatever the number of ranks: the samples
-of a step are the same set for one GPU and for a hundred, so their losses can be compared.
+A sample is identified by its index, whatever the rank and the number of ranks: the samples of a
+step are the same set for one GPU and for a hundred, so their losses can be compared.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from torch.utils.data.distributed import DistributedSampler
 from training.settings import Settings, SettingsError
 
 Sample = tuple[int, Tensor]
-"""Its index, and one token more than a sequence has: inputs and targets overlap."""
+"""Index of a sample, and its tokens: one more than the sequence, inputs and targets overlap."""
 
-WORDS = 512
-"""Of synthetic text, at most: a model of any vocabulary learns these within tens of steps."""
+MAX_SYNTHETIC_TOKENS = 512
+"""Most distinct tokens of synthetic text: any model learns so few within tens of steps."""
 
-NAMED = 5
-"""Broken lines that a message names by number."""
+MAX_LISTED_LINES = 5
+"""Most broken lines that an error message lists by number."""
 
 
 class Synthetic(Dataset[Sample]):
-    """Counting in steps of 1 to 4 over a small vocabulary, one token in eight at random.
+    """Sequences that count in steps of 1 to 4 over few tokens; one token in eight is random.
 
-    The loss falls at once (few words), and further with attention (the step is to be found out).
+    The loss falls at once (few distinct tokens), and further once attention infers the step.
     """
 
     def __init__(self, vocabulary: int, tokens: int, samples: int, seed: int) -> None:
-        self.words = min(vocabulary, WORDS)
+        self.distinct_tokens = min(vocabulary, MAX_SYNTHETIC_TOKENS)
         self.tokens = tokens
         self.samples = samples
         self.seed = seed
@@ -44,16 +44,16 @@ class Synthetic(Dataset[Sample]):
         return self.samples
 
     def __getitem__(self, index: int) -> Sample:
-        place = torch.arange(self.tokens + 1)
-        noise = scramble(place + (index + 1) * 1_000_003 + self.seed * 7_919)
-        first = int(noise[0]) % self.words
-        counted = (first + place * (1 + first % 4)) % self.words
-        at_random = noise % 8 == 0
-        return index, torch.where(at_random, (noise // 8) % self.words, counted)
+        positions = torch.arange(self.tokens + 1)
+        noise = pseudo_random(positions + (index + 1) * 1_000_003 + self.seed * 7_919)
+        first = int(noise[0]) % self.distinct_tokens
+        counting = (first + positions * (1 + first % 4)) % self.distinct_tokens
+        is_noise = noise % 8 == 0
+        return index, torch.where(is_noise, (noise // 8) % self.distinct_tokens, counting)
 
 
-def scramble(x: Tensor) -> Tensor:
-    """Numbers without a pattern, 0 to 2^31, from numbers with one (splitmix64)."""
+def pseudo_random(x: Tensor) -> Tensor:
+    """Return pseudo-random numbers from 0 to 2^31 - 1, hashed from `x` (splitmix64)."""
     x = x * -7046029254386353131
     x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * -4658895280553007687
     x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * -7723592293110705685
@@ -61,9 +61,9 @@ def scramble(x: Tensor) -> Tensor:
 
 
 class Text(Dataset[Sample]):
-    """The bytes of a file, cut into sequences; of JSON lines the field `text`, one after another.
+    """The bytes of a file, cut into sequences; of JSON lines the fields `text`, concatenated.
 
-    SettingsError where nothing can be learnt from it; broken lines are named by their numbers.
+    SettingsError if it is shorter than a sequence or has broken lines, listed by their numbers.
     """
 
     def __init__(self, path: Path, tokens: int) -> None:
@@ -98,47 +98,55 @@ def _json_lines(path: Path) -> bytes:
         else:
             broken[number] = "no field 'text' with text in it"
     if broken:
-        shown = "; ".join(f"line {n}: {why}" for n, why in list(broken.items())[:NAMED])
-        more = f"; and {len(broken) - NAMED} more" if len(broken) > NAMED else ""
+        shown = "; ".join(f"line {n}: {why}" for n, why in list(broken.items())[:MAX_LISTED_LINES])
+        more = (
+            f"; and {len(broken) - MAX_LISTED_LINES} more" if len(broken) > MAX_LISTED_LINES else ""
+        )
         raise SettingsError(f"{path}: {len(broken)} broken lines: {shown}{more}")
     return b"\n".join(texts)
 
 
 def dataset(settings: Settings, samples: int) -> Dataset[Sample]:
-    """What the settings name; synthetic data has `samples` samples."""
+    """Return the data set that the settings name; synthetic data has `samples` samples."""
     if settings.data:
         return Text(Path(settings.data), settings.tokens)
     return Synthetic(settings.shape.vocabulary, settings.tokens, samples, settings.seed)
 
 
-class Positions(DistributedSampler[int]):
-    """A DistributedSampler that can begin in the middle of an epoch, where a run is resumed."""
+class ResumableSampler(DistributedSampler[int]):
+    """A DistributedSampler that can begin within an epoch, for runs that are resumed."""
 
     skip = 0
-    """Samples over all ranks that have been seen in this epoch."""
+    """Samples of this epoch, over all ranks, that were trained on before the resumption."""
 
     def __iter__(self) -> Iterator[int]:
         indices = list(super().__iter__())
         return iter(indices[self.skip // self.num_replicas :])
 
 
-class Feed:
-    """Batches of one rank, epoch after epoch; remembers which samples it handed out."""
+class BatchLoader:
+    """The batches of one rank, epoch after epoch; records which samples were in them."""
 
     def __init__(
-        self, data: Dataset[Sample], settings: Settings, *, rank: int, ranks: int, step: int = 0
+        self, data: Dataset[Sample], settings: Settings, *, rank: int, team_size: int, step: int = 0
     ) -> None:
-        self.passes = settings.accumulation(ranks)
-        self.a_step = settings.batch * self.passes * ranks
+        self.passes_per_step = settings.passes_per_step(team_size)
+        self.samples_per_step = settings.batch * self.passes_per_step * team_size
         length = len(data)  # type: ignore[arg-type]
-        if length < self.a_step:
+        if length < self.samples_per_step:
             raise SettingsError(
-                f"the data are {length} samples, a step takes {self.a_step} ({ranks} ranks x "
-                f"{self.passes} x {settings.batch}): give more data or a smaller batch"
+                f"the data are {length} samples, a step takes {self.samples_per_step} "
+                f"({team_size} ranks x {self.passes_per_step} x {settings.batch}): "
+                "give more data or a smaller batch"
             )
-        self.steps_an_epoch = length // self.a_step
-        self.sampler = Positions(
-            data, num_replicas=ranks, rank=rank, shuffle=True, seed=settings.seed, drop_last=True
+        self.steps_per_epoch = length // self.samples_per_step
+        self.sampler = ResumableSampler(
+            data,
+            num_replicas=team_size,
+            rank=rank,
+            shuffle=True,
+            seed=settings.seed,
+            drop_last=True,
         )
         self.loader: DataLoader[Any] = DataLoader(
             data,
@@ -149,22 +157,22 @@ class Feed:
             drop_last=True,
         )
         self.step = step
-        self.seen: list[int] = []
-        """Indices of this rank's samples since the last epoch began."""
+        self.seen_samples: list[int] = []
+        """Indices of this rank's samples since the current epoch began."""
 
     def __iter__(self) -> Iterator[list[Tensor]]:
-        """The batches of one step after another, for ever."""
+        """Yield each step's batches, one per forward pass, without end."""
         while True:
-            epoch, done = divmod(self.step, self.steps_an_epoch)
+            epoch, steps_done = divmod(self.step, self.steps_per_epoch)
             self.sampler.set_epoch(epoch)
-            self.sampler.skip = done * self.a_step
-            self.seen = []
+            self.sampler.skip = steps_done * self.samples_per_step
+            self.seen_samples = []
             batches = iter(self.loader)
-            for _ in range(done, self.steps_an_epoch):
-                found = []
-                for _ in range(self.passes):
+            for _ in range(steps_done, self.steps_per_epoch):
+                step_batches = []
+                for _ in range(self.passes_per_step):
                     indices, tokens = next(batches)
-                    self.seen += indices.tolist()
-                    found.append(tokens)
+                    self.seen_samples += indices.tolist()
+                    step_batches.append(tokens)
                 self.step += 1
-                yield found
+                yield step_batches

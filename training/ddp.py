@@ -1,7 +1,7 @@
-"""DistributedDataParallel: is it right, and how much of the rate of one is left [I2 I6].
+"""DistributedDataParallel: correctness, throughput and scaling efficiency [I2 I6].
 
-In a job on one node against every GPU alone, in a job over all nodes against every node alone; the
-parts train at the same time, so that heat and power are the same.
+Scaling is relative to the parts of the job: each GPU alone in a job on one node, each node alone in
+a job over all nodes. The parts train at the same time, so that temperature and power are equal.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fixtures.workloads.runtime.spec import Workload
 from training import single
 
 if TYPE_CHECKING:
-    from training.run import Timed
+    from training.run import TimedRun
     from training.settings import Settings
     from training.strategies import Team
 
@@ -34,136 +34,150 @@ WORKLOAD = Workload(
 )  # fmt: skip
 
 PRESET = "1b"
-TOKENS = 65536
-"""A GPU and step: what a step pays for communication is paid once for all of them."""
-BATCHES = (8, 4, 2, 1)
-"""Sequences of a pass: the largest that fits; the rest of the tokens by accumulation."""
+TOKENS_PER_STEP = 65536
+"""Tokens per GPU and step: many, because gradients are communicated once per step."""
+BATCH_SIZES = (8, 4, 2, 1)
+"""Sequences per pass to try: the first that fits; the other tokens by accumulation."""
 
 
 def run(
-    ranks: Ranks, metrics: list[str], *, show: bool = False, checks: bool = True, **given: Any
+    ranks: Ranks, metrics: list[str], *, show: bool = False, checks: bool = True, **overrides: Any
 ) -> Result:
-    """`given` are training.settings.Settings; `checks`: the small run as well."""
+    """Measure; `overrides` are values of Settings; `checks`: the reference run as well."""
     from training import run as training_run
-    from training.strategies import together
+    from training.strategies import one_team
 
-    settings = training_run.defaults(ranks, "ddp", given, preset=PRESET)
-    team = together(ranks)
-    settings = training_run.held(ranks, settings, given, team.size, BATCHES, TOKENS)
-    found: list[Measurement] = []
+    settings = training_run.complete_settings(ranks, "ddp", overrides, preset=PRESET)
+    team = one_team(ranks)
+    settings = training_run.fit_to_memory(
+        ranks, settings, overrides, team.size, BATCH_SIZES, TOKENS_PER_STEP
+    )
+    measurements: list[Measurement] = []
     if checks and {"ranks", "coverage", "replicas", "curve", "accumulation"} & set(metrics):
-        found = _exact(ranks, team, metrics)
-    runs: list[Timed] = []
-    if training_run.TIMED & set(metrics):
-        runs, efficiencies = scaled(ranks, team, settings, metrics)
-        network = through(ranks, team)
-        found += [*single.health(runs[-1]), *single.rates(ranks, runs[-1], notes=network)]
+        measurements = _correctness(ranks, team, metrics)
+    runs: list[TimedRun] = []
+    if training_run.TIMED_METRICS & set(metrics):
+        runs, efficiencies = scaling_runs(ranks, team, settings, metrics)
+        network = network_notes(ranks, team)
+        measurements += [
+            *single.health(runs[-1]),
+            *single.throughput(ranks, runs[-1], notes=network),
+        ]
         for metric, samples in efficiencies.items():
-            found.append(runs[-1].measurement(metric, "%", samples, notes=network))
+            measurements.append(runs[-1].measurement(metric, "%", samples, notes=network))
     return Result(
-        measurements=[m for m in found if m.metric in metrics],
+        measurements=[m for m in measurements if m.metric in metrics],
         facts=training_run.facts(ranks, runs, show=show),
     )
 
 
-def scaled(
+def scaling_runs(
     ranks: Ranks, team: Team, settings: Settings, metrics: list[str]
-) -> tuple[list[Timed], dict[str, list[float]]]:
-    """The run of the parts, where it is asked for and they can hold it, and that of all together.
+) -> tuple[list[TimedRun], dict[str, list[float]]]:
+    """Time the parts, if scaling is measured and they have the memory, then all together.
 
-    A part is one GPU in a job on one node, without what it does not need (DDP), else one node.
+    A part is one GPU (without DDP) in a job on one node, else one node. Return the runs, that of
+    all ranks last, and the samples of each efficiency metric in %.
     """
     from training import run as training_run
-    from training.strategies import alone, by_node
+    from training.strategies import one_team_per_node, one_team_per_rank
 
     if not {"efficiency", "efficiency_slowest"} & set(metrics) or team.size == 1:
         return [training_run.timed_run(ranks, team, settings)], {}
-    smaller = settings
+    part_settings = settings
     if len(ranks.nodes) > 1:
-        part = by_node(ranks)
+        part_team = one_team_per_node(ranks)
     else:
         fsdp = settings.strategy == "fsdp"
-        smaller = smaller if fsdp else replace(smaller, strategy="single")
-        part = alone(ranks, groups=fsdp)
-    smaller = of_part(smaller, team.size, part.size)
-    if not training_run.fits(ranks, smaller, part.size):
+        part_settings = part_settings if fsdp else replace(part_settings, strategy="single")
+        part_team = one_team_per_rank(ranks, make_groups=fsdp)
+    part_settings = settings_of_part(part_settings, team.size, part_team.size)
+    if not training_run.fits(ranks, part_settings, part_team.size):
         return [training_run.timed_run(ranks, team, settings)], {}
-    parts = training_run.timed_run(ranks, part, smaller)
-    whole = training_run.timed_run(ranks, team, settings)
-    usual, slowest = training_run.efficiency(ranks, whole, parts)
-    return [parts, whole], {"efficiency": usual, "efficiency_slowest": slowest}
+    parts_run = training_run.timed_run(ranks, part_team, part_settings)
+    whole_run = training_run.timed_run(ranks, team, settings)
+    of_median, of_slowest = training_run.efficiency(ranks, whole_run, parts_run)
+    return [parts_run, whole_run], {"efficiency": of_median, "efficiency_slowest": of_slowest}
 
 
-def of_part(settings: Settings, ranks: int, part: int) -> Settings:
-    """The settings for `part` of the ranks: as many sequences and passes a rank, no checkpoint."""
-    whole = settings.accumulation(ranks) * settings.batch * part
-    return replace(settings, checkpoint="", resume=False, global_batch=whole)
+def settings_of_part(settings: Settings, team_size: int, part_size: int) -> Settings:
+    """Return settings for a part: as many sequences and passes per rank, no checkpoint."""
+    global_batch = settings.passes_per_step(team_size) * settings.batch * part_size
+    return replace(settings, checkpoint="", resume=False, global_batch=global_batch)
 
 
-def through(ranks: Ranks, team: Team) -> list[str]:
-    """What gradients travel through, as a note; the slowest of what NCCL says it uses."""
+def network_notes(ranks: Ranks, team: Team) -> list[str]:
+    """Return a note on the transport of the gradients: the slowest that NCCL logs; or none."""
     from fixtures.workloads.runtime import nccl_log
 
     if team.size == 1:
         return []
-    found, _ = nccl_log.conditions(ranks, team.members)
+    conditions, _ = nccl_log.conditions(ranks, team.members)
     where = "between the nodes" if len(ranks.nodes) > 1 else "in the node"
-    return [f"network {where}: {found['transport']}"] if "transport" in found else []
+    return [f"network {where}: {conditions['transport']}"] if "transport" in conditions else []
 
 
-def _exact(ranks: Ranks, team: Team, metrics: list[str]) -> list[Measurement]:
-    from training import exact
-    from training.strategies import alone
+def _correctness(ranks: Ranks, team: Team, metrics: list[str]) -> list[Measurement]:
+    from training import reference_run
+    from training.strategies import one_team_per_rank
 
-    whole = exact.global_batch(team.size)
-    made = exact.settings("ddp", whole=whole, ranks=team.size)
-    training = exact.begin(made, team)
-    curve = training.run().losses
-    own = exact.digest(training)
-    usual = exact.majority(ranks, own)
-    seen = training.feed.seen
-    reference = exact.losses(exact.settings("single", whole=whole), alone(ranks))
-    found = [
+    global_batch = reference_run.global_batch_for(team.size)
+    settings = reference_run.settings_for("ddp", global_batch=global_batch, team_size=team.size)
+    training = reference_run.new_training(settings, team)
+    losses = training.run().losses
+    digest = reference_run.parameter_digest(training)
+    majority_digest = reference_run.majority(ranks, digest)
+    seen_samples = training.batch_loader.seen_samples
+    reference = reference_run.losses(
+        reference_run.settings_for("single", global_batch=global_batch), one_team_per_rank(ranks)
+    )
+    measurements = [
         Measurement(metric="ranks", unit="ranks", value=misplaced(ranks, team)),
         Measurement(
             metric="replicas",
             unit="ranks",
-            value=int(own != usual),
-            notes=[f"rank {ranks.rank} has other parameters"] if own != usual else [],
+            value=int(digest != majority_digest),
+            notes=[f"rank {ranks.rank} has other parameters"] if digest != majority_digest else [],
         ),
-        Measurement(metric="curve", unit="%", value=exact.apart(curve, reference)),
-        coverage(ranks, seen, exact.STEPS * whole),
+        Measurement(
+            metric="curve", unit="%", value=reference_run.max_difference_percent(losses, reference)
+        ),
+        coverage(ranks, seen_samples, reference_run.STEPS * global_batch),
     ]
     if "accumulation" in metrics:
-        # In two passes a step: the same samples, of which each rank sees others.
-        made = exact.settings("ddp", whole=whole, ranks=team.size, batch=made.batch // 2)
-        apart = exact.apart(exact.losses(made, team), curve)
-        found.append(Measurement(metric="accumulation", unit="%", value=apart))
-    return found
+        # With two passes per step: the same samples, divided differently among the ranks.
+        settings = reference_run.settings_for(
+            "ddp", global_batch=global_batch, team_size=team.size, batch=settings.batch // 2
+        )
+        difference = reference_run.max_difference_percent(
+            reference_run.losses(settings, team), losses
+        )
+        measurements.append(Measurement(metric="accumulation", unit="%", value=difference))
+    return measurements
 
 
-def coverage(ranks: Ranks, seen: list[int], samples: int) -> Measurement:
-    """Samples that no rank saw, or that were seen more than once; the first rank says it."""
-    counted = Counter(index for part in ranks.gather(seen) for index in part)
-    wrong = [k for k in range(samples) if counted[k] != 1]
-    notes = [f"sample {wrong[0]} was seen {counted[wrong[0]]} times"] if wrong else []
-    return Measurement(metric="coverage", unit="samples", value=len(wrong), notes=notes)
+def coverage(ranks: Ranks, seen_samples: list[int], samples: int) -> Measurement:
+    """Count the samples that were not seen exactly once over all ranks; equal on every rank."""
+    counts = Counter(index for part in ranks.gather(seen_samples) for index in part)
+    wrong_samples = [k for k in range(samples) if counts[k] != 1]
+    notes = [f"sample {k} was seen {counts[k]} times" for k in wrong_samples[:1]]
+    return Measurement(metric="coverage", unit="samples", value=len(wrong_samples), notes=notes)
 
 
 def misplaced(ranks: Ranks, team: Team) -> int:
-    """1 where this rank is not who the job says: its number, the world's size, its device."""
+    """Return 1 if this rank's number, world size or device is not the job's, else 0."""
     import torch
     import torch.distributed as dist
 
-    total = torch.tensor(float(dist.get_rank(team.group)), device=team.device)
-    dist.all_reduce(total, group=team.group)
+    rank_sum = torch.tensor(float(dist.get_rank(team.group)), device=team.device)
+    dist.all_reduce(rank_sum, group=team.group)
     devices = ranks.gather_node(str(ranks.device_facts()["uuid"]))
-    right = (
+    correct = (
         dist.get_rank(team.group) == ranks.rank
         and dist.get_world_size(team.group) == ranks.world_size
         and team.size == len(ranks.nodes) * ranks.ranks_per_node
-        and float(total) == team.size * (team.size - 1) / 2
+        and float(rank_sum) == team.size * (team.size - 1) / 2
         and devices.count(devices[ranks.local_rank]) == 1
         and len(devices) == ranks.ranks_per_node
     )
-    return int(not right)
+    return int(not correct)

@@ -1,8 +1,8 @@
-"""What a job that failed left behind, seen by the next one on its nodes [J1 to J6].
+"""Leftovers of a failed job (the victim), measured by the next job on its nodes [J1 to J6].
 
-A rank a node. It looks for the victim's processes, files in /dev/shm, GPU memory and lock, reads
-what the victim's ranks wrote and, in `seen`, what the login side saw of its end; and puts all of
-it into the record. What it finds is no verdict.
+One rank per node. It looks for the victim's processes, files in /dev/shm, GPU memory and lock, and
+reads the lines that the victim's ranks wrote. `seen` is what the login side observed of the
+victim's end. All of it goes into the record; nothing is judged here.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from fixtures.records.files import read_lines
 from fixtures.records.model import Measurement, Result, Scalar
 from fixtures.workloads.runtime import devices
 from fixtures.workloads.runtime.ranks import Ranks
-from fixtures.workloads.runtime.spec import Small, Workload
-from training import whole
-from training.victim import CHECKPOINTS, LOCK, gpu_memory, shared_memory
+from fixtures.workloads.runtime.spec import SmallJob, Workload
+from training import checkpoint_integrity
+from training.victim import CHECKPOINT_DIRECTORY, LOCK_FILE, gpu_memory, shared_memory
 
 WORKLOAD = Workload(
     metrics=("end", "named", "left", "kept", "lost", "curve"),
@@ -29,139 +29,143 @@ WORKLOAD = Workload(
     cpu_seconds=12,
     deadline_s=120,
     destructive=True,
-    small=Small(pair=True, memory_mib=1024),
+    small=SmallJob(pair=True, memory_mib=1024),
 )
 
-PATIENCE_S = 5.0
-"""A driver may take a moment to give memory back."""
-SLACK_MIB = 64
-"""GPU memory in use differs by so much without anybody holding it."""
+LEFTOVER_GRACE_S = 5.0
+"""Wait for leftovers to disappear: a driver may free memory with a delay."""
+MEMORY_SLACK_MIB = 64
+"""Difference of GPU memory in use that is not a leftover: it varies this much by itself."""
 
 
 def run(
     ranks: Ranks, metrics: list[str], *, way: str, victim: str, seen: Mapping[str, Any]
 ) -> Result:
-    """One measurement a metric, of this node; `victim` is the directory of the job that failed."""
+    """Measure each metric on this node; `victim` is the directory of the job that failed."""
     folder = Path(victim)
-    lines = [n for path in sorted(folder.glob("rank*.jsonl")) for n in read_lines(path)]
-    lines = [n for n in lines if n.get("nonce") == ranks.spec["nonce"]]
+    lines = [line for path in sorted(folder.glob("rank*.jsonl")) for line in read_lines(path)]
+    lines = [line for line in lines if line.get("nonce") == ranks.spec["nonce"]]
     at: dict[str, Scalar] = {"way": way}
-    found: list[Measurement] = []
+    measurements: list[Measurement] = []
     if "end" in metrics:
-        found.append(_end(ranks, seen, at))
+        measurements.append(_node_release_time(ranks, seen, at))
     if "named" in metrics:
-        found.append(_named(ranks, seen, at))
+        measurements.append(_diagnosis(ranks, seen, at))
     if "left" in metrics:
-        found.append(_left(ranks, folder, lines, str(seen["job"]), at))
+        measurements.append(_leftovers(ranks, folder, lines, str(seen["job"]), at))
     if "kept" in metrics:
-        found.append(_kept(folder, lines, at))
+        measurements.append(_checkpoint_state(folder, lines, at))
     if ranks.rank == 0:
-        notes = [str(n) for n in seen["notes"]]
+        notes = [str(note) for note in seen["notes"]]
         if "lost" in metrics:
-            found.append(
+            measurements.append(
                 Measurement(metric="lost", unit="s", value=seen["lost_s"], at=at, notes=notes)
             )
         if "curve" in metrics:
-            found.append(_curve(lines, at, notes))
-    return Result(measurements=found, facts={"seen": dict(seen), "victim": folder.name})
+            measurements.append(_resumed_curve(lines, at, notes))
+    return Result(measurements=measurements, facts={"seen": dict(seen), "victim": folder.name})
 
 
-def _end(ranks: Ranks, seen: Mapping[str, Any], at: dict[str, Scalar]) -> Measurement:
-    """From the fault until Slurm had this node back, by the clock of the login side."""
+def _node_release_time(ranks: Ranks, seen: Mapping[str, Any], at: dict[str, Scalar]) -> Measurement:
+    """Seconds from the fault until Slurm had released this node, by the login side's clock."""
     notes = [*seen["notes"], *([f"{seen['failure']['reason']}"] if seen["failure"] else [])]
     value = seen["end_s"].get(ranks.node)
     return Measurement(metric="end", unit="s", value=value, at=at, notes=notes)
 
 
-def _named(ranks: Ranks, seen: Mapping[str, Any], at: dict[str, Scalar]) -> Measurement:
-    """Whether what the suite says of the failure is right, as far as it is about this node."""
-    said, truth = seen["failure"] or {}, seen["truth"]
+def _diagnosis(ranks: Ranks, seen: Mapping[str, Any], at: dict[str, Scalar]) -> Measurement:
+    """Whether the suite's diagnosis of the failure is right, as far as it concerns this node."""
+    failure, truth = seen["failure"] or {}, seen["truth"]
     wrong = []
     if truth["node"] in (None, ranks.node):
-        for what in ("kind", "node", "rank"):
-            if truth[what] is not None and said.get(what) != truth[what]:
-                wrong.append(f"{what} {said.get(what)}, expected {truth[what]}")
-    elif said.get("node") == ranks.node:
+        for field in ("kind", "node", "rank"):
+            if truth[field] is not None and failure.get(field) != truth[field]:
+                wrong.append(f"{field} {failure.get(field)}, expected {truth[field]}")
+    elif failure.get("node") == ranks.node:
         wrong.append(f"accused this node, and it was {truth['node']}")
-    notes = [f"{'; '.join(wrong)}: {said.get('reason')}"] if wrong else []
-    if not wrong and said.get("reason"):
-        notes = [str(said["reason"])]
+    notes = [f"{'; '.join(wrong)}: {failure.get('reason')}"] if wrong else []
+    if not wrong and failure.get("reason"):
+        notes = [str(failure["reason"])]
     return Measurement(
         metric="named", unit="state", value="wrong" if wrong else "named", at=at, notes=notes
     )
 
 
-def _left(
+def _leftovers(
     ranks: Ranks, folder: Path, lines: list[dict[str, Any]], job: str, at: dict[str, Scalar]
 ) -> Measurement:
-    """Everything of the victim that is still there; a driver has a moment to give memory back."""
-    places = [n for n in lines if n.get("event") == "place" and n.get("node") == ranks.node]
-    if not places:
+    """Count what the victim left on this node after LEFTOVER_GRACE_S."""
+    node_states = [
+        line for line in lines if line.get("event") == "place" and line.get("node") == ranks.node
+    ]
+    if not node_states:
         notes = [f"the victim said nothing of what was on {ranks.node} before it"]
         return Measurement(metric="left", unit="leftovers", at=at, notes=notes)
-    before, unlocked = places[0], any(n.get("event") == "unlocked" for n in lines)
-    deadline = time.monotonic() + PATIENCE_S
+    before, unlocked = node_states[0], any(line.get("event") == "unlocked" for line in lines)
+    deadline = time.monotonic() + LEFTOVER_GRACE_S
     while True:
-        left = [*processes_of(job), *_files(before["shm"])]
-        gpus, unseen = _gpus(before["gpus"])
-        left += gpus
-        if not unlocked and _is_locked(folder / LOCK):
-            left.append(f"the lock on {LOCK} is still held")
-        if not left or time.monotonic() > deadline:
+        leftovers = [*job_processes(job), *_leftover_files(before["shm"])]
+        gpus, unseen = _leftover_gpu_memory(before["gpus"])
+        leftovers += gpus
+        if not unlocked and _is_locked(folder / LOCK_FILE):
+            leftovers.append(f"the lock on {LOCK_FILE} is still held")
+        if not leftovers or time.monotonic() > deadline:
             break
         time.sleep(0.1)
-    value = None if unseen and not left else len(left)
-    return Measurement(metric="left", unit="leftovers", value=value, at=at, notes=left + unseen)
+    value = None if unseen and not leftovers else len(leftovers)
+    return Measurement(
+        metric="left", unit="leftovers", value=value, at=at, notes=leftovers + unseen
+    )
 
 
-def processes_of(job: str) -> list[str]:
-    """Living processes of a Slurm job on this node; of this user, those of others are closed."""
-    mark = f"SLURM_JOB_ID={job}".encode()
-    found = []
+def job_processes(job: str) -> list[str]:
+    """Return the living processes of a Slurm job here; other users' cannot be inspected."""
+    job_variable = f"SLURM_JOB_ID={job}".encode()
+    processes = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            if mark not in (entry / "environ").read_bytes().split(b"\0"):
+            if job_variable not in (entry / "environ").read_bytes().split(b"\0"):
                 continue
             state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
             name = (entry / "comm").read_text().strip()
         except OSError:
-            continue  # gone meanwhile, or somebody else's
+            continue  # ended meanwhile, or another user's
         if state not in "ZX":
-            found.append(f"process {entry.name} ({name}) of job {job} is there, state {state}")
-    return found
+            processes.append(f"process {entry.name} ({name}) of job {job} is there, state {state}")
+    return processes
 
 
-def _files(before: list[str]) -> list[str]:
-    """Files in /dev/shm that were not there before the victim and that no process uses."""
+def _leftover_files(before: list[str]) -> list[str]:
+    """Return the files in /dev/shm that are new since the victim and that no process uses."""
     new = sorted(set(shared_memory()) - set(before))
     if not new:
         return []
-    used = _used_files()
-    return [f"/dev/shm/{name} is there" for name in new if f"/dev/shm/{name}" not in used]
+    open_files = _open_files()
+    return [f"/dev/shm/{name} is there" for name in new if f"/dev/shm/{name}" not in open_files]
 
 
-def _used_files() -> set[str]:
-    used = set()
+def _open_files() -> set[str]:
+    paths = set()
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            used |= {str(handle.readlink()) for handle in (entry / "fd").iterdir()}
+            paths |= {str(handle.readlink()) for handle in (entry / "fd").iterdir()}
             for line in (entry / "maps").read_text(errors="replace").splitlines():
-                used.add(line.partition("/")[1] + line.partition("/")[2])
+                paths.add(line.partition("/")[1] + line.partition("/")[2])
         except OSError:
             continue
-    return used
+    return paths
 
 
-def _gpus(before: Mapping[str, int | None]) -> tuple[list[str], list[str]]:
-    """GPUs with more memory in use than before the victim, and those that cannot be seen."""
-    now = dict(gpu_memory(h) for h in devices.open_handles()) if before else {}
+def _leftover_gpu_memory(before: Mapping[str, int | None]) -> tuple[list[str], list[str]]:
+    """Return the GPUs with more memory in use than before, and those that are not accessible."""
+    mib_by_gpu = dict(gpu_memory(h) for h in devices.open_handles()) if before else {}
     held, unseen = [], []
-    for uuid, had in before.items():
-        has = now.get(uuid)
-        if has is None or had is None:
+    for uuid, mib_before in before.items():
+        mib_now = mib_by_gpu.get(uuid)
+        if mib_now is None or mib_before is None:
             unseen.append(f"{uuid}, a GPU of the victim, cannot be looked at from here")
-        elif has > had + SLACK_MIB:
-            held.append(f"{uuid} has {has} MiB in use, {had} before")
+        elif mib_now > mib_before + MEMORY_SLACK_MIB:
+            held.append(f"{uuid} has {mib_now} MiB in use, {mib_before} before")
     return held, unseen
 
 
@@ -179,34 +183,38 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
-def _kept(folder: Path, lines: list[dict[str, Any]], at: dict[str, Scalar]) -> Measurement:
-    """Whether the last checkpoint that was whole before the fault still is, and is taken."""
-    steps = [int(n["step"]) for n in lines if n.get("event") == "saved"]
+def _checkpoint_state(
+    folder: Path, lines: list[dict[str, Any]], at: dict[str, Scalar]
+) -> Measurement:
+    """Whether the newest intact checkpoint is at least as new as the last before the fault."""
+    steps = [int(line["step"]) for line in lines if line.get("event") == "saved"]
     if not steps:
         notes = ["no checkpoint was whole before the fault"]
         return Measurement(metric="kept", unit="state", at=at, notes=notes)
-    chosen = whole.newest(folder / CHECKPOINTS)
-    step = int(chosen.name.removeprefix("step-")) if chosen else None
-    # The next one may have become whole just before its line was written.
-    good = step is not None and step >= max(steps)
+    newest = checkpoint_integrity.newest_intact(folder / CHECKPOINT_DIRECTORY)
+    step = int(newest.name.removeprefix("step-")) if newest else None
+    # A newer one may have been completed just before the line on it was written.
+    intact = step is not None and step >= max(steps)
     notes = [f"step {max(steps)} was whole, {f'step {step}' if step else 'none'} is taken now"]
     return Measurement(
-        metric="kept", unit="state", value="intact" if good else "lost", at=at, notes=notes
+        metric="kept", unit="state", value="intact" if intact else "lost", at=at, notes=notes
     )
 
 
-def _curve(lines: list[dict[str, Any]], at: dict[str, Scalar], notes: list[str]) -> Measurement:
-    """How far the losses of the run that was resumed are from those of one that was not."""
-    measured = [
+def _resumed_curve(
+    lines: list[dict[str, Any]], at: dict[str, Scalar], notes: list[str]
+) -> Measurement:
+    """Return the victim's own measurement: losses of the resumed run against an unbroken one."""
+    curves = [
         m
-        for n in lines
-        if n.get("event") == "result"
-        for m in n.get("measurements", [])
+        for line in lines
+        if line.get("event") == "result"
+        for m in line.get("measurements", [])
         if m.get("metric") == "curve"
     ]
-    values = [float(m["value"]) for m in measured]
-    said = [str(note) for m in measured for note in m.get("notes", [])]
+    values = [float(m["value"]) for m in curves]
+    curve_notes = [str(note) for m in curves for note in m.get("notes", [])]
     return Measurement(
         metric="curve", unit="%", value=max(values) if values else None, at=at,
-        notes=list(dict.fromkeys([*said, *notes])) or ["it was never resumed"],
+        notes=list(dict.fromkeys([*curve_notes, *notes])) or ["it was never resumed"],
     )  # fmt: skip

@@ -1,7 +1,8 @@
-"""FSDP (fully_shard): is it right, is it sharded, and what does it reach [I3 I6].
+"""FSDP (fully_shard): correctness, sharding, throughput and scaling efficiency [I3 I6].
 
-As training/ddp.py against every GPU, or every node, alone. On one node also what utilisation is
-judged with: the 8B shape with 16 layers and whole, with the largest batch that fits.
+Scaling is relative to every GPU, or every node, alone, as in training/ddp.py. On one node it also
+times the shapes whose utilisation is judged: the 8B shape with 16 layers and with all 32, each with
+the largest batch that fits.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from fixtures.workloads.runtime.spec import Workload
 from training import ddp, single
 
 if TYPE_CHECKING:
-    from training.run import Timed
+    from training.run import TimedRun
     from training.settings import Settings
     from training.strategies import Team
 
@@ -33,121 +34,137 @@ WORKLOAD = Workload(
 )  # fmt: skip
 
 PRESET = "8b-short"
-WHOLE = "8b"
-SCALED = (PRESET, "8b-mini", "1b")
-"""What scaling is measured with: the first that one GPU, or one node, can hold."""
-BATCHES = (4, 2, 1)
-"""Sequences a pass: utilisation is that of the largest that fits."""
+FULL_PRESET = "8b"
+SCALING_PRESETS = (PRESET, "8b-mini", "1b")
+"""Presets to measure scaling with: the first that fits into one GPU, or one node."""
+BATCH_SIZES = (4, 2, 1)
+"""Sequences per pass to try: utilisation is measured with the first that fits."""
 POLICIES = ("block", "root", "size")
 
 
 def run(
-    ranks: Ranks, metrics: list[str], *, show: bool = False, checks: bool = True, **given: Any
+    ranks: Ranks, metrics: list[str], *, show: bool = False, checks: bool = True, **overrides: Any
 ) -> Result:
-    """`given` are training.settings.Settings; `checks`: the small run as well."""
+    """Measure; `overrides` are values of Settings; `checks`: the reference run as well."""
     from training import run as training_run
-    from training.strategies import together
+    from training.strategies import one_team
 
-    settings = training_run.defaults(ranks, "fsdp", given, preset=PRESET)
-    team = together(ranks)
-    found: list[Measurement] = []
+    settings = training_run.complete_settings(ranks, "fsdp", overrides, preset=PRESET)
+    team = one_team(ranks)
+    measurements: list[Measurement] = []
     if checks and {"curve", "sharded"} & set(metrics):
-        found = _exact(ranks, team)
-    runs: list[Timed] = []
-    if training_run.TIMED & set(metrics):
-        shapes = training_run.SIZED.isdisjoint(given)
-        runs, timed = _timed(ranks, team, settings, metrics, shapes=shapes)
-        found += timed
+        measurements = _correctness(ranks, team)
+    runs: list[TimedRun] = []
+    if training_run.TIMED_METRICS & set(metrics):
+        judged_shapes = training_run.SIZE_SETTINGS.isdisjoint(overrides)
+        runs, timed_measurements = _timed_measurements(
+            ranks, team, settings, metrics, judged_shapes=judged_shapes
+        )
+        measurements += timed_measurements
     return Result(
-        measurements=[m for m in found if m.metric in metrics],
+        measurements=[m for m in measurements if m.metric in metrics],
         facts=training_run.facts(ranks, runs, show=show),
     )
 
 
-def _timed(
-    ranks: Ranks, team: Team, settings: Settings, metrics: list[str], *, shapes: bool
-) -> tuple[list[Timed], list[Measurement]]:
-    """The runs that are timed, and what they say; `shapes`: those that criteria ask for."""
+def _timed_measurements(
+    ranks: Ranks, team: Team, settings: Settings, metrics: list[str], *, judged_shapes: bool
+) -> tuple[list[TimedRun], list[Measurement]]:
+    """Return timed runs and measurements; `judged_shapes`: of the presets that criteria judge."""
     from training import run as training_run
 
-    def largest(made: Settings) -> Settings | None:
-        return training_run.largest_batch(ranks, made, team.size, BATCHES)
+    def fitted(candidate: Settings) -> Settings | None:
+        return training_run.largest_batch(ranks, candidate, team.size, BATCH_SIZES)
 
-    runs: list[Timed] = []
-    scaled = _scalable(ranks, team, settings) if shapes else settings
-    judged = shapes and ranks.on_gpu and len(ranks.nodes) == 1
-    if judged and (short := largest(settings)) not in (None, scaled):
+    runs: list[TimedRun] = []
+    scaling_settings = _scaling_settings(ranks, team, settings) if judged_shapes else settings
+    judge_utilisation = judged_shapes and ranks.on_gpu and len(ranks.nodes) == 1
+    if judge_utilisation and (short := fitted(settings)) not in (None, scaling_settings):
         runs.append(training_run.timed_run(ranks, team, short))
-    pair, efficiencies = ddp.scaled(ranks, team, scaled, metrics)
-    last = pair[-1]
-    found = single.health(last)
+    scaling, efficiencies = ddp.scaling_runs(ranks, team, scaling_settings, metrics)
+    last = scaling[-1]
+    measurements = single.health(last)
     if "gemm" in metrics and ranks.on_gpu:
-        found.append(_over_gemm(ranks, (*runs, last)[0]))
-    if len(pair) > 1 and last.peak_gib and pair[0].peak_gib:
-        share = 100 * last.peak_gib / pair[0].peak_gib
-        found.append(Measurement(metric="memory", unit="%", value=round(share, 2)))
-    if judged and (whole := largest(replace(settings, preset=WHOLE))):
-        runs.append(training_run.timed_run(ranks, team, whole))
-    # NCCL says what it goes through once it has gone through it.
-    network = ddp.through(ranks, team)
-    of_shapes = {run.settings.preset: run for run in (last, *runs)}
-    for run in of_shapes.values():
-        found += single.rates(ranks, run, notes=network)
+        measurements.append(_share_of_gemm(ranks, (*runs, last)[0]))
+    if len(scaling) > 1 and last.peak_gib and scaling[0].peak_gib:
+        share = 100 * last.peak_gib / scaling[0].peak_gib
+        measurements.append(Measurement(metric="memory", unit="%", value=round(share, 2)))
+    if judge_utilisation and (full := fitted(replace(settings, preset=FULL_PRESET))):
+        runs.append(training_run.timed_run(ranks, team, full))
+    # NCCL logs its transport only after it has used it.
+    network = ddp.network_notes(ranks, team)
+    run_of_preset = {run.settings.preset: run for run in (last, *runs)}
+    for run in run_of_preset.values():
+        measurements += single.throughput(ranks, run, notes=network)
     for metric, samples in efficiencies.items():
-        found.append(last.measurement(metric, "%", samples, notes=network))
-    return [*pair, *runs], found
+        measurements.append(last.measurement(metric, "%", samples, notes=network))
+    return [*scaling, *runs], measurements
 
 
-def _scalable(ranks: Ranks, team: Team, settings: Settings) -> Settings:
-    """The largest shape that a part can hold by itself: without one there is nothing to compare."""
+def _scaling_settings(ranks: Ranks, team: Team, settings: Settings) -> Settings:
+    """Return settings with the largest shape that fits into a part, to compare with."""
     from training.run import fits
 
     if not ranks.on_gpu:
         return settings
-    part = 1 if len(ranks.nodes) == 1 else ranks.ranks_per_node
-    for preset in SCALED:
-        made = replace(settings, preset=preset)
-        if fits(ranks, made, part):
-            return made
-    # 40 GB: the smallest of them, one sequence at a time, activations computed again.
-    smallest = replace(settings, preset=SCALED[-1], batch=1, recompute="block")
+    part_size = 1 if len(ranks.nodes) == 1 else ranks.ranks_per_node
+    for preset in SCALING_PRESETS:
+        candidate = replace(settings, preset=preset)
+        if fits(ranks, candidate, part_size):
+            return candidate
+    # GPUs of 40 GB: the smallest shape, one sequence at a time, with recomputation.
+    smallest = replace(settings, preset=SCALING_PRESETS[-1], batch=1, recompute="block")
     return replace(smallest, global_batch=settings.global_batch or settings.batch * team.size)
 
 
-def _over_gemm(ranks: Ranks, timed: Timed) -> Measurement:
-    """Model TFLOPS (causal half) over what a plain product reaches on the same hot GPU."""
+def _share_of_gemm(ranks: Ranks, timed_run: TimedRun) -> Measurement:
+    """Model TFLOPS (causal half) in % of a plain matrix product's on the same hot GPU."""
     from training import metrics
 
-    product = metrics.gemm_tflops(ranks)
-    a_token = metrics.flops_per_token(timed.settings.shape, timed.settings.tokens, causal_half=True)
-    shares = [100 * rate * a_token / 1e12 / product for rate in timed.tokens_per_s]
-    return timed.measurement("gemm", "%", shares, notes=[f"product: {product:.0f} TFLOPS"])
+    gemm_tflops = metrics.gemm_tflops(ranks)
+    token_flops = metrics.flops_per_token(
+        timed_run.settings.shape, timed_run.settings.tokens, causal_half=True
+    )
+    shares = [100 * rate * token_flops / 1e12 / gemm_tflops for rate in timed_run.tokens_per_s]
+    return timed_run.measurement("gemm", "%", shares, notes=[f"product: {gemm_tflops:.0f} TFLOPS"])
 
 
-def _exact(ranks: Ranks, team: Team) -> list[Measurement]:
-    """Every wrapping policy against DDP, and what a rank holds of the model under each."""
-    from training import exact
+def _correctness(ranks: Ranks, team: Team) -> list[Measurement]:
+    """Compare losses under every wrapping policy with DDP's, and measure each rank's shard."""
+    from training import reference_run
 
-    whole = exact.global_batch(team.size)
-    reference = exact.losses(exact.settings("ddp", whole=whole, ranks=team.size), team)
-    found = []
-    # Across nodes the same is sent as within one, further: one policy shows it.
+    global_batch = reference_run.global_batch_for(team.size)
+    reference = reference_run.losses(
+        reference_run.settings_for("ddp", global_batch=global_batch, team_size=team.size), team
+    )
+    measurements = []
+    # Across nodes the communication is the same as within one: one policy is enough.
     policies = POLICIES if len(ranks.nodes) == 1 else POLICIES[:1]
     variants: list[tuple[str, dict[str, Any]]] = [(name, {"wrap": name}) for name in policies]
     if ranks.on_gpu:  # a CPU has nothing to offload to
         variants.append(("offload", {"offload": True}))
-    for name, chosen in variants:
-        training = exact.begin(exact.settings("fsdp", whole=whole, ranks=team.size, **chosen), team)
-        curve = training.run().losses
-        at: dict[str, Any] = {"policy": name}
-        found.append(
-            Measurement(metric="curve", unit="%", value=exact.apart(curve, reference), at=at)
+    for name, overrides in variants:
+        training = reference_run.new_training(
+            reference_run.settings_for(
+                "fsdp", global_batch=global_batch, team_size=team.size, **overrides
+            ),
+            team,
         )
-        held = training.spread.state_bytes(training.optimizer)
-        fair = 4 * training.settings.shape.parameters / team.size
-        share = 100 * held["parameters"] / fair
-        notes = [f"{training.spread.units} units; {held} bytes on rank {ranks.rank}"]
-        found.append(
+        losses = training.run().losses
+        at: dict[str, Any] = {"policy": name}
+        measurements.append(
+            Measurement(
+                metric="curve",
+                unit="%",
+                value=reference_run.max_difference_percent(losses, reference),
+                at=at,
+            )
+        )
+        state_bytes = training.model.state_bytes(training.optimizer)
+        equal_share = 4 * training.settings.shape.parameters / team.size
+        share = 100 * state_bytes["parameters"] / equal_share
+        notes = [f"{training.model.units} units; {state_bytes} bytes on rank {ranks.rank}"]
+        measurements.append(
             Measurement(metric="sharded", unit="%", value=round(share, 2), at=at, notes=notes)
         )
-    return found
+    return measurements

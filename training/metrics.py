@@ -1,9 +1,9 @@
-"""Tokens a second and model FLOPS utilisation, by both conventions.
+"""FLOPs per token, model FLOPS utilisation by both conventions, and memory estimates.
 
-FLOPs of a token: 6 x the parameters that it is multiplied with (all but the embedding), and the
+FLOPs per token: 6 x the parameters that it is multiplied with (all but the embedding), and the
 attention over its sequence: 12 x layers x width x tokens, by the convention that counts the whole
-square (torchtitan, nanochat), or half of it, because a causal model looks back only (Megatron-LM).
-What is computed twice to save memory is not counted. A figure names its convention.
+attention matrix (torchtitan, nanochat), or half of that, because attention is causal (Megatron-LM).
+Activations that are recomputed to save memory are not counted. Each metric names its convention.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ GEMM_SECONDS = 2.0
 
 
 def flops_per_token(shape: Shape, tokens: int, *, causal_half: bool) -> float:
-    """FLOPs of one token's forward and backward pass in sequences of `tokens`."""
+    """Return the FLOPs of one token's forward and backward pass in sequences of `tokens`."""
     attention = 12 * shape.layers * shape.heads * shape.head_size * tokens
-    return 6 * shape.computing_parameters + attention / (2 if causal_half else 1)
+    return 6 * shape.non_embedding_parameters + attention / (2 if causal_half else 1)
 
 
 def peak_tflops(product_name: str) -> float | None:
-    """Datasheet bf16 TFLOPS, dense; None for a CPU or a GPU that is not known."""
+    """Return the dense bf16 TFLOPS of the datasheet; None for a CPU or an unknown GPU."""
     try:
         gpu = hardware.GPUS.get(hardware.model_of(product_name))
     except UnknownGpu:
@@ -37,7 +37,7 @@ def peak_tflops(product_name: str) -> float | None:
 
 
 def gemm_tflops(ranks: Ranks) -> float:
-    """What a plain bf16 product reaches on this GPU right now, hot from training (median)."""
+    """Return the median TFLOPS of a plain bf16 matrix product on this GPU, hot from training."""
     import torch
 
     from fixtures.workloads.runtime import timing
@@ -56,27 +56,33 @@ def gemm_tflops(ranks: Ranks) -> float:
     return 2 * n**3 / batches.median / 1e12
 
 
-def states_gib(shape: Shape, ranks: int) -> float:
-    """GiB a rank for parameters, gradients and AdamW's two moments in fp32, spread over ranks."""
-    return 16 * shape.parameters / ranks / 2**30
+def states_gib(shape: Shape, team_size: int) -> float:
+    """Return GiB per rank of parameters, gradients and AdamW's two moments, sharded, in fp32."""
+    return 16 * shape.parameters / team_size / 2**30
 
 
 def needed_gib(
-    shape: Shape, *, tokens: int, ranks: int, fsdp: bool, recompute: bool = False, copies: int = 0
+    shape: Shape,
+    *,
+    tokens: int,
+    team_size: int,
+    fsdp: bool,
+    recompute: bool = False,
+    gradient_copies: int = 0,
 ) -> float:
-    """GiB that a rank needs to train on `tokens` a pass in bf16.
+    """Return the GiB that a rank needs to train on `tokens` per pass in bf16.
 
-    States, the activations of every block (what flash attention and SwiGLU keep; where they are
-    computed again, those of one block and the input of each), a piece of the logits, the bf16
-    copy of the parameters that is computed with, and `copies` of the gradients in fp32.
+    The sum of: states; the activations of every block (what flash attention and SwiGLU keep; with
+    recomputation, those of one block and the input of each); one chunk of the logits; the bf16
+    copy of the parameters that is computed with; and `gradient_copies` of the gradients in fp32.
     """
-    # Counted for a compiled block: 6.5 x width + 3 x hidden numbers a token; a tenth more.
+    # Counted for a compiled block: 6.5 x width + 3 x hidden values per token, plus 10 %.
     activations = tokens * 2 * (7 * shape.width + 3.3 * shape.hidden) / 2**30
     if recompute:
         activations += shape.layers * tokens * 2 * shape.width / 2**30
     else:
         activations *= shape.layers
-    head = 8.0 * min(1.0, tokens * shape.vocabulary / 2**29)
-    copy = (2 * shape.block_parameters * 2 if fsdp else shape.parameters) * 2 / 2**30
-    copy += 4 * copies * shape.parameters / 2**30
-    return states_gib(shape, ranks if fsdp else 1) + activations + head + copy
+    logits = 8.0 * min(1.0, tokens * shape.vocabulary / 2**29)
+    weight_copies = (2 * shape.block_parameters * 2 if fsdp else shape.parameters) * 2 / 2**30
+    weight_copies += 4 * gradient_copies * shape.parameters / 2**30
+    return states_gib(shape, team_size if fsdp else 1) + activations + logits + weight_copies

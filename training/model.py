@@ -1,8 +1,9 @@
 """A Llama-style decoder: RMSNorm, rotary embedding, grouped-query attention, SwiGLU.
 
-Mixed precision is explicit: parameters are fp32 (or what FSDP casts them to), and every product is
-computed in the dtype of the residual stream, `Decoder.compute`. The loss is part of the model, so
-that logits of 16k tokens x 128k words never exist at once (training/loss.py).
+Mixed precision is explicit: parameters are fp32 (or what FSDP casts them to), and every matrix
+product is computed in the dtype of the residual stream, `Decoder.compute_dtype`. The loss is part
+of the model, so that the logits of 16k tokens x 128k vocabulary entries never exist all at once
+(training/loss.py).
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from torch.utils.checkpoint import checkpoint
 from training.loss import head_loss
 from training.settings import PRESETS, Shape
 
-SMALL = 50_000_000
-"""Models of fewer parameters are drawn on the CPU: the same numbers whatever the device."""
+SMALL_MODEL_PARAMETERS = 50_000_000
+"""Models with fewer parameters are initialized on the CPU: equal values whatever the device."""
 
 
 class Linear(nn.Linear):
-    """Computes in the dtype of its input, whatever that of the parameter is."""
+    """A linear layer without bias that computes in the dtype of its input, not of its weight."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs, bias=False)
@@ -47,7 +48,7 @@ class RMSNorm(nn.Module):
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position embedding of [batch, heads, tokens, size]; cos and sin are [tokens, size]."""
+    """Apply the rotary embedding to [batch, heads, tokens, size]; cos and sin: [tokens, size]."""
     y = x.float()
     first, second = y.chunk(2, dim=-1)
     return (y * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
@@ -57,11 +58,11 @@ class Attention(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
-        # One product for queries, keys and values: larger products run nearer to the peak.
+        # One matrix product for queries, keys and values: larger ones run nearer to the peak.
         self.qkv = Linear(shape.width, (shape.heads + 2 * shape.kv_heads) * shape.head_size)
         self.out = Linear(shape.heads * shape.head_size, shape.width)
         self.repeat_kv = False
-        """For attention kernels that know nothing of grouped queries."""
+        """Whether to repeat keys and values, for kernels without grouped-query attention."""
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         batch, tokens, _ = x.shape
@@ -73,8 +74,10 @@ class Attention(nn.Module):
             k = k.repeat_interleave(s.heads // s.kv_heads, dim=1)
             v = v.repeat_interleave(s.heads // s.kv_heads, dim=1)
         grouped = k.shape[1] != q.shape[1]
-        found = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
-        return cast(Tensor, self.out(found.transpose(1, 2).reshape(batch, tokens, -1)))
+        attended = functional.scaled_dot_product_attention(
+            q, k, v, is_causal=True, enable_gqa=grouped
+        )
+        return cast(Tensor, self.out(attended.transpose(1, 2).reshape(batch, tokens, -1)))
 
 
 class FeedForward(nn.Module):
@@ -99,7 +102,7 @@ class Block(nn.Module):
         self.feed_forward_norm = RMSNorm(shape.width)
         self.feed_forward = FeedForward(shape)
         self.recompute = False
-        # Compiled below the hooks of FSDP, which belong to the module's call.
+        # Only the body is compiled: the hooks of FSDP belong to the module's call, outside it.
         self.body: Body = self._body
 
     def _body(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -127,22 +130,22 @@ class Head(nn.Module):
 
 
 class Decoder(nn.Module):
-    """`forward(tokens, targets)` is the mean cross entropy in nats; both are [batch, tokens]."""
+    """A decoder whose forward(tokens, targets), both [batch, tokens], is the mean loss in nats."""
 
     cos: Tensor
     sin: Tensor
-    """[tokens, head size] each; no buffers, which DDP would send around in every pass."""
+    """[tokens, head size] each; not buffers, because DDP would broadcast those in every pass."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
-        self.compute = torch.float32
+        self.compute_dtype = torch.float32
         self.embedding = nn.Embedding(shape.vocabulary, shape.width)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.head = Head(shape)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        x = self.embedding(tokens).to(self.compute)
+        x = self.embedding(tokens).to(self.compute_dtype)
         cos, sin = self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]]
         for block in self.blocks:
             x = block(x, cos, sin)
@@ -150,19 +153,21 @@ class Decoder(nn.Module):
 
     @torch.no_grad()
     def reset(self, seed: int) -> None:
-        """Draw all parameters; equal seeds give equal models, small ones on every device."""
+        """Initialize all parameters; equal seeds give equal models, small ones on every device."""
         device = self.embedding.weight.device
         count = sum(p.numel() for p in self.parameters())
-        generator = torch.Generator("cpu" if count < SMALL else device).manual_seed(seed)
-        into_residual = 1 / math.sqrt(2 * self.shape.layers)
+        generator = torch.Generator(
+            "cpu" if count < SMALL_MODEL_PARAMETERS else device
+        ).manual_seed(seed)
+        residual_scale = 1 / math.sqrt(2 * self.shape.layers)
         for name, parameter in self.named_parameters():
             if parameter.dim() < 2:
                 parameter.fill_(1)
                 continue
-            residual = name.endswith(("attention.out.weight", "feed_forward.down.weight"))
-            std = 0.02 * (into_residual if residual else 1.0)
-            drawn = torch.empty(parameter.shape, device=generator.device)
-            parameter.copy_(drawn.normal_(0.0, std, generator=generator))
+            feeds_residual = name.endswith(("attention.out.weight", "feed_forward.down.weight"))
+            std = 0.02 * (residual_scale if feeds_residual else 1.0)
+            values = torch.empty(parameter.shape, device=generator.device)
+            parameter.copy_(values.normal_(0.0, std, generator=generator))
         size = self.shape.head_size
         inverse = self.shape.rope_theta ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
         angle = torch.arange(self.shape.sequence, dtype=torch.float64)[:, None] * inverse[None]
@@ -171,7 +176,7 @@ class Decoder(nn.Module):
         self.sin = angle.sin().float().to(device)
 
     def compile_blocks(self) -> None:
-        """Compile one block; the others have the same code and shapes and reuse it."""
+        """Compile the blocks; all have the same code and shapes and share one compilation."""
         for block in self.blocks:
             assert isinstance(block, Block)
             block.body = torch.compile(block._body, fullgraph=True, dynamic=False)
@@ -179,7 +184,7 @@ class Decoder(nn.Module):
 
 
 def build(preset: str, *, seed: int, device: torch.device, sequence: int = 0) -> Decoder:
-    """A model of a preset's shape on a device, fp32; KeyError for an unknown preset."""
+    """Return a model of a preset's shape on a device, fp32; KeyError for an unknown preset."""
     shape = PRESETS[preset]
     with torch.device("meta"):
         model = Decoder(replace(shape, sequence=sequence or shape.sequence))

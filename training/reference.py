@@ -1,7 +1,8 @@
-"""The loss of the fixed small run (training/exact.py), step by step, as it was on a CPU in fp32.
+"""The losses of the reference run (training/reference_run.py), step by step, on a CPU in fp32.
 
-Other machines, threads and versions of torch differ from it by about 1e-6 of each value; bf16 by
-0.1 %, a learning rate that is 1 % off by 0.3 %. Written by `python -m training.exact`.
+Other machines, thread counts and versions of torch differ from them by about 1e-6 of each value;
+bf16 by 0.1 %, a learning rate that is 1 % off by 0.3 %. Written by
+`python -m training.reference_run`.
 """
 
 LOSSES = (

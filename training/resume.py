@@ -1,4 +1,4 @@
-"""Checkpoints in the middle of training, and going on from them, with fewer ranks too [I1 I3]."""
+"""Checkpoints during training, and resumption from them, with fewer ranks too [I1 I3]."""
 
 from __future__ import annotations
 
@@ -26,75 +26,88 @@ WORKLOAD = Workload(
     cpu_deadline_s=300,
 )
 
-TORN = 3
-"""Bytes that are cut from a file of the newest checkpoint."""
+TORN_BYTES = 3
+"""Bytes to cut from the end of a file of the newest checkpoint."""
 
 
 def run(ranks: Ranks, metrics: list[str]) -> Result:
-    """An FSDP run with two checkpoints, of which the second is torn afterwards."""
-    from training import checkpoint, exact
-    from training.strategies import teams_of, together
+    """Train with FSDP, write two checkpoints, tear the second, and resume from the first."""
+    from training import checkpoint, reference_run
+    from training.strategies import one_team, split_into_teams
 
-    team = together(ranks)
-    whole = exact.global_batch(team.size)
+    team = one_team(ranks)
+    global_batch = reference_run.global_batch_for(team.size)
     directory = RunDirectory(ranks.directory.parent.parent).job(
         f"{ranks.directory.name}/checkpoints"
     )
-    made = exact.settings("fsdp", whole=whole, ranks=team.size, checkpoint=str(directory))
-    training = exact.begin(made, team)
-    half = exact.STEPS // 2
-    training.run(half)
-    begun = time.perf_counter()
-    path = training.save()
-    facts: dict[str, Any] = {"save_s": round(time.perf_counter() - begun, 4)}
+    settings = reference_run.settings_for(
+        "fsdp", global_batch=global_batch, team_size=team.size, checkpoint=str(directory)
+    )
+    training = reference_run.new_training(settings, team)
+    half_steps = reference_run.STEPS // 2
+    training.run(half_steps)
+    save_started = time.perf_counter()
+    intact = training.save()
+    facts: dict[str, Any] = {"save_s": round(time.perf_counter() - save_started, 4)}
     training.run()
-    curve = training.history.losses[half:]
-    last = training.save()
+    expected_losses = training.history.losses[half_steps:]
+    to_tear = training.save()
     ranks.barrier()
     if ranks.rank == 0:
-        facts["bytes"] = sum(p.stat().st_size for p in path.iterdir())
-        _tear(last)
+        facts["bytes"] = sum(p.stat().st_size for p in intact.iterdir())
+        _tear(to_tear)
     ranks.barrier()
-    found = []
-    chosen = checkpoint.newest(directory)
-    # Everybody has looked before the first begins to train: nothing changes here any more.
+    measurements = []
+    newest = checkpoint.newest_intact(directory)
+    # All ranks have chosen before any resumes: no checkpoint is written after this.
     torn = Measurement(
-        metric="torn", unit="state", value="passed over" if chosen == path else "taken",
-        notes=[] if chosen == path else [f"{chosen} was taken for whole"],
+        metric="torn", unit="state", value="passed over" if newest == intact else "taken",
+        notes=[] if newest == intact else [f"{newest} was taken for whole"],
     )  # fmt: skip
-    found.append(torn)
-    if chosen == path:
-        found.append(_resumed("resume", team, made, curve))
-        # An odd rank out could not have an equal part of the batch.
-        fewer = team.size // 2
-        if fewer and whole % fewer == 0:
-            small = teams_of(ranks, [list(range(fewer))])
-            if small is not None:
-                other = replace(made, batch=whole // fewer)
-                found.append(_resumed("other_ranks", small, other, curve))
+    measurements.append(torn)
+    if newest == intact:
+        measurements.append(_resumed_curve("resume", team, settings, expected_losses))
+        # Only if the batch divides equally among the fewer ranks.
+        fewer_ranks = team.size // 2
+        if fewer_ranks and global_batch % fewer_ranks == 0:
+            smaller_team = split_into_teams(ranks, [list(range(fewer_ranks))])
+            if smaller_team is not None:
+                other_settings = replace(settings, batch=global_batch // fewer_ranks)
+                measurements.append(
+                    _resumed_curve("other_ranks", smaller_team, other_settings, expected_losses)
+                )
     ranks.barrier()
     if ranks.rank == 0:
         shutil.rmtree(directory)
-    return Result(measurements=[m for m in found if m.metric in metrics], facts=facts)
+    return Result(measurements=[m for m in measurements if m.metric in metrics], facts=facts)
 
 
-def _resumed(metric: str, team: Team, made: Settings, curve: list[float]) -> Measurement:
-    """How far the losses after a resumption are from those of the run that went on."""
-    from training import exact
+def _resumed_curve(
+    metric: str, team: Team, settings: Settings, expected_losses: list[float]
+) -> Measurement:
+    """Measure the difference of losses after a resumption from those of the first run."""
+    from training import reference_run
 
-    training = exact.begin(replace(made, resume=True), team)
-    begun = training.step
+    training = reference_run.new_training(replace(settings, resume=True), team)
+    first_step = training.step
     losses = training.run().losses
-    if len(losses) != len(curve):
-        raise RuntimeError(f"resumed at step {begun}, expected {len(curve)} more to come")
-    notes = [f"{team.size} ranks, from step {begun}"]
-    return Measurement(metric=metric, unit="%", value=exact.apart(losses, curve), notes=notes)
+    if len(losses) != len(expected_losses):
+        raise RuntimeError(
+            f"resumed at step {first_step}, expected {len(expected_losses)} more to come"
+        )
+    notes = [f"{team.size} ranks, from step {first_step}"]
+    return Measurement(
+        metric=metric,
+        unit="%",
+        value=reference_run.max_difference_percent(losses, expected_losses),
+        notes=notes,
+    )
 
 
 def _tear(path: Any) -> None:
-    """What a full disk or a killed rank leaves: a file that ends too early."""
+    """Truncate a checkpoint's largest file, as a full disk or a killed rank would leave it."""
     largest = max(
         (p for p in path.iterdir() if p.suffix == ".distcp"), key=lambda p: p.stat().st_size
     )
     with largest.open("r+b") as file:
-        file.truncate(largest.stat().st_size - TORN)
+        file.truncate(largest.stat().st_size - TORN_BYTES)

@@ -1,4 +1,4 @@
-"""One timed training run of a team: tokens/s, utilisation, memory, and the table of its steps."""
+"""Timed training runs of a team: settings, tokens/s, utilisation, memory, table of steps."""
 
 from __future__ import annotations
 
@@ -18,71 +18,81 @@ from torch.nn.attention import SDPBackend
 from fixtures.records.model import Measurement
 from fixtures.workloads.runtime.timing import Batches, synchronize
 from training import metrics
-from training.attention import Kernel, fastest
-from training.data import Feed, dataset
-from training.loop import Training, timed
+from training.attention import Kernel, fastest_kernel
+from training.data import BatchLoader, dataset
+from training.loop import Training, time_steps
 from training.settings import Settings, SettingsError, settings_of
 from training.strategies import Team
 
 if TYPE_CHECKING:
     from fixtures.workloads.runtime.ranks import Ranks
 
-TIMED = {
+TIMED_METRICS = {
     "fall", "gradients", "tokens", "mfu", "mfu_half", "gemm", "memory", "efficiency",
     "efficiency_slowest",
 }  # fmt: skip
-"""The metrics that need a timed run."""
+"""Metrics that need a timed run."""
 
-SIZED = {"preset", "batch", "global_batch", "recompute", "sequence", "dtype", "compile", "data"}
-"""Settings that say what must fit into a GPU, or how much there is to read: who gives one is not
-helped with the others."""
+SIZE_SETTINGS = {
+    "preset",
+    "batch",
+    "global_batch",
+    "recompute",
+    "sequence",
+    "dtype",
+    "compile",
+    "data",
+}
+"""Settings of the size of model, batch and data: if one of them is given, none of them is fitted
+to the GPU's memory."""
 
-EXCLUDED = 10
-"""Steps before the first that is timed: compiling, allocating, connecting."""
+EXCLUDED_STEPS = 10
+"""Steps before the first timed one: for compiling, allocating and connecting."""
 GPU_STEPS = 30
 CPU_STEPS = 10
-"""Steps that are timed."""
-LONGEST_S = 90.0
-"""Of timing where nodes train together: over a slow network fewer steps say the same."""
+"""Timed steps."""
+MAX_TIMED_S = 90.0
+"""Longest timing over several nodes: on a slow network fewer steps are enough."""
 
-SMALLER = "160m"
-REDUCED = 2
-"""Copies of the gradients that DDP holds beside them: 11.2 GiB of the 1B shape on H200. One more
-where a step has several passes."""
+SMALLER_PRESET = "160m"
+DDP_GRADIENT_COPIES = 2
+"""Copies of the gradients that DDP holds besides them: 11.2 GiB for the 1B shape on H200. One more
+if a step has several passes."""
 
-ROOM = 0.92
-"""Share of a GPU's memory that a run may be planned to take."""
+MEMORY_SHARE = 0.92
+"""Largest share of a GPU's memory that a run may need by the estimate."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timed:
-    """What one rank saw of a run."""
+class TimedRun:
+    """One rank's timings, losses and memory of a training run."""
 
     settings: Settings
     team: Team
     seconds: list[float]
-    """Of each timed step."""
+    """Seconds of each timed step."""
     started: float
-    """Epoch seconds."""
+    """Epoch seconds at the start of the first timed step."""
     ended: list[float]
+    """Epoch seconds at the end of each timed step."""
     tokens: int
-    """A rank and step."""
-    first: int
-    """Steps that were done before, where the run was resumed."""
+    """Tokens per rank and step."""
+    first_step: int
+    """Steps done before this run, if it was resumed."""
     overlap: float
-    """As overlap() says."""
+    """Share of the timed steps in which all ranks were training; see overlap()."""
     losses: list[float]
     norms: list[float]
-    rates: list[float]
-    """Learning rates; these three of all steps, those that are not timed included."""
+    learning_rates: list[float]
+    """Of all steps, as losses and norms: those that are not timed included."""
     state_bytes: dict[str, int]
     peak_gib: float | None
-    """Of this rank's GPU."""
+    """Peak memory of this rank's GPU; None on a CPU."""
     facts: dict[str, Any] = field(default_factory=dict)
 
     @property
     def tokens_per_s(self) -> list[float]:
-        """Of this rank, step by step."""
+        """Tokens/s of this rank in each timed step."""
         return [self.tokens / s for s in self.seconds]
 
     @property
@@ -90,206 +100,215 @@ class Timed:
         return len(self.losses) - len(self.seconds)
 
     def tflops(self, *, causal_half: bool) -> float:
-        """Model TFLOPS of this rank, median step."""
-        a_token = metrics.flops_per_token(
+        """Return the model TFLOPS of this rank in the median step."""
+        token_flops = metrics.flops_per_token(
             self.settings.shape, self.settings.tokens, causal_half=causal_half
         )
-        return statistics.median(self.tokens_per_s) * a_token / 1e12
+        return statistics.median(self.tokens_per_s) * token_flops / 1e12
 
-    def measurement(self, metric: str, unit: str, samples: list[float], **more: Any) -> Measurement:
-        """A figure a step, with what shows that it is valid."""
+    def measurement(
+        self, metric: str, unit: str, samples: list[float], **fields: Any
+    ) -> Measurement:
+        """Return a measurement with one sample per timed step, and the checks of its validity."""
         checks = {
             "steps": float(len(self.seconds)), "excluded": float(self.excluded),
             "overlap": round(self.overlap, 4),
         }  # fmt: skip
         at: dict[str, Any] = {"preset": self.settings.preset}
-        a_token = metrics.flops_per_token(
+        token_flops = metrics.flops_per_token(
             self.settings.shape, self.settings.tokens, causal_half=True
         )
         return Measurement(
             metric=metric, unit=unit, samples=[float(f"{x:.6g}") for x in samples], at=at,
             checks=checks, started=self.started, ended=[round(e, 4) for e in self.ended],
-            conditions={"dtype": self.settings.dtype, "flops_per_token": a_token}, **more,
+            conditions={"dtype": self.settings.dtype, "flops_per_token": token_flops}, **fields,
         )  # fmt: skip
 
 
-def defaults(ranks: Ranks, strategy: str, given: dict[str, Any], *, preset: str) -> Settings:
-    """What a run is made of where nothing else was asked for; SettingsError for nonsense."""
-    asked = settings_of({**given, "strategy": strategy})
+def complete_settings(
+    ranks: Ranks, strategy: str, overrides: dict[str, Any], *, preset: str
+) -> Settings:
+    """Return a run's settings: defaults, overridden; SettingsError if they are invalid."""
+    requested = settings_of({**overrides, "strategy": strategy})
     if ranks.on_gpu:
-        usual = Settings(
+        defaults = Settings(
             strategy=strategy, preset=preset, dtype="bf16", compile=True, batch=2,
-            steps=EXCLUDED + GPU_STEPS,
+            steps=EXCLUDED_STEPS + GPU_STEPS,
         )  # fmt: skip
     else:
-        usual = Settings(
-            strategy=strategy, preset="tiny", dtype="fp32", batch=4, steps=EXCLUDED + CPU_STEPS,
-            learning_rate=1e-2, wrap="root",
+        defaults = Settings(
+            strategy=strategy, preset="tiny", dtype="fp32", batch=4,
+            steps=EXCLUDED_STEPS + CPU_STEPS, learning_rate=1e-2, wrap="root",
         )  # fmt: skip
-    made = replace(usual, **{name: getattr(asked, name) for name in given})
-    settings_of({k: v for k, v in vars(made).items() if v != getattr(Settings, k)})
+    settings = replace(defaults, **{name: getattr(requested, name) for name in overrides})
+    settings_of({k: v for k, v in vars(settings).items() if v != getattr(Settings, k)})
     team_size = 1 if strategy == "single" else ranks.world_size
-    made.accumulation(team_size)
-    if made.data:
-        # Read here, before a GPU is used: broken lines are the commonest of all.
-        Feed(dataset(made, 0), made, rank=0, ranks=team_size)
-    return made
+    settings.passes_per_step(team_size)
+    if settings.data:
+        # Read here, before a GPU is used: broken lines are the most common error.
+        BatchLoader(dataset(settings, 0), settings, rank=0, team_size=team_size)
+    return settings
 
 
 def fits(ranks: Ranks, settings: Settings, team_size: int) -> bool:
-    """Whether all devices can hold a run, by estimate; CPUs can. All ranks must call it."""
+    """Whether a run fits into all GPUs, by estimate; always on CPUs. All ranks must call it."""
     if not ranks.on_gpu:
         return True
-    memory = min(ranks.gather(float(ranks.device_facts()["memory_bytes"]))) / 2**30
+    gpu_gib = min(ranks.gather(float(ranks.device_facts()["memory_bytes"]))) / 2**30
     if settings.offload:
-        return True  # asked for by somebody who knows
-    copies = 0
+        return True  # offloading was requested explicitly, to fit into memory
+    gradient_copies = 0
     if settings.strategy == "ddp":
-        copies = REDUCED + (settings.accumulation(team_size) > 1)
-    needed = metrics.needed_gib(
-        settings.shape, tokens=settings.batch * settings.tokens, ranks=team_size,
-        fsdp=settings.strategy == "fsdp", recompute=settings.recompute == "block", copies=copies,
+        gradient_copies = DDP_GRADIENT_COPIES + (settings.passes_per_step(team_size) > 1)
+    needed_gib = metrics.needed_gib(
+        settings.shape, tokens=settings.batch * settings.tokens, team_size=team_size,
+        fsdp=settings.strategy == "fsdp", recompute=settings.recompute == "block",
+        gradient_copies=gradient_copies,
     )  # fmt: skip
-    return bool(needed <= ROOM * memory)
+    return bool(needed_gib <= MEMORY_SHARE * gpu_gib)
 
 
 def largest_batch(
     ranks: Ranks, settings: Settings, team_size: int, batches: Sequence[int]
 ) -> Settings | None:
-    """The settings with the first of `batches` that fits; None where none does."""
+    """Return the settings with the first of `batches` that fits; None if none does."""
     for batch in batches:
-        made = replace(settings, batch=batch)
-        if fits(ranks, made, team_size):
-            return made
+        candidate = replace(settings, batch=batch)
+        if fits(ranks, candidate, team_size):
+            return candidate
     return None
 
 
-def held(
-    ranks: Ranks, settings: Settings, given: Iterable[str], team_size: int,
-    batches: Sequence[int], tokens: int,
+def fit_to_memory(
+    ranks: Ranks, settings: Settings, overrides: Iterable[str], team_size: int,
+    batches: Sequence[int], tokens_per_step: int,
 ) -> Settings:  # fmt: skip
-    """`tokens` a GPU and step, in the largest of `batches` sequences that fits.
+    """Return settings for `tokens_per_step` on each GPU, with the first of `batches` that fits.
 
-    The preset's shape, or where a GPU cannot hold it that of SMALLER. The settings as they are on
-    CPUs, and where one of SIZED was `given`.
+    With the preset's shape, or that of SMALLER_PRESET if it does not fit into a GPU. Unchanged on
+    CPUs, and if `overrides` has one of SIZE_SETTINGS.
     """
-    if not ranks.on_gpu or not SIZED.isdisjoint(given):
+    if not ranks.on_gpu or not SIZE_SETTINGS.isdisjoint(overrides):
         return settings
-    for preset in (settings.preset, SMALLER):
-        made = replace(settings, preset=preset)
-        made = replace(made, global_batch=tokens // made.tokens * team_size)
-        if found := largest_batch(ranks, made, team_size, batches):
-            return found
-    return replace(made, batch=batches[-1])
+    for preset in (settings.preset, SMALLER_PRESET):
+        candidate = replace(settings, preset=preset)
+        candidate = replace(candidate, global_batch=tokens_per_step // candidate.tokens * team_size)
+        if fitting := largest_batch(ranks, candidate, team_size, batches):
+            return fitting
+    return replace(candidate, batch=batches[-1])
 
 
-def timed_run(ranks: Ranks, team: Team, settings: Settings) -> Timed:
-    """Train all steps of the settings, timing those after the first ten.
+def timed_run(ranks: Ranks, team: Team, settings: Settings) -> TimedRun:
+    """Train all steps of the settings, timing those after the first EXCLUDED_STEPS.
 
-    Every rank of the job must call it at the same time, each with its team.
+    All ranks of the job must call it at the same time, each with its team.
     """
     if settings.checkpoint and team.size < ranks.world_size:
-        own = Path(settings.checkpoint) / f"rank{team.members[0]}"
-        settings = replace(settings, checkpoint=str(own))
+        directory = Path(settings.checkpoint) / f"rank{team.members[0]}"
+        settings = replace(settings, checkpoint=str(directory))
     kernel = agreed_kernel(ranks, settings)
     if team.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     training = Training(settings, team, kernel=kernel)
-    before = training.step
-    if before >= settings.steps:
-        raise SettingsError(f"{before} of {settings.steps} steps are done: give more steps")
-    excluded = min(EXCLUDED, settings.steps - before - 1)
+    steps_before = training.step
+    if steps_before >= settings.steps:
+        raise SettingsError(f"{steps_before} of {settings.steps} steps are done: give more steps")
+    excluded = min(EXCLUDED_STEPS, settings.steps - steps_before - 1)
     ranks.barrier()
-    batches, spare = timed(
-        ranks, training, settings.steps - before - excluded, excluded=excluded,
-        longest_s=LONGEST_S if len(ranks.nodes) > 1 else None,
+    batches, extra_steps = time_steps(
+        ranks, training, settings.steps - steps_before - excluded, excluded=excluded,
+        max_timed_s=MAX_TIMED_S if len(ranks.nodes) > 1 else None,
     )  # fmt: skip
-    shown = training.history
-    losses, norms, rates = shown.losses, shown.norms, shown.rates[:]
-    loaded_until = batches.ended[-1]
+    history = training.history
+    losses, norms, learning_rates = history.losses, history.norms, history.learning_rates[:]
+    trained_until = batches.ended[-1]
     if settings.checkpoint:
         training.save()
-    elif spare:
-        training.run(spare)
+    elif extra_steps:
+        training.run(extra_steps)
         synchronize(ranks)
-        loaded_until = time.time()
-    done = Timed(
+        trained_until = time.time()
+    done = TimedRun(
         settings=settings,
         team=team,
         seconds=batches.seconds,
         started=batches.started,
         ended=batches.ended,
-        tokens=training.tokens_a_step,
-        first=before,
-        overlap=overlap(ranks, batches, loaded_until),
+        tokens=training.tokens_per_step,
+        first_step=steps_before,
+        overlap=overlap(ranks, batches, trained_until),
         losses=losses,
         norms=norms,
-        rates=rates,
-        state_bytes=training.spread.state_bytes(training.optimizer),
+        learning_rates=learning_rates,
+        state_bytes=training.model.state_bytes(training.optimizer),
         peak_gib=peak_gib(team.device),
         facts={"attention": kernel.name},
     )
     del training
-    free(team.device)
+    free_memory(team.device)
     return done
 
 
-def overlap(ranks: Ranks, batches: Batches, loaded_until: float) -> float:
-    """Share of what this rank timed in which all ranks of the job were training.
+def overlap(ranks: Ranks, batches: Batches, trained_until: float) -> float:
+    """Return the share of this rank's timed steps in which all ranks of the job were training.
 
-    `loaded_until`: epoch seconds; later than its last timed step where it went on for the others.
+    `trained_until`: epoch seconds; later than its last timed step if it trained extra steps.
     """
     began, ended = batches.started, batches.ended[-1]
-    windows: list[list[float]] = ranks.gather([began, loaded_until])
+    windows: list[list[float]] = ranks.gather([began, trained_until])
     starts, ends = zip(*windows, strict=True)
     return float(max(0.0, (min(ended, *ends) - max(starts)) / (ended - began)))
 
 
 def agreed_kernel(ranks: Ranks, settings: Settings) -> Kernel:
-    """The attention kernel that is the fastest on the job's first rank: the same for all."""
-    own = fastest(settings, ranks.device)
-    backend, repeat = ranks.gather([own.backend.name if own.backend else None, own.repeat_kv])[0]
+    """Return the attention kernel that is the fastest on the job's first rank, for all ranks."""
+    own_kernel = fastest_kernel(settings, ranks.device)
+    backend, repeat_kv = ranks.gather(
+        [own_kernel.backend.name if own_kernel.backend else None, own_kernel.repeat_kv]
+    )[0]
     return Kernel(
-        backend=getattr(SDPBackend, backend) if backend else None, repeat_kv=repeat,
-        seconds=own.seconds,
+        backend=getattr(SDPBackend, backend) if backend else None, repeat_kv=repeat_kv,
+        seconds=own_kernel.seconds,
     )  # fmt: skip
 
 
 def peak_gib(device: torch.device) -> float | None:
-    """Most memory that was allocated at a time since it was last reset; None on a CPU."""
+    """Return the peak of allocated memory since the last reset; None on a CPU."""
     return torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None
 
 
-def free(device: torch.device) -> None:
-    """Give back what a model held that nobody refers to any more."""
+def free_memory(device: torch.device) -> None:
+    """Free the memory of models that are no longer referenced."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
-def efficiency(ranks: Ranks, whole: Timed, parts: Timed) -> tuple[list[float], list[float]]:
-    """Per cent of the tokens/s a GPU that is left when all train together, step by step.
+def efficiency(
+    ranks: Ranks, whole_run: TimedRun, parts_run: TimedRun
+) -> tuple[list[float], list[float]]:
+    """Return each step's tokens/s per GPU of all ranks together in % of that of the parts.
 
-    `parts` are the same work in smaller teams, all of them at the same time: against the median of
-    those teams, and against the slowest, which a synchronous run cannot outrun.
+    `parts_run` is the same work in smaller teams, all at the same time. Two lists: relative to the
+    median of those teams, and to the slowest, which a synchronous run cannot exceed.
     """
-    rate = statistics.median(parts.tokens_per_s)
+    rate = statistics.median(parts_run.tokens_per_s)
     by_team: dict[tuple[int, ...], float] = {}
-    for members, found in ranks.gather([list(parts.team.members), rate]):
+    for members, member_rate in ranks.gather([list(parts_run.team.members), rate]):
         team = tuple(members)
-        by_team[team] = min(found, by_team.get(team, found))
-    usual, slowest = statistics.median(by_team.values()), min(by_team.values())
-    rates = whole.tokens_per_s
-    return [100 * r / usual for r in rates], [100 * r / slowest for r in rates]
+        by_team[team] = min(member_rate, by_team.get(team, member_rate))
+    median_rate, slowest_rate = statistics.median(by_team.values()), min(by_team.values())
+    rates = whole_run.tokens_per_s
+    return [100 * r / median_rate for r in rates], [100 * r / slowest_rate for r in rates]
 
 
-def summary(run: Timed) -> dict[str, Any]:
-    """The aggregate of a run, as its JSON and its printed line have it."""
+def summary(run: TimedRun) -> dict[str, Any]:
+    """Return the aggregate of a run, for the record and the printed line."""
     s = run.settings
-    found: dict[str, Any] = {
+    aggregate: dict[str, Any] = {
         "strategy": s.strategy, "preset": s.preset, "layers": s.shape.layers,
         "ranks": run.team.size, "parameters": s.shape.parameters, "sequence": s.tokens,
-        "batch": s.batch, "accumulation": s.accumulation(run.team.size), "dtype": s.dtype,
+        "batch": s.batch, "accumulation": s.passes_per_step(run.team.size), "dtype": s.dtype,
         "compile": s.compile,
         "recompute": s.recompute, "wrap": s.wrap, "reshard": s.reshard, "offload": s.offload,
         "steps": len(run.losses), "excluded": run.excluded,
@@ -300,31 +319,31 @@ def summary(run: Timed) -> dict[str, Any]:
         "state_bytes": run.state_bytes, **run.facts,
     }  # fmt: skip
     if run.peak_gib is not None:
-        found["peak_gib"] = run.peak_gib
-    return {k: _plain(v) if isinstance(v, float) else v for k, v in found.items()}
+        aggregate["peak_gib"] = run.peak_gib
+    return {k: _json_number(v) if isinstance(v, float) else v for k, v in aggregate.items()}
 
 
-def _plain(value: float) -> float | str:
-    """Six digits; what is no number is text, because JSON has no NaN."""
+def _json_number(value: float) -> float | str:
+    """Round to six digits; inf and NaN become text, because JSON has neither."""
     return float(f"{value:.6g}") if math.isfinite(value) else str(value)
 
 
 HEADINGS = ("step", "loss", "gradient norm", "learning rate", "tokens/s")
 
 
-def table(run: Timed) -> list[list[float | str | None]]:
-    """Rows of HEADINGS; steps that were not timed have no tokens/s."""
-    rates: list[float | str | None] = [None] * run.excluded
-    rates += [round(x, 1) for x in run.tokens_per_s]
-    shown = zip(run.losses, run.norms, run.rates, rates, strict=True)
+def table(run: TimedRun) -> list[list[float | str | None]]:
+    """Return rows of HEADINGS; tokens/s is None in steps that were not timed."""
+    tokens_per_s: list[float | str | None] = [None] * run.excluded
+    tokens_per_s += [round(x, 1) for x in run.tokens_per_s]
+    steps = zip(run.losses, run.norms, run.learning_rates, tokens_per_s, strict=True)
     return [
-        [k, _plain(loss), _plain(norm), _plain(learning_rate), tokens]
-        for k, (loss, norm, learning_rate, tokens) in enumerate(shown, start=run.first + 1)
+        [k, _json_number(loss), _json_number(norm), _json_number(learning_rate), tokens]
+        for k, (loss, norm, learning_rate, tokens) in enumerate(steps, start=run.first_step + 1)
     ]
 
 
-def facts(ranks: Ranks, runs: Sequence[Timed], *, show: bool) -> dict[str, Any]:
-    """What a record says of its runs; the tables by the first rank of each team."""
+def facts(ranks: Ranks, runs: Sequence[TimedRun], *, show: bool) -> dict[str, Any]:
+    """Return the record's facts on the runs; tables only from the first rank of each team."""
     if show and ranks.rank == 0:
         for run in runs:
             print_table(run)
@@ -337,8 +356,8 @@ def facts(ranks: Ranks, runs: Sequence[Timed], *, show: bool) -> dict[str, Any]:
     }
 
 
-def print_table(run: Timed) -> None:
-    """For people who train by hand."""
+def print_table(run: TimedRun) -> None:
+    """Print the steps and the aggregate of a run that was started by hand."""
     out = sys.stdout.write
     out(" ".join(f"{name:>14}" for name in HEADINGS) + "\n")
     for row in table(run):

@@ -1,6 +1,6 @@
-"""What a training run is told: shapes, settings, and what is wrong with them (stdlib only).
+"""Model shapes, and the settings of a training run with their validation (stdlib only).
 
-Whatever cannot work is said in one line before torch is imported or a GPU is touched.
+Invalid settings raise a one-line error before torch is imported or a GPU is used.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class SettingsError(ValueError):
-    """Settings that cannot work: one line with what was given, what is wrong, what to give."""
+    """Invalid settings: one line with what was given, what is wrong and what to give."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +24,10 @@ class Shape:
     heads: int
     kv_heads: int
     hidden: int
-    """Of the feed-forward part."""
+    """Width of the feed-forward layer."""
     vocabulary: int
     sequence: int
-    """Tokens, by default."""
+    """Default length of a sequence in tokens."""
     rope_theta: float = 500_000.0
 
     @property
@@ -41,12 +41,12 @@ class Shape:
 
     @property
     def parameters(self) -> int:
-        """All of them; embedding and output projection are not tied."""
+        """Number of all parameters; embedding and output projection are not tied."""
         return self.layers * self.block_parameters + (2 * self.vocabulary + 1) * self.width
 
     @property
-    def computing_parameters(self) -> int:
-        """Those that every token is multiplied with: all but the embedding."""
+    def non_embedding_parameters(self) -> int:
+        """Number of those that every token is multiplied with: all but the embedding."""
         return self.parameters - self.vocabulary * self.width
 
 
@@ -69,7 +69,7 @@ PRESETS = {
     "8b-short": _llama8b(16),
     "8b": _llama8b(32),
 }
-"""1b and 8b have the shapes of Llama 3.2 1B (not tied) and Llama 3.1 8B; short: fewer layers."""
+"""1b and 8b are the shapes of Llama 3.2 1B (not tied) and Llama 3.1 8B; short: fewer layers."""
 
 STRATEGIES = ("single", "ddp", "fsdp")
 CHOICES = {
@@ -83,46 +83,46 @@ CHOICES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """One training run."""
+    """The settings of one training run."""
 
     strategy: str = "single"
     preset: str = "tiny"
     sequence: int = 0
-    """Tokens; 0: the preset's."""
+    """Tokens per sequence; 0: the preset's."""
     batch: int = 2
-    """Sequences a rank and forward pass."""
+    """Sequences per rank and forward pass."""
     global_batch: int = 0
-    """Sequences a step over all ranks, the rest by accumulation; 0: one forward pass a rank."""
+    """Sequences per step over all ranks, by accumulation; 0: one forward pass per rank."""
     steps: int = 40
     learning_rate: float = 3e-4
     last_rate: float = 0.1
     """Share of the learning rate that the cosine ends at."""
     warm_up: int = 5
-    """Steps."""
+    """Steps of linear warm-up."""
     weight_decay: float = 0.1
     clip: float = 1.0
-    """Largest norm of the gradient."""
+    """Largest norm of the gradient; a larger one is clipped."""
     seed: int = 1234
     dtype: str = "bf16"
     compile: bool = False
     recompute: str = "none"
-    """block: the activations of a block are computed again in the backward pass."""
+    """block: recompute the activations of each block in the backward pass."""
     wrap: str = "block"
-    """What FSDP shards as one: a block, the whole model (root), or whatever is large (size)."""
+    """What FSDP shards as one unit: a block, the whole model (root), or large modules (size)."""
     reshard: bool = True
-    """FSDP frees a block's parameters after its forward pass; costs a second all-gather."""
+    """Whether FSDP frees a block's parameters after its forward pass; costs a second all-gather."""
     offload: bool = False
-    """FSDP keeps parameters, gradients and optimizer on the host."""
+    """Whether FSDP keeps parameters, gradients and optimizer state on the host."""
     data: str = ""
     """A text or JSON-lines file; empty: synthetic tokens."""
     workers: int = 0
-    """Processes that load data, a rank."""
+    """Data loader processes per rank."""
     checkpoint: str = ""
     """Directory of checkpoints; empty: none are written."""
     save_every: int = 0
-    """Steps; 0: at the end only."""
+    """Steps between checkpoints; 0: one at the end only."""
     resume: bool = False
-    """Go on from the newest whole checkpoint."""
+    """Whether to continue from the newest intact checkpoint."""
 
     @property
     def shape(self) -> Shape:
@@ -133,49 +133,47 @@ class Settings:
         """Length of a sequence."""
         return self.sequence or self.shape.sequence
 
-    def accumulation(self, ranks: int) -> int:
-        """Forward passes a rank and step; SettingsError where the batch does not divide."""
-        whole = self.global_batch or ranks * self.batch
-        passes, rest = divmod(whole, ranks * self.batch)
+    def passes_per_step(self, team_size: int) -> int:
+        """Return forward passes per rank and step; SettingsError if the batch does not divide."""
+        global_batch = self.global_batch or team_size * self.batch
+        passes, rest = divmod(global_batch, team_size * self.batch)
         if rest or passes < 1:
             raise SettingsError(
-                f"global batch {whole} does not divide by {ranks} ranks x {self.batch} sequences: "
-                f"give a multiple of {ranks * self.batch}"
+                f"global batch {global_batch} does not divide by {team_size} ranks x "
+                f"{self.batch} sequences: give a multiple of {team_size * self.batch}"
             )
         return passes
 
 
 def settings_of(values: dict[str, Any]) -> Settings:
-    """Settings from a job's spec or a command line; SettingsError for what is unknown or absurd."""
+    """Return Settings from a job's spec or command line; SettingsError for invalid values."""
     types = {f.name: type(f.default) for f in fields(Settings)}
     for name, value in values.items():
         if name not in types:
-            raise SettingsError(f"no setting {name!r}{_meant(name, types)}")
+            raise SettingsError(f"no setting {name!r}{_hint(name, types)}")
         wanted = types[name]
-        fits = isinstance(value, wanted) or (wanted is float and type(value) is int)
-        if not fits or (isinstance(value, bool) and wanted is not bool):
+        type_matches = isinstance(value, wanted) or (wanted is float and type(value) is int)
+        if not type_matches or (isinstance(value, bool) and wanted is not bool):
             raise SettingsError(f"{name} is {value!r}, expected a {wanted.__name__}")
         if name in CHOICES and value not in CHOICES[name]:
             known = ", ".join(CHOICES[name])
-            raise SettingsError(
-                f"no {name} {value!r}{_meant(value, CHOICES[name])}; known: {known}"
-            )
-    made = Settings(**values)
+            raise SettingsError(f"no {name} {value!r}{_hint(value, CHOICES[name])}; known: {known}")
+    settings = Settings(**values)
     for name in ("batch", "steps", "learning_rate", "clip"):
-        if not getattr(made, name) > 0:
-            raise SettingsError(f"{name} is {getattr(made, name)}, expected more than 0")
+        if not getattr(settings, name) > 0:
+            raise SettingsError(f"{name} is {getattr(settings, name)}, expected more than 0")
     for name in ("sequence", "global_batch", "warm_up", "save_every", "workers", "weight_decay"):
-        if getattr(made, name) < 0:
-            raise SettingsError(f"{name} is {getattr(made, name)}, expected 0 or more")
-    if made.compile and made.wrap == "size":
+        if getattr(settings, name) < 0:
+            raise SettingsError(f"{name} is {getattr(settings, name)}, expected 0 or more")
+    if settings.compile and settings.wrap == "size":
         raise SettingsError("wrap size shards inside a block, which is compiled whole: no compile")
-    if made.resume and not made.checkpoint:
+    if settings.resume and not settings.checkpoint:
         raise SettingsError("resume needs the directory of checkpoints (checkpoint)")
-    if made.data and not Path(made.data).is_file():
-        raise SettingsError(f"data file {made.data} is not there (look on the node, not here)")
-    return made
+    if settings.data and not Path(settings.data).is_file():
+        raise SettingsError(f"data file {settings.data} is not there (look on the node, not here)")
+    return settings
 
 
-def _meant(name: str, known: Any) -> str:
+def _hint(name: str, known: Any) -> str:
     near = difflib.get_close_matches(str(name), list(known), n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""

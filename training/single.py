@@ -1,7 +1,7 @@
-"""Every GPU trains alone, all of them at the same time [I1 I6].
+"""Training of every GPU alone, all of them at the same time [I1 I6].
 
-A small run in fp32 whose losses are known, its checkpoint read back bit by bit; then a model of the
-size that a GPU holds, timed.
+The reference run in fp32, whose losses are known, with its checkpoint compared bit by bit after
+reloading; then a timed run of a model that fills a GPU.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fixtures.workloads.runtime.ranks import Ranks
 from fixtures.workloads.runtime.spec import Workload
 
 if TYPE_CHECKING:
-    from training.run import Timed
+    from training.run import TimedRun
     from training.strategies import Team
 
 WORKLOAD = Workload(
@@ -30,84 +30,92 @@ WORKLOAD = Workload(
 )
 
 PRESET = "1b"
-TOKENS = 16384
-"""A GPU and step."""
-BATCHES = (2, 1)
-"""Sequences of a pass: the largest that fits."""
+TOKENS_PER_STEP = 16384
+"""Tokens per GPU and step."""
+BATCH_SIZES = (2, 1)
+"""Sequences per pass to try: the first that fits."""
 
 
 def run(
-    ranks: Ranks, metrics: list[str], *, show: bool = False, checks: bool = True, **given: Any
+    ranks: Ranks, metrics: list[str], *, show: bool = False, checks: bool = True, **overrides: Any
 ) -> Result:
-    """`given` are training.settings.Settings; `checks`: the small run as well."""
+    """Measure; `overrides` are values of Settings; `checks`: the reference run as well."""
     from training import run as training_run
-    from training.strategies import alone
+    from training.strategies import one_team_per_rank
 
-    settings = training_run.defaults(ranks, "single", given, preset=PRESET)
-    settings = training_run.held(ranks, settings, given, 1, BATCHES, TOKENS)
-    team = alone(ranks)
-    found = _exact(ranks, team) if checks and {"curve", "reload"} & set(metrics) else []
+    settings = training_run.complete_settings(ranks, "single", overrides, preset=PRESET)
+    settings = training_run.fit_to_memory(
+        ranks, settings, overrides, 1, BATCH_SIZES, TOKENS_PER_STEP
+    )
+    team = one_team_per_rank(ranks)
+    measurements = (
+        _correctness(ranks, team) if checks and {"curve", "reload"} & set(metrics) else []
+    )
     runs = []
-    if training_run.TIMED & set(metrics):
+    if training_run.TIMED_METRICS & set(metrics):
         runs.append(training_run.timed_run(ranks, team, settings))
-        found += [*health(runs[0]), *rates(ranks, runs[0])]
+        measurements += [*health(runs[0]), *throughput(ranks, runs[0])]
     return Result(
-        measurements=[m for m in found if m.metric in metrics],
+        measurements=[m for m in measurements if m.metric in metrics],
         facts=training_run.facts(ranks, runs, show=show),
     )
 
 
-def _exact(ranks: Ranks, team: Team) -> list[Measurement]:
-    from training import checkpoint, exact
+def _correctness(ranks: Ranks, team: Team) -> list[Measurement]:
+    from training import checkpoint, reference_run
     from training.reference import LOSSES
 
-    made = exact.settings("single")
-    training = exact.begin(made, team)
-    curve = training.run().losses
+    settings = reference_run.settings_for("single")
+    training = reference_run.new_training(settings, team)
+    losses = training.run().losses
     directory = ranks.directory / f"checkpoint-rank{ranks.rank}"
     path = checkpoint.save(directory, training.step, training.state(), team=team)
-    # Another seed: what is not read back differs.
-    again = exact.begin(exact.settings("single", seed=made.seed + 1), team)
-    again.load(path)
-    changed = exact.differing(training.state(), again.state())
+    # Another seed: whatever is not reloaded differs.
+    reloaded = reference_run.new_training(
+        reference_run.settings_for("single", seed=settings.seed + 1), team
+    )
+    reloaded.load(path)
+    changed = reference_run.count_differences(training.state(), reloaded.state())
     shutil.rmtree(directory)
     return [
-        Measurement(metric="curve", unit="%", value=exact.apart(curve, LOSSES)),
+        Measurement(
+            metric="curve", unit="%", value=reference_run.max_difference_percent(losses, LOSSES)
+        ),
         Measurement(metric="reload", unit="tensors", value=changed),
     ]
 
 
-LAST = 5
-"""Steps at the end whose median the loss has fallen to: single ones jump at this learning rate."""
+FINAL_STEPS = 5
+"""Last steps whose median is the final loss: single ones jump at this learning rate."""
 
 
-def health(timed: Timed) -> list[Measurement]:
-    """Whether the loss fell, and whether a gradient was ever no number, or none at all."""
-    first, last = timed.losses[0], statistics.median(timed.losses[-LAST:])
-    at: dict[str, Any] = {"preset": timed.settings.preset}
-    bad = [k for k, n in enumerate(timed.norms, start=1) if not 0 < n < math.inf]
-    finite = all(map(math.isfinite, timed.losses))
+def health(timed_run: TimedRun) -> list[Measurement]:
+    """Measure the fall of the loss, and count steps whose gradient norm is zero or not finite."""
+    first, last = timed_run.losses[0], statistics.median(timed_run.losses[-FINAL_STEPS:])
+    at: dict[str, Any] = {"preset": timed_run.settings.preset}
+    bad_steps = [k for k, n in enumerate(timed_run.norms, start=1) if not 0 < n < math.inf]
+    finite = all(map(math.isfinite, timed_run.losses))
     fall = max(0.0, 100 * (1 - last / first)) if finite else 0.0
     return [
         Measurement(metric="fall", unit="%", value=round(fall, 3), at=at),
         Measurement(
-            metric="gradients", unit="steps", value=len(bad), at=at,
-            notes=[f"first in step {bad[0]}"] if bad else [],
+            metric="gradients", unit="steps", value=len(bad_steps), at=at,
+            notes=[f"first in step {bad_steps[0]}"] if bad_steps else [],
         ),
     ]  # fmt: skip
 
 
-def rates(ranks: Ranks, timed: Timed, **more: Any) -> list[Measurement]:
-    """Tokens/s a GPU, and on a known GPU the utilisation of its datasheet peak."""
+def throughput(ranks: Ranks, timed_run: TimedRun, **fields: Any) -> list[Measurement]:
+    """Measure tokens/s per GPU, and on known GPUs the utilisation of the datasheet peak."""
     from training import metrics
 
-    found = [timed.measurement("tokens", "tokens/s", timed.tokens_per_s, **more)]
+    measurements = [timed_run.measurement("tokens", "tokens/s", timed_run.tokens_per_s, **fields)]
     peak = metrics.peak_tflops(str(ranks.device_facts()["name"]))
-    if peak is not None and timed.settings.dtype == "bf16":
-        for metric, half in (("mfu", False), ("mfu_half", True)):
-            a_token = metrics.flops_per_token(
-                timed.settings.shape, timed.settings.tokens, causal_half=half
+    if peak is not None and timed_run.settings.dtype == "bf16":
+        for metric, causal_half in (("mfu", False), ("mfu_half", True)):
+            token_flops = metrics.flops_per_token(
+                timed_run.settings.shape, timed_run.settings.tokens, causal_half=causal_half
             )
-            shares = [100 * r * a_token / 1e12 / peak for r in timed.tokens_per_s]
-            found.append(timed.measurement(metric, "%", shares, **more))
-    return found
+            shares = [100 * r * token_flops / 1e12 / peak for r in timed_run.tokens_per_s]
+            measurements.append(timed_run.measurement(metric, "%", shares, **fields))
+    return measurements

@@ -2,22 +2,43 @@
 
 import pytest
 
-pytest.register_assert_rewrite("tests.selftests.cluster")
+pytest.register_assert_rewrite("tests.selftests.cluster", "tests.selftests.fake_cluster")
 
 from tests.selftests.cluster import checkout, healthy, machine, sandbox, shared_sandbox, waiting  # noqa: E402
 
 __all__ = ["checkout", "healthy", "machine", "sandbox", "shared_sandbox", "waiting"]
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With -n and --dist loadgroup: one worker has all sandboxes that measure, others the files.
+MEASURING = ("test_fault_localization", "test_gemm", "test_training", "test_workload_faults")
+"""Files whose tests in a sandbox assert on rates; those with the fixture `healthy` do too."""
 
-    They measure this host, and a healthy one must be seen healthy: never two of them at a time.
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With -n and --dist loadgroup: one worker has all sandboxes that measure, another the rest.
+
+    Rates are those of this host, and a healthy sandbox must be seen healthy: never two of them at
+    a time. Sandboxes whose tests only start, lose and end jobs run beside them; other tests run by
+    file.
     """
     if not getattr(config.option, "loadgroup", False):  # as xdist tells its workers
         return
+    order = {"measuring": 0, "functional": 1}
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             names = getattr(item, "fixturenames", ())
-            group = "sandbox" if "machine" in names else item.path.stem
+            group = item.path.stem
+            if "machine" in names:
+                rates = "healthy" in names or group.startswith(MEASURING)
+                group = "measuring" if rates else "functional"
             item.add_marker(pytest.mark.xdist_group(group))
+    # The longest groups first, or the last of them would run alone at the end.
+    items.sort(key=lambda item: order.get(_group(item), 2 if _group(item).startswith(LONG) else 3))
+
+
+LONG = ("scale", "test_training", "test_finetuning", "test_deploy", "test_calibrate", "test_gemm")
+"""Groups that take a minute and more, after the sandboxes."""
+
+
+def _group(item: pytest.Item) -> str:
+    mark = item.get_closest_marker("xdist_group")
+    return str(mark.args[0]) if mark is not None else ""

@@ -6,6 +6,8 @@
 A variant says what the replay must show: the verdict, and every row that is not as in the source.
 """
 
+# Length: every variant of the recorded runs, a few lines each, and the table that names them.
+
 from __future__ import annotations
 
 import argparse

@@ -43,7 +43,7 @@ def lies(fault: str) -> Inject:
     @contextmanager
     def inject(sandbox: Sandbox) -> Iterator[list[str]]:
         with shared(sandbox) as (directory, arguments):
-            with storage.covered(sandbox, CULPRIT, directory, fault):
+            with storage.faulty_directory(sandbox, CULPRIT, directory, fault):
                 yield arguments
             # Nothing of the workload's own stays behind.
             assert list(directory.iterdir()) == []
@@ -73,7 +73,7 @@ def not_mounted(sandbox: Sandbox) -> Iterator[list[str]]:
     """The mount point is not there."""
     with (
         shared(sandbox) as (directory, arguments),
-        storage.mounted(sandbox, CULPRIT, directory.parent, "-t", "tmpfs", "empty"),
+        storage.mounted_over(sandbox, CULPRIT, directory.parent, "-t", "tmpfs", "empty"),
     ):
         yield arguments
 
@@ -83,7 +83,7 @@ def local_disk(sandbox: Sandbox) -> Iterator[list[str]]:
     """The mount point is there and empty: what is written lands on a disk of the node's own."""
     with (
         shared(sandbox) as (directory, arguments),
-        storage.mounted(sandbox, CULPRIT, directory, "-t", "tmpfs", "local"),
+        storage.mounted_over(sandbox, CULPRIT, directory, "-t", "tmpfs", "local"),
     ):
         yield arguments
 
@@ -94,7 +94,7 @@ def other_directory(sandbox: Sandbox) -> Iterator[list[str]]:
     with shared(sandbox) as (directory, arguments):
         other = directory.parent / "old"
         other.mkdir()
-        with storage.mounted(sandbox, CULPRIT, directory, "--bind", str(other)):
+        with storage.mounted_over(sandbox, CULPRIT, directory, "--bind", str(other)):
             yield arguments
 
 

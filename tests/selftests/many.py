@@ -2,4 +2,4 @@
 
 from fixtures.plugin import node_tests
 
-node_tests.LARGE = 1
+node_tests.MAX_SEPARATE_TESTS = 1

@@ -26,7 +26,7 @@ from fixtures.thresholds.contract import Contract
 from fixtures.thresholds.limits import Limit
 from fixtures.thresholds.loader import Criterion, Thresholds
 from fixtures.verdict.model import Outcome, Verdict
-from fixtures.verdict.samples import points_of, together
+from fixtures.verdict.samples import is_synchronous, points_of
 from tests.selftests.support import DATA, H200, SHIPPED, rank, record
 
 WHERE = "in a record"
@@ -72,7 +72,7 @@ def plant(key: str) -> Planted:
         verdict = judge_item(item, bad, thresholds=limits, population=people)
         if verdict.outcome is Outcome.FAIL:
             criterion = limits.criteria[key]
-            if together(criterion) and criterion.per != "node":
+            if is_synchronous(criterion) and criterion.per != "node":
                 node = item.subject  # any of them may be the one that the others wait for
             return Planted(key, f"{WHERE} {found.run_id}", node, healthy.outcome, verdict)
     raise LookupError(f"no record of {key} can be made bad")

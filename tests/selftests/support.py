@@ -224,7 +224,7 @@ def case(
     per_device = criterion.statistic != "value"
     return Case(
         criterion=criterion, subject="--".join(nodes), nodes=nodes,
-        together=more.pop("together", nodes),
+        record_nodes=more.pop("record_nodes", nodes),
         devices=len(nodes) * (gpus if per_device else 1), facts=facts, record=found, **more,
     )  # fmt: skip
 
@@ -298,19 +298,19 @@ Replayed = tuple[int, dict[str, Any]]
 """Exit status and verdict.json."""
 
 
-def judged(source: Path, into: Path) -> Replayed:
+def judged(source: Path, into: Path, thresholds: Path = SHIPPED) -> Replayed:
     """Judge a recorded run in this process, by all that pytest would: it is ten times as fast.
 
     test_golden.py holds that it comes to what the acceptance tests come to.
     """
-    options = RunOptions(cluster="replay", from_run=source, run_dir=into, thresholds=SHIPPED)
+    options = RunOptions(cluster="replay", from_run=source, run_dir=into, thresholds=thresholds)
     backend = backends.choose(options)
     run = backend.open_run()
     run.select(item.key for item in run.items if run.admits(item))
     backend.prepare(run)
     run.open(command=["judged", str(source)])
     backend.start(run)
-    judge = BatchJudge(run.evidence().for_many(), run.thresholds, run.population)
+    judge = BatchJudge(run.evidence().for_batch(), run.thresholds, run.population)
     run.batch.add(judge_many(judge, run.items, [item.key for item in run.scope]))
     run.record_verdicts(*(run.batch.verdicts[item.key] for item in run.scope))
     last = run.finish()

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.cpu
 def bench(root):
     run = read_json(root / "run.json")
     limits = replace(loader.load(support.SHIPPED), cluster=Contract(**run["contract"]))
-    evidence = Evidence(RunDirectory(root), run["nonce"]).for_many()
+    evidence = Evidence(RunDirectory(root), run["nonce"]).for_batch()
     people = Population.from_json(run["population"])
     return batch_judging.BatchJudge(evidence, limits, people), planned_list(limits, people)
 
@@ -36,7 +36,7 @@ def one_by_one(bench, items):
     for item in items:
         record = None
         if not item.not_applicable:
-            record = whole.get(item.workload, item.placement) or batch_judging.NEVER
+            record = whole.get(item.workload, item.placement) or batch_judging.NOT_RUN
         siblings = siblings_of(item, items, whole.get, bench.thresholds)
         found[item.key] = judge_item(
             item, record, thresholds=bench.thresholds, population=bench.population,
@@ -59,8 +59,8 @@ def test_several_processes_give_what_one_gives(tmp_path, monkeypatch, large):
     derive_runs.derive(support.DATA / "h200-2x2", tmp_path / "run", "slow-gpu")
     made, items = bench(tmp_path / "run")
     alone = batch_judging.judge_many(made, items, [i.key for i in items])
-    monkeypatch.setattr(batch_judging, "ALONE", 0)
-    monkeypatch.setattr(batch_judging, "LARGE", large)
+    monkeypatch.setattr(batch_judging, "SINGLE_PROCESS_ITEMS", 0)
+    monkeypatch.setattr(batch_judging, "LARGE_RECORD_BYTES", large)
     monkeypatch.setattr(batch_judging.os, "sched_getaffinity", lambda _: {0, 1})
     together = batch_judging.judge_many(made, items, [i.key for i in items])
     assert together == alone

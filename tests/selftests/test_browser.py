@@ -123,7 +123,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     files = list(pages.values())
 
     def ask(script: str, width: int) -> dict[tuple[str, str], Any]:
-        return dict(zip(pages, browser.ask(files, script, width=width), strict=True))
+        return dict(zip(pages, browser.evaluate(files, script, width=width), strict=True))
 
     return Seen(pages, ask(LOOK, 1280), ask(WIDE, 390), ask(PRINT, 696))
 
@@ -170,7 +170,7 @@ def test_a_click_on_the_matrix_leaves_the_rows_of_a_node_and_another_brings_all_
 
 
 def test_of_many_nodes_a_row_stands_for_what_passed_and_one_for_what_was_lost(seen):
-    assert len(PLANS["large"]) > rows.MANY
+    assert len(PLANS["large"]) > rows.MAX_SINGLE_ROWS
     look = seen.look["large", "report"]
     fail, lost, waived, *rest = look["rows"]
     assert "gpu101" in fail
@@ -227,7 +227,7 @@ def test_a_print_is_a_file_that_a_printer_takes(seen, tmp_path):
 
 def test_no_page_asks_for_anything_outside_itself(seen):
     files = list(seen.pages.values())
-    assert browser.asked_of_network(files) == []
+    assert browser.requested_urls(files) == []
     for page in files:
         text = page.read_text(encoding="utf-8")
         assert not re.findall(r'<(?:link|script|img|iframe)[^>]*\s(?:src|href)="[^"#]', text), page
@@ -237,4 +237,4 @@ def test_no_page_asks_for_anything_outside_itself(seen):
 def test_what_a_page_asks_for_would_be_seen(tmp_path):
     page = tmp_path / "page.html"
     page.write_text("<html><body><img src='http://example.org/x.png'></body></html>")
-    assert browser.asked_of_network([page]) == ["http://example.org/x.png"]
+    assert browser.requested_urls([page]) == ["http://example.org/x.png"]

@@ -10,7 +10,7 @@ import pytest
 from fixtures import entry
 from fixtures.errors import ConfigError
 from fixtures.plan import durations
-from fixtures.plan.budget import choose_depth, parse_budget
+from fixtures.plan.budget import fit_budget, parse_budget
 from fixtures.plan.estimate import stage_seconds, summary
 from fixtures.plan.items import planned_list
 from fixtures.plan.jobs import jobs_for, workload_seconds
@@ -31,7 +31,7 @@ def whole(nodes: int = 2, gpus: int = 2, model: str = "cpu", tier: str = "standa
 
 def test_the_durations_are_those_of_the_recorded_runs():
     """Made again from the runs in data/, the file is the same: no number in it was thought up."""
-    assert durations.of_runs(RUNS) == read_json(durations.RECORDED)
+    assert durations.durations_of_runs(RUNS) == read_json(durations.DURATIONS_FILE)
 
 
 @pytest.mark.parametrize(("name", "model"), [("h200-2x2", "H200 SXM"), ("sandbox-2x2-cpu", "cpu")])
@@ -72,10 +72,10 @@ def test_anything_else_is_refused(text):
 @pytest.mark.parametrize("tier", ["standard", "burnin"])
 def test_what_is_chosen_fits_and_more_time_never_costs_a_criterion(tier):
     items, people = whole(3, 8, "H200 SXM", tier)
-    everything = choose_depth(1e9, items, LIMITS, people)
+    everything = fit_budget(1e9, items, LIMITS, people)
     assert not everything.left_out
     budgets = [30, 60, 120, 180, 240, 600, everything.whole_s]
-    depths = [choose_depth(b, items, LIMITS, people) for b in budgets]
+    depths = [fit_budget(b, items, LIMITS, people) for b in budgets]
     for depth in depths:
         assert depth.takes_s <= depth.budget_s
     lost = [sum(d.left_out.values()) for d in depths]
@@ -86,7 +86,7 @@ def test_what_is_chosen_fits_and_more_time_never_costs_a_criterion(tier):
 
 def test_gates_come_first():
     items, people = whole(2, 8, "H200 SXM")
-    depth = choose_depth(120, items, LIMITS, people)
+    depth = fit_budget(120, items, LIMITS, people)
     gates = {i.workload for i in items if LIMITS.criteria[i.criterion].gate}
     assert gates
     assert not gates & set(depth.left_out)
@@ -96,7 +96,7 @@ def test_gates_come_first():
 def test_a_budget_for_nothing_is_refused():
     items, people = whole()
     with pytest.raises(ConfigError, match="holds no workload"):
-        choose_depth(0.5, items, LIMITS, people)
+        fit_budget(0.5, items, LIMITS, people)
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "-n 2"])

@@ -1,5 +1,7 @@
 """--calibrate: limits from a fleet, by arithmetic and through the real tests and loader."""
 
+# Length: most of its tests use the recorded fleet that is built in this file.
+
 from __future__ import annotations
 
 import json
@@ -16,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fixtures.calibration import fleet, observed_contract, proposal
-from fixtures.calibration.fleet_statistics import figures, shortage
+from fixtures.calibration.fleet_statistics import estimate, shortage
 from fixtures.calibration.proposal import propose
 from fixtures.cluster import population
 from fixtures.cluster.population import Population, from_host
@@ -56,7 +58,7 @@ def values_of_fleet(
 
 
 def test_the_limit_lies_five_sigma_from_the_median():
-    found = figures({"a": [99.0, 99.0], "b": [100.0, 100.0], "c": [102.0, 102.0]})
+    found = estimate({"a": [99.0, 99.0], "b": [100.0, 100.0], "c": [102.0, 102.0]})
     assert found.expect == 100
     assert found.device_sigma == pytest.approx(0.014826)
     assert found.run_sigma == 0
@@ -66,7 +68,7 @@ def test_the_limit_lies_five_sigma_from_the_median():
 
 @pytest.mark.parametrize(("device", "run"), [(0.01, 0.001), (0.001, 0.01), (0.02, 0.02)])
 def test_the_sigmas_of_a_large_fleet_are_found(device, run):
-    found = figures(values_of_fleet(400, 3, device=device, run=run))
+    found = estimate(values_of_fleet(400, 3, device=device, run=run))
     assert found.run_sigma == pytest.approx(run, rel=0.15)
     # A device's own median still holds some of the runs' noise.
     assert device * 0.85 < found.device_sigma < (device**2 + run**2) ** 0.5 * 1.15
@@ -75,10 +77,10 @@ def test_the_sigmas_of_a_large_fleet_are_found(device, run):
 
 def test_a_sick_device_does_not_move_the_limit_far():
     healthy = values_of_fleet(16, 3, device=0.005, run=0.003)
-    limit = figures(healthy).fail_below
+    limit = estimate(healthy).fail_below
     sick = {**healthy, "gpu0": [60.0, 61.0, 59.0]}
-    assert figures(sick).fail_below == pytest.approx(limit, rel=0.02)
-    assert max(sick["gpu0"]) < figures(sick).fail_below
+    assert estimate(sick).fail_below == pytest.approx(limit, rel=0.02)
+    assert max(sick["gpu0"]) < estimate(sick).fail_below
 
 
 @pytest.mark.parametrize(
@@ -89,13 +91,13 @@ def test_a_sick_device_does_not_move_the_limit_far():
     ],
 )
 def test_no_limit_comes_of_numbers_that_say_nothing(values, why):
-    assert why in figures(values).toothless
+    assert why in estimate(values).too_lenient
 
 
 @pytest.mark.parametrize("values", [{}, {"a": [1.0]}, {"a": [1.0, 2.0], "b": [1.0]}])
 def test_figures_refuse_an_uneven_table(values):
     with pytest.raises(ValueError, match="as many runs"):
-        figures(values)
+        estimate(values)
 
 
 @pytest.mark.parametrize(
@@ -197,9 +199,9 @@ def data_of(text: str) -> dict[str, Any]:
 
 def proposed(source: Path) -> dict[str, Any]:
     """What --calibrate proposes after a run, from it and those beside it."""
-    now = fleet.Past.of(source)
-    runs = fleet.beside(now, source.parent)
-    order = observed_contract.order(now.population, Evidence(now.directory, now.nonce))
+    now = fleet.CalibrationRun.of(source)
+    runs = fleet.fleet_of(now, source.parent)
+    order = observed_contract.observe(now.population, Evidence(now.directory, now.nonce))
     made = propose(runs, loader.load(SHIPPED), order)
     return data_of(proposal.text(made))
 

@@ -39,7 +39,10 @@ def broken(peers, target, source):
 
 def run(ranks, metrics, **sweep):
     collective_ops.OPERATIONS["{operation}"] = replace(honest, call=broken)
-    return {module}.run(ranks, metrics, **sweep)
+    try:
+        return {module}.run(ranks, metrics, **sweep)
+    finally:
+        collective_ops.OPERATIONS["{operation}"] = honest
 '''
 
 
@@ -67,12 +70,42 @@ def test_allreduce_on_two_ranks_is_a_valid_measurement(tmp_path: Path) -> None:
     assert {m.at["size"] for _, m in record.points("busbw", {})} == {1 << 20, 2 << 20, 4 << 20}
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_every_operation_gives_the_exact_result_on_three_ranks(name: str, tmp_path: Path) -> None:
-    job = Job(tmp_path, per_node=3)
-    job.add(name, ["busbw", "latency", "errors"], min_size=4096, max_size=4 << 20, step=32)
+@pytest.fixture(scope="module")
+def three_ranks(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """All operations, one after another, in one job of three ranks."""
+    job = Job(tmp_path_factory.mktemp("three"), per_node=3)
+    for name in WORKLOADS:
+        job.add(name, ["busbw", "latency", "errors"], min_size=4096, max_size=4 << 20, step=32)
     assert job.run() == [0, 0, 0], job.output()
-    record = job.record(name)
+    return job
+
+
+@pytest.fixture(scope="module")
+def one_wrong_element(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """The same on two ranks, each operation with a wrong element on rank 1."""
+    folder = tmp_path_factory.mktemp("corrupt")
+    job = Job(folder, per_node=2)
+    for name, operation in WORKLOADS.items():
+        text = CORRUPT.format(module=name, operation=operation)
+        (folder / f"corrupt_{name}.py").write_text(text)
+        job.add(f"corrupt_{name}", ["errors"], min_size=1 << 20, max_size=2 << 20, step=2)
+    assert job.run() == [0, 0], job.output()
+    return job
+
+
+@pytest.fixture(scope="module")
+def one_rank(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """The same on a single rank."""
+    job = Job(tmp_path_factory.mktemp("one"))
+    for name in WORKLOADS:
+        job.add(name, ["busbw", "latency", "errors"], min_size=1 << 20, max_size=2 << 20, step=2)
+    assert job.run() == [0], job.output()
+    return job
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_every_operation_gives_the_exact_result_on_three_ranks(name: str, three_ranks: Job) -> None:
+    record = three_ranks.record(name)
     assert [(m.value, m.notes) for _, m in record.points("errors", {})] == [(0, [])] * 3
     op = OPERATIONS[WORKLOADS[name]]
     for line in record.ranks[2].facts["table"]:
@@ -86,23 +119,17 @@ def test_every_operation_gives_the_exact_result_on_three_ranks(name: str, tmp_pa
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_one_wrong_element_is_counted_on_the_rank_that_has_it(name: str, tmp_path: Path) -> None:
-    text = CORRUPT.format(module=name, operation=WORKLOADS[name])
-    job = Job(tmp_path, per_node=2)
-    (tmp_path / "corrupt.py").write_text(text)
-    job.add("corrupt", ["errors"], min_size=1 << 20, max_size=2 << 20, step=2)
-    assert job.run() == [0, 0], job.output()
-    (_, zero), (_, one) = job.record("corrupt").points("errors", {})
+def test_one_wrong_element_is_counted_on_the_rank_that_has_it(
+    name: str, one_wrong_element: Job
+) -> None:
+    (_, zero), (_, one) = one_wrong_element.record(f"corrupt_{name}").points("errors", {})
     assert (zero.value, one.value) == (0, 2)
     assert one.notes == ["1 wrong at 1048576 bytes", "1 wrong at 2097152 bytes"]
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_one_rank_has_no_bus_bandwidth(name: str, tmp_path: Path) -> None:
-    job = Job(tmp_path)
-    job.add(name, ["busbw", "latency", "errors"], min_size=1 << 20, max_size=2 << 20, step=2)
-    assert job.run() == [0], job.output()
-    record = job.record(name)
+def test_one_rank_has_no_bus_bandwidth(name: str, one_rank: Job) -> None:
+    record = one_rank.record(name)
     assert record.points("busbw", {}) == []
     assert [m.at["size"] for _, m in record.points("latency", {})] == [1 << 20]
     assert [m.value for _, m in record.points("errors", {})] == [0]
@@ -146,18 +173,18 @@ def test_bus_bandwidth_factors_are_those_of_nccl_tests(
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_the_right_result_follows_from_what_is_put_in(operation: str) -> None:
-    """put() and right() are written down apart: here one is computed from the other."""
+    """addend() and expected() are written down apart: here one is computed from the other."""
     op, n = OPERATIONS[operation], 5
     for r in range(n):
         for j in range(n if op.split else 1):
-            times, added = op.right(r, j, n)
+            times, added = op.expected(r, j, n)
             found = {
-                "all_reduce": (n, sum(op.put(s, 0, n) for s in range(n))),
-                "all_gather": (1, op.put(j, j, n)),
-                "reduce_scatter": (n, sum(op.put(s, r, n) for s in range(n))),
-                "all_to_all": (1, op.put(j, r, n)),
-                "broadcast": (1, op.put(0, 0, n)),
-                "send_recv": (1, op.put((r - 1) % n, 0, n)),
+                "all_reduce": (n, sum(op.addend(s, 0, n) for s in range(n))),
+                "all_gather": (1, op.addend(j, j, n)),
+                "reduce_scatter": (n, sum(op.addend(s, r, n) for s in range(n))),
+                "all_to_all": (1, op.addend(j, r, n)),
+                "broadcast": (1, op.addend(0, 0, n)),
+                "send_recv": (1, op.addend((r - 1) % n, 0, n)),
             }[operation]
             assert (times, added) == found
 
@@ -197,7 +224,7 @@ def test_nccl_log_tells_transports_nics_and_gpudirect(
     ],
 )  # fmt: skip
 def test_transports_have_families(transport: str, family: str) -> None:
-    assert nccl_log.family(transport) == family
+    assert nccl_log.transport_family(transport) == family
     assert family in nccl_log.TRANSPORTS
 
 
@@ -211,11 +238,11 @@ PRINTED = """
 
 
 def test_the_rows_of_nccl_tests_are_read_by_column() -> None:
-    assert crosscheck.rows(PRINTED, in_place=True) == [
+    assert crosscheck.parse_rows(PRINTED, in_place=True) == [
         (256 << 20, 1185.11, 339.76), (1 << 30, 4526.91, 355.79),
     ]  # fmt: skip
-    assert crosscheck.rows(PRINTED, in_place=False)[1] == (1 << 30, 4560.02, 353.20)
-    command = crosscheck.call(4, [256 << 20, 1 << 30])
+    assert crosscheck.parse_rows(PRINTED, in_place=False)[1] == (1 << 30, 4560.02, 353.20)
+    command = crosscheck.command_line(4, [256 << 20, 1 << 30])
     assert " ".join(command[1:7]) == "-g 4 -b 268435456 -e 1073741824"
 
 

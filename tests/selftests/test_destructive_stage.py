@@ -1,5 +1,7 @@
 """The destructive stage: which jobs are made to fail in which order, and what is said of them."""
 
+# Length: every step of the stage is tested with the same builders of jobs and victims.
+
 from __future__ import annotations
 
 import json
@@ -23,8 +25,8 @@ from fixtures.thresholds import loader
 from fixtures.workloads.runtime.watchdog import flight_summary
 from tests.selftests import planted
 from tests.selftests.support import SHIPPED
+from training import checkpoint_integrity
 from training import failures as remains
-from training import whole
 
 pytestmark = pytest.mark.cpu
 
@@ -52,7 +54,7 @@ def victim(way: str, found: Population | None = None, hands: Any = None) -> tupl
         job=destruction.victim_of(job), name=f"victim-{way}", directory=Path("/nowhere"), number=1,
         parts={"7": JobState("RUNNING")},
     )  # fmt: skip
-    destruction.meet(s)
+    destruction.register(s)
     return (destruction, job), s
 
 
@@ -81,7 +83,7 @@ def test_every_way_to_fail_is_planned_once_a_pair_and_a_node_is_lost_once():
         assert job.small is not None
         ways[job.way] = ways.get(job.way, 0) + 1
     assert ways.pop("node") == 1
-    assert set(ways) == set(destructive_stage.KINDS) - {"node", "gpu_memory"}
+    assert set(ways) == set(destructive_stage.EXPECTED_KINDS) - {"node", "gpu_memory"}
     assert set(ways.values()) == {2}
 
 
@@ -157,7 +159,7 @@ def test_no_node_is_in_two_lanes_of_different_pairs():
 def test_what_failed_too_soon_has_shown_nothing():
     (destruction, job), s = victim("kill")
     s.failure = Failure(Kind.IMPORT_FAILURE, "no torch")
-    found = destruction._after(job)
+    found = destruction._inspection_job(job)
     assert isinstance(found, SkippedJob)
     assert found.failure.kind is Kind.IMPORT_FAILURE
     assert "too soon: no torch" in found.failure.reason
@@ -168,12 +170,12 @@ def test_a_node_is_timed_until_slurm_has_it_back(tmp_path):
     s.directory = tmp_path
     s.receive([fault()])
     s.marks["fault"] = 100.0
-    s.parts["7"] = JobState("COMPLETING", nodes="worker1", asked=103.0)
-    destruction.look(s)
-    s.parts["7"] = JobState("FAILED", nodes="worker[0-1]", asked=140.0)
-    destruction.look(s)
+    s.parts["7"] = JobState("COMPLETING", nodes="worker1", queried_at=103.0)
+    destruction.observe(s)
+    s.parts["7"] = JobState("FAILED", nodes="worker[0-1]", queried_at=140.0)
+    destruction.observe(s)
     s.failure = Failure(Kind.RANK_DIED, "killed", "training_victim", "worker1", 1)
-    after = destruction._after(job)
+    after = destruction._inspection_job(job)
     assert isinstance(after, Job)
     seen = json.loads((tmp_path / "seen.json").read_text())
     assert seen == after.params["seen"]
@@ -189,8 +191,8 @@ def completing(way: str, seconds: float, folder: Path) -> tuple[Submission, dict
     s.receive([fault()])
     s.marks["fault"] = time.monotonic() - seconds
     s.parts["7"] = JobState("COMPLETING", nodes="worker1")
-    destruction.look(s)
-    return s, destruction._after(job).params["seen"]
+    destruction.observe(s)
+    return s, destruction._inspection_job(job).params["seen"]
 
 
 def test_a_node_that_never_comes_back_has_taken_all_of_the_time(tmp_path):
@@ -203,7 +205,7 @@ def test_a_node_that_was_not_waited_for_long_enough_has_no_time(tmp_path):
     """Seen in a drill: 76 s without the node, which passed as 76 s until it was back."""
     s, seen = completing("time_limit", 76, tmp_path)
     assert "worker1" not in seen["end_s"]
-    assert s.waited_for(20) >= s.marks["fault"] + destructive_stage.TIMEOUT_PATIENCE_S
+    assert s.nodes_awaited_until(20) >= s.marks["fault"] + destructive_stage.TIME_LIMIT_TIMEOUT_S
 
 
 def test_what_is_not_back_within_the_patience_is_beyond_every_limit():
@@ -212,10 +214,12 @@ def test_what_is_not_back_within_the_patience_is_beyond_every_limit():
     assert len(ends) >= 9
     for key, criterion in ends.items():
         slow = criterion.at.get("way") == "time_limit"
-        patience_s = destructive_stage.TIMEOUT_PATIENCE_S if slow else destructive_stage.PATIENCE_S
+        timeout_s = (
+            destructive_stage.TIME_LIMIT_TIMEOUT_S if slow else destructive_stage.FAULT_TIMEOUT_S
+        )
         bounds = [row.fail_above.number for row in criterion.limits if row.fail_above]
         assert bounds
-        assert max(bounds) < patience_s, key
+        assert max(bounds) < timeout_s, key
 
 
 def test_a_training_that_never_went_on_has_lost_all_of_the_time(tmp_path, monkeypatch):
@@ -223,10 +227,10 @@ def test_a_training_that_never_went_on_has_lost_all_of_the_time(tmp_path, monkey
     (destruction, job), s = victim("node")
     s.directory = tmp_path
     s.receive([fault(0)])
-    destruction.look(s)
+    destruction.observe(s)
     s.failure = Failure(Kind.RANK_DIED, "no checkpoint")
-    seen = destruction._after(job).params["seen"]
-    assert seen["lost_s"] >= s.job.victim.patience_s
+    seen = destruction._inspection_job(job).params["seen"]
+    assert seen["lost_s"] >= s.job.victim.fault_timeout_s
     assert "never back where it was: no checkpoint" in seen["notes"]
 
 
@@ -236,11 +240,11 @@ def test_without_a_command_of_the_operator_a_requeue_stands_in_and_says_so(tmp_p
     (destruction, job), s = victim("node")
     s.directory = tmp_path
     s.receive([fault(0)])
-    destruction.look(s)
-    destruction.look(s)
+    destruction.observe(s)
+    destruction.observe(s)
     assert asked == [("scontrol", "requeue", "7")]
     s.receive([{"event": "regained", "rank": 0, "node": "worker0", "time": time.time()}])
-    seen = destruction._after(job).params["seen"]
+    seen = destruction._inspection_job(job).params["seen"]
     assert seen["notes"] == ["stand-in: `scontrol requeue` of our own job; no node was lost"]
     assert seen["lost_s"] is not None
 
@@ -252,7 +256,7 @@ class Counting(CommandFaultInjector):
         super().__init__("true {node}")
         self.lost: list[str] = []
 
-    def lose(self, node: str) -> None:
+    def take_down(self, node: str) -> None:
         self.lost.append(node)
 
 
@@ -260,30 +264,30 @@ class Counting(CommandFaultInjector):
 def test_a_node_with_jobs_of_others_is_never_taken_away(others, lost, tmp_path, monkeypatch):
     asked: list[tuple[str, ...]] = []
     monkeypatch.setattr(destructive_stage, "slurm_query", lambda *command: asked.append(command))
-    monkeypatch.setattr(destructive_stage, "_others_on", lambda node, victim: others)
+    monkeypatch.setattr(destructive_stage, "_other_jobs_on", lambda node, victim: others)
     hands = Counting()
     (destruction, job), s = victim("node", hands=hands)
     s.directory = tmp_path
     s.receive([fault(0)])
-    destruction.look(s)
+    destruction.observe(s)
     assert hands.lost == lost
     assert bool(asked) == bool(others)
-    assert (others in " ".join(destruction._after(job).params["seen"]["notes"])) or lost
+    assert (others in " ".join(destruction._inspection_job(job).params["seen"]["notes"])) or lost
 
 
 def test_what_could_not_be_done_to_a_victim_is_no_fault_and_said():
     (_, _), s = victim("storage_full")
     destruction = DestructiveStage(people(), CommandFaultInjector(None))
     s.receive([fault()])
-    destruction.look(s)
+    destruction.observe(s)
     assert "fault" not in s.marks
-    assert "nobody but root" in s.spared
+    assert "nobody but root" in s.injection_error
 
 
 @pytest.mark.parametrize("command", ["false {node}", "/no/such/command {node}"])
 def test_a_command_of_the_operator_that_fails_is_one_clear_line(command):
     with pytest.raises(RunError, match=r"--node-loss-command `.* worker1`"):
-        CommandFaultInjector(command).lose("worker1")
+        CommandFaultInjector(command).take_down("worker1")
 
 
 # --- what the next job finds
@@ -297,7 +301,7 @@ def seen(**more: Any) -> dict[str, Any]:
 
 def named(place: str, **said: Any) -> Any:
     ranks: Any = type("Ranks", (), {"node": place})()
-    return remains._named(ranks, seen(said=said), {"way": "collective"})
+    return remains._diagnosis(ranks, seen(said=said), {"way": "collective"})
 
 
 def test_what_is_said_must_be_right_in_kind_node_and_rank():
@@ -325,12 +329,12 @@ def test_a_process_is_known_by_the_job_in_its_environment(tmp_path):
     with subprocess.Popen([sys.executable, "-c", program], env=env, stdin=subprocess.PIPE) as child:
         while not ready.exists():
             assert child.poll() is None
-        found = remains.processes_of("424242")
+        found = remains.job_processes("424242")
         assert len(found) == 1
         assert f"process {child.pid} " in found[0]
-        assert remains.processes_of("42424") == []
+        assert remains.job_processes("42424") == []
         child.communicate(b"\n")
-    assert remains.processes_of("424242") == []
+    assert remains.job_processes("424242") == []
 
 
 def test_a_lock_that_is_held_is_seen(tmp_path):
@@ -346,36 +350,36 @@ def test_a_lock_that_is_held_is_seen(tmp_path):
 
 def test_files_in_shared_memory_count_where_nobody_uses_them(monkeypatch):
     monkeypatch.setattr(remains, "shared_memory", lambda: ["old", "used", "new"])
-    monkeypatch.setattr(remains, "_used_files", lambda: {"/dev/shm/used"})
-    assert remains._files(["old"]) == ["/dev/shm/new is there"]
+    monkeypatch.setattr(remains, "_open_files", lambda: {"/dev/shm/used"})
+    assert remains._leftover_files(["old"]) == ["/dev/shm/new is there"]
 
 
 def test_a_gpu_that_cannot_be_seen_is_not_taken_for_free(monkeypatch):
     monkeypatch.setattr(remains.devices, "open_handles", lambda: ["a"])
     monkeypatch.setattr(remains, "gpu_memory", lambda handle: ("GPU-a", 5000))
-    held, unseen = remains._gpus({"GPU-a": 500, "GPU-b": 500})
+    held, unseen = remains._leftover_gpu_memory({"GPU-a": 500, "GPU-b": 500})
     assert held == ["GPU-a has 5000 MiB in use, 500 before"]
     assert unseen == ["GPU-b, a GPU of the victim, cannot be looked at from here"]
-    assert remains._gpus({"GPU-a": 4990}) == ([], [])
+    assert remains._leftover_gpu_memory({"GPU-a": 4990}) == ([], [])
 
 
 def checkpoint(folder: Path, step: int) -> None:
     path = folder / "checkpoints" / f"step-{step:06}"
     path.mkdir(parents=True)
     (path / "a").write_bytes(b"x" * step)
-    files = {"a": [step, whole.digest(path / "a")]}
-    (path / whole.MANIFEST).write_text(json.dumps({"step": step, "files": files}))
+    files = {"a": [step, checkpoint_integrity.sha256_of(path / "a")]}
+    (path / checkpoint_integrity.MANIFEST).write_text(json.dumps({"step": step, "files": files}))
 
 
 def test_the_last_checkpoint_must_be_there_and_the_one_that_is_taken(tmp_path):
     lines = [{"event": "saved", "step": n} for n in (5, 10)]
-    assert remains._kept(tmp_path, [], {"way": "x"}).value is None
+    assert remains._checkpoint_state(tmp_path, [], {"way": "x"}).value is None
     checkpoint(tmp_path, 5)
-    assert remains._kept(tmp_path, lines, {"way": "x"}).value == "lost"
+    assert remains._checkpoint_state(tmp_path, lines, {"way": "x"}).value == "lost"
     checkpoint(tmp_path, 10)
-    assert remains._kept(tmp_path, lines, {"way": "x"}).value == "intact"
+    assert remains._checkpoint_state(tmp_path, lines, {"way": "x"}).value == "intact"
     (tmp_path / "checkpoints" / "step-000010" / "a").write_bytes(b"x" * 9)
-    assert remains._kept(tmp_path, lines, {"way": "x"}).value == "lost"
+    assert remains._checkpoint_state(tmp_path, lines, {"way": "x"}).value == "lost"
 
 
 # --- the flight recorder
@@ -406,7 +410,7 @@ def test_the_flight_recorder_counts_what_was_begun_in_every_group():
 def test_every_criterion_that_is_judged_has_a_fault():
     from tests.tools import drills
 
-    where = drills.in_the_table()
+    where = drills.fault_locations()
     judged = {k for k, c in LIMITS.criteria.items() if not planted.never_judged(c)}
     assert set(where) == judged
     assert set(LIMITS.criteria) - judged == {"gemm.bf16_best", "gemm.fp8_best"}
@@ -415,7 +419,7 @@ def test_every_criterion_that_is_judged_has_a_fault():
 def in_records() -> list[str]:
     from tests.tools import drills
 
-    return [key for key, where in drills.in_the_table().items() if where == planted.WHERE]
+    return [key for key, where in drills.fault_locations().items() if where == planted.WHERE]
 
 
 @pytest.mark.parametrize("key", in_records())

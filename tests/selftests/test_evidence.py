@@ -1,5 +1,7 @@
 """What a run directory must hold to be judged: everything else is NOT_MEASURED, with the reason."""
 
+# Length: one short test for each thing that can be wrong with a run directory.
+
 from __future__ import annotations
 
 import contextlib
@@ -376,7 +378,7 @@ def test_a_destructive_run_goes_on_only_where_that_is_allowed_again(destructive,
     run = {} if destructive is None else {"destructive": destructive}
     again = pytest.raises(ConfigError, match=r"--resume RUN: .* give --allow-destructive again")
     with again if refused else contextlib.nullcontext():
-        previous_runs.refuse_unallowed(run, Path("RUN"), allowed=allowed)
+        previous_runs.refuse_destructive(run, Path("RUN"), allowed=allowed)
 
 
 def test_a_run_by_hand_is_not_gone_on_with(tmp_path):

@@ -156,10 +156,10 @@ def test_every_subject_and_area_has_its_cell():
     criteria = [v.to_json() for v in PLAN]
     found = areas.coverage(criteria, ["worker0", "worker1", "worker2"])
     assert found.columns == ["Compute"]  # all of PLAN has the id F1
-    assert found.rows["worker1"]["Compute"].said == "1 failed"
-    assert found.rows["worker2"]["Compute"].said == "1 not measured"
-    assert found.rows[areas.WHOLE]["Compute"].worst == "NOT_MEASURED"
-    assert found.not_whole == ["worker1", "worker2", areas.WHOLE]
+    assert found.rows["worker1"]["Compute"].text == "1 failed"
+    assert found.rows["worker2"]["Compute"].text == "1 not measured"
+    assert found.rows[areas.WHOLE_CLUSTER]["Compute"].worst == "NOT_MEASURED"
+    assert found.not_passed == ["worker1", "worker2", areas.WHOLE_CLUSTER]
 
 
 def test_a_criterion_without_an_area_of_its_own_goes_with_its_family():
@@ -268,7 +268,7 @@ def test_the_gpu_that_became_slower_comes_first(tmp_path, limits, capsys):
     device = derive_runs.derive(source, tmp_path / "after", "slow-gpu").device
     found = compare.changes(RunDirectory(source), RunDirectory(tmp_path / "after"), limits)
     first, *others = found
-    assert (first.criterion, first.where) == ("gemm.fp32", f"{device[0]} gpu{device[1]}")
+    assert (first.criterion, first.device) == ("gemm.fp32", f"{device[0]} gpu{device[1]}")
     assert first.drift == pytest.approx(-0.9)
     assert first.significant
     assert first.worse
@@ -277,13 +277,13 @@ def test_the_gpu_that_became_slower_comes_first(tmp_path, limits, capsys):
 
 
 def test_what_differs_on_shared_cores_is_no_drift(limits):
-    sigma, _ = compare._judged("gemm.bf16", limits, "cpu")
+    sigma, _ = compare._sigma_and_direction("gemm.bf16", limits, "cpu")
     assert sigma == limits.spread["gemm"].for_model("cpu").run_sigma > 0.1
-    assert compare._judged("gemm.bf16", limits, "H200 SXM")[0] < 0.02
+    assert compare._sigma_and_direction("gemm.bf16", limits, "H200 SXM")[0] < 0.02
 
 
 def test_a_lower_latency_is_better(limits):
-    made = compare._judged("allreduce.node.latency", limits, "H200 SXM")
+    made = compare._sigma_and_direction("allreduce.node.latency", limits, "H200 SXM")
     faster = compare.Change("allreduce.node.latency", "w gpu0", "us", 50.0, 25.0, *made)
     assert faster.significant
     assert not faster.worse
@@ -295,7 +295,7 @@ def test_twice_the_gpus_are_held_against_twice_the_tokens():
                "value": tokens, "margin": None}  # fmt: skip
         return {"scope": {"nodes": list(range(nodes)), "gpus_per_node": 8}, "criteria": [row]}
 
-    (row,) = compare.sizes(of(1, 10_000.0), of(2, 18_400.0))
+    (row,) = compare.side_by_side(of(1, 10_000.0), of(2, 18_400.0))
     assert row["efficiency"] == pytest.approx(0.92)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.jobs.failures import REMEDY, Failure, Kind, diagnose, first_dead, kind_of_text
+from fixtures.jobs.failures import REMEDY, Failure, Kind, diagnose, first_dead_ranks, kind_of_text
 from tests.selftests.support import line, result_line
 
 pytestmark = pytest.mark.cpu
@@ -258,11 +258,11 @@ def test_a_rank_that_ended_because_it_lost_a_peer_is_not_meant():
 
 
 def test_several_tasks_in_one_line_of_srun_are_read():
-    assert first_dead("srun: error: n1: tasks 2-3,5: Segmentation fault") == (
+    assert first_dead_ranks("srun: error: n1: tasks 2-3,5: Segmentation fault") == (
         {2, 3, 5}, "task 2-3,5 on n1: Segmentation fault",
     )  # fmt: skip
-    assert first_dead("srun: error: n1: task 1: Terminated") == (set(), "")
-    assert first_dead("") == (set(), "")
+    assert first_dead_ranks("srun: error: n1: task 1: Terminated") == (set(), "")
+    assert first_dead_ranks("") == (set(), "")
 
 
 def test_nccl_of_the_others_does_not_outvote_a_rank_that_was_killed():

@@ -14,8 +14,8 @@ from fixtures.records.model import Result
 from fixtures.thresholds.contract import Contract
 from fixtures.workloads import filesystem
 from fixtures.workloads.runtime import filesystem_checks, filesystem_child
-from fixtures.workloads.runtime.filesystem_checks import Found
-from fixtures.workloads.runtime.filesystem_probe import Probe, Trouble
+from fixtures.workloads.runtime.filesystem_checks import Faults
+from fixtures.workloads.runtime.filesystem_probe import Probe, ProbeError
 from tests.selftests.threads import Meeting, as_ranks
 
 pytestmark = pytest.mark.cpu
@@ -124,24 +124,24 @@ def probe():
 def test_call_that_never_returns_is_named(probe: Probe, tmp_path: Path):
     # Opening a pipe that nobody reads blocks as a dead server does.
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(Trouble, match=r"^hung for 0.3 s in open\(\)$") as caught:
+    with pytest.raises(ProbeError, match=r"^hung for 0.3 s in open\(\)$") as caught:
         probe.ask("put", path=str(tmp_path / "pipe"), text="")
     assert caught.value.kind == "hung"
 
 
 def test_failed_call_is_named_and_the_probe_goes_on(probe: Probe, tmp_path: Path):
-    with pytest.raises(Trouble, match=r"^No such file or directory in unlink\(\)$") as caught:
+    with pytest.raises(ProbeError, match=r"^No such file or directory in unlink\(\)$") as caught:
         probe.ask("unlink", path=str(tmp_path / "missing"))
     assert caught.value.kind == "failed"
-    assert probe.ask("see", wanted=[{"path": str(tmp_path / "x"), "gone": True}], patience_s=0)
+    assert probe.ask("see", wanted=[{"path": str(tmp_path / "x"), "gone": True}], timeout_s=0)
 
 
 def test_broken_probe_is_no_verdict_on_the_directory(probe: Probe):
-    with pytest.raises(Trouble, match="TypeError") as caught:
+    with pytest.raises(ProbeError, match="TypeError") as caught:
         probe.ask("put", wrong=1)
     assert caught.value.kind == "lost"
     probe.abandon()
-    with pytest.raises(Trouble) as caught:
+    with pytest.raises(ProbeError) as caught:
         probe.ask("remove", work="/nowhere")
     assert caught.value.kind == "lost"
 
@@ -169,8 +169,8 @@ def test_short_file_is_no_rate(tmp_path: Path):
 def test_lock_granted_twice_is_blamed_on(
     got: dict[str, list[str]], odd: list[str], blamed: dict[str, int]
 ):
-    found = Found.of(["a", "b"])
-    filesystem_checks._blame_grants(got, odd, found)
+    found = Faults.of(["a", "b"])
+    filesystem_checks._blame_double_grants(got, odd, found)
     assert {n: count for n, count in found.counts.items() if count} == blamed
 
 
@@ -187,14 +187,14 @@ def test_change_not_seen_is_blamed_on(missed: dict[str, list[str]], blamed: dict
         def peers(self, node: str) -> list[str]:
             return [n for n in "abc" if n != node]
 
-        watchers = peers
+        observers = peers
 
     def view(node: str, peer: str) -> dict[str, Any]:
         return {"seconds": None if peer in missed[node] else 0.1, "found": "is not there"}
 
     ring = Ring()
     answers = {n: [view(n, p) for p in ring.peers(n)] for n in "abc"}
-    found = Found.of(["a", "b", "c"])
+    found = Faults.of(["a", "b", "c"])
     filesystem_checks._blame_views(ring, "created", answers, found)  # type: ignore[arg-type]
     assert {n: count for n, count in found.counts.items() if count} == blamed
 
@@ -207,13 +207,13 @@ def order(directory: Path | str) -> Contract:
 
 
 def test_login_node_describes_the_ordered_directory(tmp_path: Path):
-    found = shared_directory.described(order(tmp_path))
+    found = shared_directory.describe_for_spec(order(tmp_path))
     assert found is not None
     assert found["path"] == str(tmp_path)
     assert found["login"]["inode"] == tmp_path.stat().st_ino
 
 
 def test_login_node_without_the_directory_says_nothing(tmp_path: Path):
-    assert shared_directory.described(None) is None
-    found = shared_directory.described(order(tmp_path / "missing"))
+    assert shared_directory.describe_for_spec(None) is None
+    found = shared_directory.describe_for_spec(order(tmp_path / "missing"))
     assert found == {"path": str(tmp_path / "missing"), "login": {}}

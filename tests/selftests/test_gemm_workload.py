@@ -1,59 +1,33 @@
-"""Matrix products: the rate per GHz, the shapes, identical bits, the burn-in, and planted faults.
+"""Matrix products: the rate per GHz, the shapes, the search for the best, and planted faults.
 
-A fault of the workload is planted in a copy of it, a fault of the device below it, in torch.mm.
+A fault of the workload is planted in a copy of it.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fixtures import hardware
-from fixtures.records.files import read_lines
 from fixtures.records.model import Measurement, Record
-from fixtures.sandbox import Sandbox
-from fixtures.thresholds import loader
-from fixtures.verdict.judge import judge
-from fixtures.verdict.model import Case, Outcome, Verdict
-from fixtures.workloads import burnin, gemm, gemm_search, identical
+from fixtures.verdict.model import Outcome, Verdict
+from fixtures.workloads import gemm, gemm_search
 from fixtures.workloads.gemm import PER_GHZ, Round
 from fixtures.workloads.runtime import devices, sm_clock
 from fixtures.workloads.runtime.identity import Identity
 from fixtures.workloads.runtime.ranks import Ranks
 from fixtures.workloads.runtime.timing import Batches
 from tests.selftests import support
-from tests.selftests.cluster import copy_checkout, on, suite
-from tests.selftests.support import CHECKOUT, H200, SHIPPED
-from tests.selftests.test_workloads import Job, clean_environment
+from tests.selftests.gemm_judging import LIMITS, verdict_on
+from tests.selftests.support import H200
+from tests.selftests.test_workloads import Job
 
 pytestmark = pytest.mark.cpu
-
-LIMITS = loader.load(SHIPPED)
-
-
-def verdict_on(key: str, found: Record, *, model: str = "cpu", **more: Any) -> Verdict:
-    """What the shipped limits say of a record of one node."""
-    criterion = LIMITS.criteria[key]
-    # The copy has another name than the workload that it is a copy of.
-    found = replace(found, workload=criterion.workload)
-    count = len(found.ranks)
-    facts = {"model": model, "gpus": count, "nodes": 1, "gpus_per_node": count}
-    case = Case(
-        criterion=criterion, subject="worker0", nodes=("worker0",), together=("worker0",),
-        devices=count, facts=facts | {"dtype": "fp32" if key.endswith("fp32") else "bf16"},
-        record=found, **more,
-    )  # fmt: skip
-    return judge(case, LIMITS)
 
 
 def alone(tmp_path: Path) -> Ranks:
@@ -66,9 +40,9 @@ def alone(tmp_path: Path) -> Ranks:
 
 
 def test_a_product_of_any_shape_is_right_and_its_operands_take_turns(tmp_path: Path) -> None:
-    from fixtures.workloads.runtime.matmul import Product
+    from fixtures.workloads.runtime.matmul import MatMul
 
-    product = Product(alone(tmp_path), "fp32", (96, 160, 224), sets=4)
+    product = MatMul(alone(tmp_path), "fp32", (96, 160, 224), sets=4)
     assert product.flops == 2 * 96 * 160 * 224
     seen = []
     for _ in range(8):
@@ -86,15 +60,15 @@ def test_one_seed_gives_all_ranks_the_same_operands_and_none_gives_each_its_own(
 ) -> None:
     import torch
 
-    from fixtures.workloads.runtime.matmul import Product
+    from fixtures.workloads.runtime.matmul import MatMul
 
     job = Job(tmp_path)
     two = [
         Ranks(job.spec, Identity(rank=k, local_rank=k, world_size=2, node="worker0"))
         for k in range(2)
     ]
-    own = [Product(ranks, "bf16", (32, 32, 32)).a for ranks in two]
-    same = [Product(ranks, "bf16", (32, 32, 32), seed=1).a for ranks in two]
+    own = [MatMul(ranks, "bf16", (32, 32, 32)).a for ranks in two]
+    same = [MatMul(ranks, "bf16", (32, 32, 32), seed=1).a for ranks in two]
     assert not torch.equal(*own)
     assert torch.equal(*same)
 
@@ -275,8 +249,8 @@ def test_the_clock_is_sampled_while_the_block_runs_and_by_its_time(monkeypatch):
         return 1455
 
     monkeypatch.setattr(sm_clock.devices, "nvml", FakeNvml)
-    monkeypatch.setattr(sm_clock.devices, "ask", ask)
-    with sm_clock.Clocks("GPU-0") as found:
+    monkeypatch.setattr(sm_clock.devices, "query_nvml", ask)
+    with sm_clock.ClockSampler("GPU-0") as found:
         for _ in range(3):
             assert asked.acquire(timeout=30)
     assert set(found.between(0, 1e12)) == {1455.0}
@@ -286,11 +260,11 @@ def test_the_clock_is_sampled_while_the_block_runs_and_by_its_time(monkeypatch):
 
 def test_without_nvml_or_on_a_cpu_there_is_no_clock(monkeypatch):
     monkeypatch.setattr(sm_clock.devices, "nvml", lambda: None)
-    with sm_clock.Clocks("GPU-0") as found:
+    with sm_clock.ClockSampler("GPU-0") as found:
         pass
     assert found.between(0, 1e12) == []
     monkeypatch.setattr(sm_clock.devices, "nvml", FakeNvml)
-    with sm_clock.Clocks(None) as found:
+    with sm_clock.ClockSampler(None) as found:
         pass
     assert found.between(0, 1e12) == []
 
@@ -318,7 +292,7 @@ from fixtures.workloads.runtime import matmul
 WORKLOAD = gemm.WORKLOAD
 
 def run(ranks, metrics, **params):
-    work, honest = queue.SimpleQueue(), matmul.Product.launch
+    work, honest = queue.SimpleQueue(), matmul.MatMul.launch
     over = threading.Event()
 
     def device():
@@ -327,11 +301,11 @@ def run(ranks, metrics, **params):
 
     thread = threading.Thread(target=device)
     thread.start()
-    check = matmul.Product.check
-    matmul.Product.launch = lambda self: work.put(self)
+    check = matmul.MatMul.check
+    matmul.MatMul.launch = lambda self: work.put(self)
     # The check waits, as it does on a GPU, and sees a product that is right.
-    matmul.Product.check = lambda self: (honest(self), check(self))[1]
-    one, found = matmul.Product(ranks, "fp32", (64, 64, 64)), None
+    matmul.MatMul.check = lambda self: (honest(self), check(self))[1]
+    one, found = matmul.MatMul(ranks, "fp32", (64, 64, 64)), None
     try:
         found = gemm.run(ranks, metrics, **params)
     finally:
@@ -367,229 +341,6 @@ def test_the_honest_workload_is_measured(tmp_path: Path) -> None:
     assert verdict.value < verdict.ceiling, "how fast depends on who else is at work here"
 
 
-# --- identical products
-
-SUMS = [7] * 20
-
-
-@pytest.mark.parametrize(
-    ("mine", "others", "wrong", "said"),
-    [
-        (SUMS, [SUMS] * 3, 0, ""),
-        (SUMS, [], 0, ""),
-        ([7] * 19 + [8], [], 1, "1 of 20 products differ: the same product gave another result"),
-        ([8] + [7] * 19, [], 1, "1 of 20"),  # the first is not taken for right
-        ([8] * 20, [SUMS] * 3, 20, "20 of 20 products differ: 3 of 4 like devices agree"),
-        (SUMS, [[8] * 20, SUMS, SUMS], 0, ""),
-        ([7] * 12 + [8] * 8, [SUMS], 8, "8 of 20 products differ: 2 of 2 like devices agree"),
-        (SUMS, [[8] * 20], 20, "no majority: 2 results on 2 like devices"),
-        (SUMS, [[8] * 20, [9] * 20], 20, "no majority: 3 results on 3 like devices"),
-    ],
-)
-def test_the_minority_counts_its_wrong_products(mine, others, wrong, said):
-    count, notes = identical.compare(mine, [mine, *others])
-    assert count == wrong
-    assert bool(notes) == bool(said)
-    assert all(note.startswith(said) for note in notes)
-
-
-@settings(deadline=None, max_examples=60)
-@given(edge=st.sampled_from([4, 8, 32]), data=st.data())
-def test_any_single_bit_changes_the_checksum(edge, data):
-    import torch
-
-    matrix = torch.randn(edge, edge, generator=torch.Generator().manual_seed(1)).bfloat16()
-    before = identical.checksum(matrix)
-    place = data.draw(st.integers(0, edge * edge - 1))
-    bit = data.draw(st.integers(0, 15))
-    raw = matrix.view(torch.int16).view(-1)
-    mask = (1 << bit) - (1 << 16 if bit == 15 else 0)  # as int16 has it
-    raw[place] ^= mask
-    assert identical.checksum(matrix) != before
-    raw[place] ^= mask
-    assert identical.checksum(matrix) == before
-
-
-def test_two_numbers_that_change_places_change_the_checksum():
-    import torch
-
-    matrix = torch.arange(64, dtype=torch.float32).reshape(8, 8).bfloat16()
-    # Whole words: four bf16 each.
-    swapped = matrix.reshape(16, 4)[[1, 0, *range(2, 16)]].reshape(8, 8)
-    assert identical.checksum(swapped) != identical.checksum(matrix)
-
-
-BIT_FLIP = '''
-"""One bit of one product in twenty is wrong on one rank: below the workload, in torch.mm."""
-import torch
-from fixtures.workloads import identical, burnin
-WORKLOAD = identical.WORKLOAD
-
-def flip(rank, at):
-    honest, done = torch.mm, []
-
-    def mm(a, b, *, out):
-        honest(a, b, out=out)
-        done.append(1)
-        if len(done) in at:
-            out.view(torch.int16)[3, 5] ^= 1
-        return out
-
-    torch.mm = mm
-
-def run(ranks, metrics, *, rank=1, at=(7,), workload="identical", **params):
-    if ranks.rank == rank:
-        flip(rank, at)
-    return {"identical": identical, "burnin": burnin}[workload].run(ranks, metrics, **params)
-'''
-
-
-def test_healthy_ranks_get_identical_products(tmp_path: Path) -> None:
-    job = Job(tmp_path, per_node=2)
-    job.add("identical", ["products"])
-    assert job.run() == [0, 0], job.output()
-    record = job.record("identical")
-    assert [rank.facts["like_devices"] for rank in record.ranks] == [2, 2]
-    sums = {tuple(rank.facts["checksums"]) for rank in record.ranks}
-    assert len(sums) == 1
-    assert verdict_on("gemm.identical", record).outcome is Outcome.PASS
-
-
-@pytest.mark.parametrize(
-    ("ranks", "at", "value", "worst"),
-    [(2, [7], 1, 1), (2, [1], 1, 1), (3, list(range(1, 21)), 20, 1), (1, [20], 1, 0)],
-    ids=["one of two", "the first product", "always, of three", "alone"],
-)
-def test_a_bit_flip_names_the_device(
-    tmp_path: Path, ranks: int, at: list[int], value: int, worst: int
-) -> None:
-    job = Job(tmp_path, per_node=ranks)
-    (tmp_path / "flipped.py").write_text(BIT_FLIP, encoding="utf-8")
-    job.add("flipped", ["products"], at=at, rank=worst)
-    assert job.run() == [0] * ranks, job.output()
-    verdict = verdict_on("gemm.identical", job.record("flipped"))
-    assert (verdict.outcome, verdict.value) == (Outcome.FAIL, value)
-    assert (verdict.worst["node"], verdict.worst["gpu"]) == ("worker0", worst)
-    assert f"worker0-cpu{worst}" in verdict.next_step
-
-
-def test_two_that_disagree_both_count_and_say_that_nobody_knows(tmp_path: Path) -> None:
-    job = Job(tmp_path, per_node=2)
-    (tmp_path / "flipped.py").write_text(BIT_FLIP, encoding="utf-8")
-    job.add("flipped", ["products"], at=list(range(1, 21)))
-    assert job.run() == [0, 0], job.output()
-    record = job.record("flipped")
-    assert [m.value for _, m in record.points("products", {})] == [20, 20]
-    verdict = verdict_on("gemm.identical", record)
-    assert verdict.outcome is Outcome.FAIL
-    assert verdict.notes == ["no majority: 2 results on 2 like devices"]
-
-
-PLANTED = """
-
-_honest_run = run
-
-def run(ranks, metrics, **more):
-    import torch
-    honest, done = torch.mm, []
-
-    def mm(a, b, *, out):
-        honest(a, b, out=out)
-        done.append(1)
-        if ranks.node == "worker1" and ranks.local_rank == 1 and len(done) == 7:
-            out.view(torch.int16)[3, 5] ^= 1
-        return out
-
-    torch.mm = mm
-    try:
-        return _honest_run(ranks, metrics, **more)
-    finally:
-        torch.mm = honest
-"""
-
-
-def test_a_bit_flip_in_one_product_is_red_on_its_node_and_in_the_cluster(
-    shared_sandbox: Sandbox, tmp_path: Path
-) -> None:
-    checkout = tmp_path / "checkout"
-    checkout.mkdir()
-    copy_checkout(checkout)
-    module = checkout / "fixtures" / "workloads" / "identical.py"
-    with module.open("a", encoding="utf-8") as file:
-        file.write(PLANTED)
-    done = suite(checkout, tmp_path / "run", "tests/test_compute.py", "-k", "identical",
-                 env=on(shared_sandbox))  # fmt: skip
-    done.ended_as("REJECTED", 1)
-    assert done.outcomes == {
-        ("gemm.identical", "worker0"): "PASS", ("gemm.identical", "worker1"): "FAIL",
-        ("gemm.identical.cluster", "cluster"): "FAIL",
-    }  # fmt: skip
-    for key in (("gemm.identical", "worker1"), ("gemm.identical.cluster", "cluster")):
-        row = done.rows[key]
-        assert row["value"] == 1
-        assert (row["worst"]["node"], row["worst"]["gpu"]) == ("worker1", 1)
-    assert (done.root / "bad-nodes.txt").read_text() == "worker1\n"
-
-
-# --- the burn-in
-
-
-@pytest.mark.parametrize(
-    ("rates", "per_cent"),
-    [([100.0] * 50, 100), ([100.0] * 10 + [98.0] * 40, 98), ([100.0] * 45 + [90.0] * 5, 90),
-     ([50.0] * 2 + [100.0] * 48, 100), ([100.0, 80.0], 80)],
-)  # fmt: skip
-def test_the_ends_of_a_burnin_are_compared_by_their_medians(rates, per_cent):
-    assert burnin.steadiness(rates) == pytest.approx(per_cent)
-
-
-def test_a_burnin_holds_the_load_and_watches(tmp_path: Path) -> None:
-    job = Job(tmp_path, per_node=2)
-    job.add("burnin", ["bf16", "steadiness", "products"], seconds=1.5)
-    assert job.run() == [0, 0], job.output()
-    record = job.record("burnin")
-    for rank in record.ranks:
-        assert rank.facts["compared"] == 1 + rank.facts["stretches"] == 4
-        found = {m.metric: m for m in rank.measurements}
-        assert found["bf16"].checks["seconds"] > 1
-        assert len(found["bf16"].samples) == len(found["bf16"].ended) > 10
-    assert verdict_on("burnin.products", record).outcome is Outcome.PASS
-
-
-def test_by_hand_a_burnin_may_last_longer_than_its_own_deadline(tmp_path: Path) -> None:
-    """Here the other way round, which takes less time: its rank is ended at the given one."""
-    command = [sys.executable, "-m", "fixtures.workloads", "burnin", "--cpu", "--out",
-               str(tmp_path), "--param", "seconds=600", "--deadline", "3"]  # fmt: skip
-    done = subprocess.run(command, cwd=CHECKOUT, env=clean_environment(), timeout=120)
-    assert done.returncode != 0
-    lines = list(read_lines(tmp_path / "jobs" / "burnin" / "rank0.jsonl"))
-    (error,) = [line for line in lines if line["event"] == "error"]
-    assert (error["kind"], error["workload"]) == ("hung", "burnin")
-
-
-def test_a_bit_flip_in_a_burnin_names_the_device(tmp_path: Path) -> None:
-    job = Job(tmp_path, per_node=2)
-    (tmp_path / "flipped.py").write_text(BIT_FLIP, encoding="utf-8")
-    # The first product is what the later ones are compared with.
-    job.add("flipped", ["products"], workload="burnin", at=[1], seconds=1.0)
-    assert job.run() == [0, 0], job.output()
-    verdict = verdict_on("burnin.products", job.record("flipped"))
-    assert (verdict.outcome, verdict.worst["gpu"]) == (Outcome.FAIL, 1)
-
-
-@pytest.mark.parametrize(
-    ("rises", "shares"),
-    [((0, 0, 0), {"thermal": 0, "power_brake": 0}), ((1, 5, 2), {"thermal": 50, "power_brake": 20}),
-     ((None, 5, 2), {"power_brake": 20}), ((0, 0, None), {"thermal": 0})],
-)  # fmt: skip
-def test_shares_of_time_come_from_the_counters_that_the_driver_has(rises, shares):
-    names = ("sw_thermal_ns", "hw_thermal_ns", "power_brake_ns")
-    known = {name: rise for name, rise in zip(names, rises, strict=True) if rise is not None}
-    before = {"time": 100.0, "totals": dict.fromkeys(known, 10**9)}
-    after = {"time": 110.0, "totals": {k: 10**9 + rise * 10**9 for k, rise in known.items()}}
-    assert burnin._shares(before, after) == shares
-
-
 # --- the search
 
 
@@ -606,7 +357,7 @@ def test_a_search_tries_a_hundred_shapes_at_most_and_measures_the_best_again(
     for rank in record.ranks:
         found = {m.metric: m for m in rank.measurements}
         assert set(found) == {"search", "cube"}
-        assert len(found["search"].samples) >= gemm_search.TURNS
+        assert len(found["search"].samples) >= gemm_search.REPEATS
         # 8192 cubed, or what stands for it, takes part whether it is among the best or not.
         assert len(rank.facts["finalists"]) in (gemm_search.FINALISTS, gemm_search.FINALISTS + 1)
         assert len(rank.facts["tried"]) == 8

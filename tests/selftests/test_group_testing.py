@@ -53,9 +53,11 @@ class Fabric:
     def search(
         self,
         leaves: Mapping[str, str] | None = None,
-        known: Mapping[Group, bool] | None = None,
+        measured_pairs: Mapping[Group, bool] | None = None,
     ) -> Finding:
-        asking = group_testing.search(self.nodes, rails=self.rails, leaves=leaves, known=known)
+        asking = group_testing.search(
+            self.nodes, rails=self.rails, leaves=leaves, measured_pairs=measured_pairs
+        )
         answer: list[Rails] | None = None
         while True:
             try:
@@ -231,28 +233,29 @@ def pairs_of(fabric: Fabric) -> dict[Group, bool]:
 def test_the_second_pass_tells_the_two_nodes_of_a_pair_apart(count: int) -> None:
     fabric = Fabric(names(count), rails=4)
     fabric.break_node("n0005")
-    assert fabric.search(known=pairs_of(fabric)) == Finding(culprits=(node("n0005", 4),))
-    assert fabric.jobs == 2 * group_testing.WITNESSES + 2  # and twice what is left, which passes
+    assert fabric.search(measured_pairs=pairs_of(fabric)) == Finding(culprits=(node("n0005", 4),))
+    # And twice what is left, which passes.
+    assert fabric.jobs == 2 * group_testing.PARTNERS_PER_SUSPECT + 2
 
 
 def test_a_pair_of_two_bad_nodes_has_two_culprits() -> None:
     fabric = Fabric(names(32))
     fabric.break_node("n0004")
     fabric.break_node("n0005")
-    found = fabric.search(known=pairs_of(fabric))
+    found = fabric.search(measured_pairs=pairs_of(fabric))
     assert {c.nodes for c in found.culprits} == {("n0004",), ("n0005",)}
 
 
 def test_a_pair_of_two_good_nodes_has_a_bad_path() -> None:
     fabric = Fabric(names(32), bad_links={frozenset(["n0004", "n0005"])})
-    (culprit,) = fabric.search(known=pairs_of(fabric)).culprits
+    (culprit,) = fabric.search(measured_pairs=pairs_of(fabric)).culprits
     assert culprit == Culprit(kind="link", nodes=("n0004", "n0005"), rails=frozenset([0]))
 
 
 def test_what_no_pair_shows_is_found_after_the_second_pass() -> None:
     fabric = Fabric(names(64), bad_links={frozenset(["n0004", "n0041"])})
     fabric.break_node("n0020")
-    found = fabric.search(known=pairs_of(fabric))
+    found = fabric.search(measured_pairs=pairs_of(fabric))
     assert {(c.kind, c.nodes) for c in found.culprits} == {
         ("node", ("n0020",)), ("link", ("n0004", "n0041")),
     }  # fmt: skip
@@ -260,5 +263,5 @@ def test_what_no_pair_shows_is_found_after_the_second_pass() -> None:
 
 def test_where_most_pairs_fail_the_rail_is_to_blame() -> None:
     fabric = Fabric(names(64), rails=8, bad_rails={2})
-    (culprit,) = fabric.search(known=pairs_of(fabric)).culprits
+    (culprit,) = fabric.search(measured_pairs=pairs_of(fabric)).culprits
     assert (culprit.kind, culprit.rails) == ("rail", frozenset([2]))

@@ -155,7 +155,7 @@ def test_healthy_port(root: Path) -> None:
 
 
 def test_roce_and_efa_are_told_apart_from_infiniband(root: Path) -> None:
-    emulation.put(port(root) / "link_layer", "Ethernet")
+    emulation.write_sysfs_file(port(root) / "link_layer", "Ethernet")
     assert states(root)["fabric"] == "RoCE"
     driver = root / "drivers" / "efa"
     driver.mkdir(parents=True)
@@ -164,7 +164,7 @@ def test_roce_and_efa_are_told_apart_from_infiniband(root: Path) -> None:
     found = states(root, "mlx5_1")
     # EFA always says ACTIVE: without a network device nothing is known of its link.
     assert (found["fabric"], found["state"], found["physical_state"]) == ("EFA", None, None)
-    emulation.put(device / "net" / "eth0" / "carrier", "0")
+    emulation.write_sysfs_file(device / "net" / "eth0" / "carrier", "0")
     assert states(root, "mlx5_1")["state"] == "DOWN"
 
 
@@ -182,9 +182,11 @@ def test_virtual_functions_are_no_nics_and_no_nics_give_nothing(root: Path) -> N
 
 def test_gpudirect_by_module_by_driver_or_not_at_all(root: Path) -> None:
     assert infiniband.gpudirect(root) is None
-    emulation.put(root / "proc/driver/nvidia/version", "NVIDIA UNIX Open Kernel Module  580.1")
+    emulation.write_sysfs_file(
+        root / "proc/driver/nvidia/version", "NVIDIA UNIX Open Kernel Module  580.1"
+    )
     assert infiniband.gpudirect(root) == "dma-buf"
-    emulation.put(root / "sys" / emulation.PEERMEM, "live")
+    emulation.write_sysfs_file(root / "sys" / emulation.PEERMEM_FILE, "live")
     assert infiniband.gpudirect(root) == "nvidia_peermem"
 
 
@@ -223,9 +225,9 @@ def test_lost_gpu_keeps_its_seat_and_a_forbidden_one_has_none(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
     monkeypatch.setattr(devices, "nvml", lambda: Driver(4, 0, 15, 0))
-    assert devices.own_gpu(0)[0] == "gpu1"
-    assert devices.own_gpu(1) == (None, "NVMLError")
-    assert devices.own_gpu(2)[0] == "gpu3"
+    assert devices.gpu_handle(0)[0] == "gpu1"
+    assert devices.gpu_handle(1) == (None, "NVMLError")
+    assert devices.gpu_handle(2)[0] == "gpu3"
 
 
 def test_counter_that_was_reset_is_not_measured() -> None:
@@ -263,13 +265,13 @@ AROUND = """\
 from fixtures.records.model import Measurement, Result
 from fixtures.workloads.runtime.spec import Workload
 WORKLOAD = Workload(metrics=("order",), needs_torch=False, seconds=1, cpu_seconds=1,
-                    deadline_s=30, around=True)
+                    deadline_s=30, spans_job=True)
 def begin(ranks):
     if {broken}:
         raise OSError("no counters")
     return "began"
 def run(ranks, metrics):
-    return Result(facts=dict(begun=ranks.begun["around"]))
+    return Result(facts=dict(begun=ranks.begin_notes["around"]))
 """
 
 
@@ -307,7 +309,7 @@ def test_workload_whose_beginning_fails_is_the_one_that_is_named(
     around: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A failed rank is ended for good after a while; this process is no rank.
-    monkeypatch.setattr(Watchdog, "backstop", lambda *_: None)
+    monkeypatch.setattr(Watchdog, "force_exit_after", lambda *_: None)
     with pytest.raises(OSError, match="no counters"):
         run_spec(around.spec)
     last = told(around)[-1]

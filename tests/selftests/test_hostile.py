@@ -96,14 +96,14 @@ class Structure(HTMLParser):
 
 def report(directory: RunDirectory, said: dict, run: dict) -> str:
     """All that the report is made of by us; pytest-html escapes the rows into an attribute."""
-    parts = [banner.banner(said, run), banner.remarks(said), figures.figures(directory, said, run)]
+    parts = [banner.banner(said, run), banner.notes(said), figures.figures(directory, said, run)]
     parts += banner.environment(run, {}).values()
     for data in said["criteria"]:
         found = Verdict.from_json(data)
         parts += rows.cells(found, rows.RESULT[found.outcome])
         parts += [rows.details(found, [data])]
-        parts += rows.cells_of_sum((found.subject, found.reason), [found])
-        parts += [rows.details_of_sum([found])]
+        parts += rows.summary_cells((found.subject, found.reason), [found])
+        parts += [rows.summary_details([found])]
         parts += rows.cells_without_verdict(found.subject, found.reason, "Error")
     return "".join(parts)
 

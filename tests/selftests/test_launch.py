@@ -18,9 +18,9 @@ import pytest
 from fixtures.errors import RunError
 from fixtures.jobs import deadlines
 from fixtures.jobs.launcher import (
-    Busy,
     JobRequest,
     LocalLauncher,
+    SlurmBusy,
     SlurmLauncher,
     SlurmOptions,
     scrub_environment,
@@ -240,7 +240,7 @@ SQUEUE = (
 
 
 def states(watcher: SlurmWatcher, *job_ids: str) -> dict[str, JobState]:
-    watcher.forget()
+    watcher.invalidate()
     return dict(watcher.states(job_ids))
 
 
@@ -252,7 +252,7 @@ def test_one_query_serves_all_jobs(commands):
     }  # fmt: skip
     assert found["1"].ended
     assert not found["2"].ended
-    assert found["3"].hopeless is None
+    assert found["3"].unstartable_reason is None
     assert len(called.read_text().splitlines()) == 1
 
 
@@ -300,7 +300,7 @@ def test_a_refusal_for_the_moment_is_told_from_one_for_good(commands, tmp_path, 
     commands(sbatch=f"echo '{said}' >&2; exit 1")
     with pytest.raises(RunError) as refused:
         SlurmLauncher(RUN_ID, SlurmOptions()).submit(request(tmp_path), tmp_path / "spec.json")
-    assert isinstance(refused.value, Busy) == bool(busy)
+    assert isinstance(refused.value, SlurmBusy) == bool(busy)
 
 
 def test_asking_again_at_once_asks_nobody(commands):
@@ -332,7 +332,7 @@ def test_a_node_that_is_in_service_is_waited_for(commands, reason, sinfo, hopele
     """slurmctld says so for a moment of a node whose slurmd is slow to answer."""
     commands(squeue=f"echo '1|PENDING |0:0 |a | |{reason}'", sinfo=sinfo)
     found = states(SlurmWatcher(), "1")["1"]
-    assert (found.hopeless is not None) == hopeless, found
+    assert (found.unstartable_reason is not None) == hopeless, found
 
 
 def test_a_query_that_fails_leaves_what_was_known(commands):

@@ -96,13 +96,13 @@ TALKATIVE = """
                 number += 1
                 with self._lock:
                     if not self._stopped.is_set():
-                        self._line(f"line {number}")
+                        self._print_line(f"line {number}")
 
     def pytest_configure(config):
         display = Display(config)
         display._thread = threading.Thread(target=display._watch, daemon=True)
         config.pluginmanager.register(display, "acceptance-live")
-        config.pluginmanager.register(live.Phases(display), "acceptance-live-phases")
+        config.pluginmanager.register(live.PhaseHooks(display), "acceptance-live-phases")
 """
 TALKED_TO = """
     import pytest
@@ -205,7 +205,7 @@ def test_progress_follows_the_files_of_a_run(tmp_path):
     progress.refresh()
     assert [(j.state, j.done) for j in progress.jobs.values()] == [("done", 1), ("failed", 0)]
     assert {k: n for k, n in progress.counts.items() if n} == {"PASS": 1}
-    assert progress.red == ["NOT MEASURED worker1 gemm.bf16"]
+    assert progress.problems == ["NOT MEASURED worker1 gemm.bf16"]
     assert progress.verdict == ""
     append_line(run.ledger, {"event": "end", "verdict": "INCOMPLETE"})
     progress.refresh()
@@ -244,9 +244,9 @@ def test_rates_are_unknown_where_a_counter_began_anew_and_never_negative(tmp_pat
     append_line(path, last)
     telemetry = watch.Telemetry(run)
     telemetry.refresh()
-    assert telemetry.now["worker0"].gpus["GPU-0"].nvlink_gb_s is None
-    assert telemetry.now["worker0"].nics_gb_s is None
-    assert telemetry.now["worker1"].gpus["GPU-1"].nvlink_gb_s == (5.0, 1.0)
+    assert telemetry.frame["worker0"].gpus["GPU-0"].nvlink_gb_s is None
+    assert telemetry.frame["worker0"].nics_gb_s is None
+    assert telemetry.frame["worker1"].gpus["GPU-1"].nvlink_gb_s == (5.0, 1.0)
 
 
 def test_a_recorded_run_without_telemetry_files_is_shown_from_its_records():

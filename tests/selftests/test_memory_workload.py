@@ -1,5 +1,7 @@
 """Memory and copies: what is counted, what is compared, and who is named when it is not right."""
 
+# Length: memory, host copies and GPU links are tested with the same builders of records.
+
 from __future__ import annotations
 
 import importlib.util
@@ -127,19 +129,19 @@ def test_bytes_counted_twice_are_above_the_ceiling(tmp_path):
     assert "above the physical ceiling of 4814" in outcomes[1][1]
 
 
-@pytest.mark.parametrize("name", memory.COUNTED)
+@pytest.mark.parametrize("name", memory.ARRAYS_MOVED)
 def test_what_an_operation_leaves_is_compared_element_by_element(name, tmp_path):
     arrays = memory.Arrays(lone(tmp_path), 100_003)
     if name != "read":
-        assert arrays.wrong(name) > 99_000, "nothing was done yet"
+        assert arrays.count_wrong(name) > 99_000, "nothing was done yet"
     arrays.launch(name)()
-    assert arrays.wrong(name) == 0
+    assert arrays.count_wrong(name) == 0
     arrays.total += 1000
     arrays.a[[0, 70_000]] += 1e-3
     arrays.a[100_002] = float("nan")
-    assert arrays.wrong(name) == (1 if name == "read" else 3)
+    assert arrays.count_wrong(name) == (1 if name == "read" else 3)
     arrays.total *= float("nan")
-    assert name != "read" or arrays.wrong(name) == 1
+    assert name != "read" or arrays.count_wrong(name) == 1
 
 
 HEAD = """\
@@ -272,7 +274,7 @@ def test_what_is_not_proven_to_be_valid_is_not_measured(checks):
     ],
 )
 def test_pages_count_as_elsewhere_unless_proven_to_be_near(pages, wanted, present, share):
-    assert numa.elsewhere(pages, wanted, present) == (share and pytest.approx(share))
+    assert numa.share_elsewhere(pages, wanted, present) == (share and pytest.approx(share))
 
 
 def test_memory_is_bound_where_it_is_touched_and_what_was_before_is_restored():
@@ -287,7 +289,7 @@ def test_memory_is_bound_where_it_is_touched_and_what_was_before_is_restored():
         import torch
 
         address = torch.frombuffer(pages, dtype=torch.uint8).data_ptr()
-        found = numa.pages(address, 16 * mmap.PAGESIZE)
+        found = numa.pages_by_node(address, 16 * mmap.PAGESIZE)
     assert (os.sched_getaffinity(0), numa._policy()) == before
     if found is not None and not refused:
         assert found[here[0]] == 8, "only what was written lies anywhere"
@@ -370,7 +372,7 @@ def test_virtual_nodes_of_one_host_cannot_copy_alone():
 
 @given(st.integers(0, 17))
 def test_every_two_gpus_meet_once_and_nobody_is_in_two_pairs_at_once(gpus):
-    rounds = p2p.tournament(gpus)
+    rounds = p2p.round_robin(gpus)
     for pairs in rounds:
         met = [gpu for pair in pairs for gpu in pair]
         assert len(met) == len(set(met))

@@ -1,5 +1,7 @@
 """The planned list (keys x population) and the jobs that it needs."""
 
+# Length: the planned list and its jobs are tested on the same populations.
+
 from __future__ import annotations
 
 import ast
@@ -70,7 +72,7 @@ def test_the_probe_tier_is_a_part_of_the_standard_one_and_needs_no_torch():
     jobs = jobs_for(items, LIMITS, population(2))
     assert [j.name for j in jobs] == ["node-worker0", "node-worker1"]
     for job in jobs:
-        assert not job.works
+        assert not job.uses_devices
         assert not any(plan_items._describe(w).needs_torch for w, _ in job.workloads)
 
 

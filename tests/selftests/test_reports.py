@@ -1,4 +1,4 @@
-"""What the report is made of: cells, banner, remarks and spreadsheet, and that they are escaped."""
+"""What the report is made of: cells, banner, notes and spreadsheet, and that they are escaped."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_row_never_looks_better_than_its_test(verdict, result, shown):
 
 def test_a_test_without_verdict_never_shows_as_a_pass():
     nodeid = "tests/test_compute.py::test_rate[gemm.bf16-worker1]"
-    for result in rows.RANK:
+    for result in rows.SORT_RANK:
         made = rows.cells_without_verdict(nodeid, "worker 'gw0' crashed", result)
         assert len(made) == len(rows.COLUMNS)
         assert ">PASS<" not in made[0]
@@ -128,7 +128,7 @@ def test_details_name_evidence_next_step_and_earlier_attempts():
         assert said in text
 
 
-# --- banner and remarks
+# --- banner and notes
 
 
 def test_the_banner_says_verdict_counts_and_coverage():
@@ -166,8 +166,8 @@ def test_a_replay_says_so():
     assert "Re-judged from run 20261101-000000-aaaa with the limits beef" in text
 
 
-def test_remarks_list_loose_limits_notes_waivers_and_what_does_not_apply():
-    text = banner.remarks(
+def test_notes_list_loose_limits_notes_waivers_and_what_does_not_apply():
+    text = banner.notes(
         verdict_json(
             replace(PASS, limit=">= 1 (loose: demonstration)", notes=["NVLS was off"]),
             replace(PASS, outcome=Outcome.WAIVED, reason="waived by Kim, until 2027-01-01"),
@@ -179,13 +179,13 @@ def test_remarks_list_loose_limits_notes_waivers_and_what_does_not_apply():
     assert "<details>" in text
 
 
-def test_nothing_in_banner_and_remarks_is_markup():
+def test_nothing_in_banner_and_notes_is_markup():
     data = verdict_json(*(hostile(o) for o in Outcome), name=HOSTILE, reasons=[HOSTILE])
     data["replay"] = {"run": HOSTILE, "thresholds_sha256": HOSTILE}
     data["scope"] = {"tier": HOSTILE, "origin": HOSTILE, "nodes": [HOSTILE]}
     run = {"contract": {"nodes": HOSTILE, "driver": HOSTILE}, "commit": HOSTILE,
            "thresholds": {"sha256": HOSTILE}, "versions": {HOSTILE: HOSTILE}}  # fmt: skip
-    text = banner.banner(data, run) + banner.remarks(data)
+    text = banner.banner(data, run) + banner.notes(data)
     text += "".join(banner.environment(run, {}).values())
     assert "<img" not in text
     assert "&lt;img" in text

@@ -270,7 +270,8 @@ def test_a_line_far_off_is_said_and_not_drawn():
         (2000.0, "ceiling", "#555"),
     )
     both = charts._bars("memory.copy", "GB/s", found, [limit, far])
-    assert both.said == "worker0 gpu0 10 GB/s, limit 8, ceiling 2000 (far off); 0 beyond the limit"
+    expected = "worker0 gpu0 10 GB/s, limit 8, ceiling 2000 (far off); 0 beyond the limit"
+    assert both.description == expected
     assert both.svg == charts._bars("memory.copy", "GB/s", found, [limit]).svg
     near = charts._bars("memory.copy", "GB/s", found, [limit, (12.0, "ceiling", "#555")])
     assert near.svg != both.svg
@@ -298,7 +299,7 @@ def test_a_rate_that_gpus_have_together_is_a_bar_of_the_node():
          "limit": "", "value": 1.0}
         for key, unit in (("training_ddp.efficiency", "%"), ("training_single.tokens", "tokens/s"))
     ]  # fmt: skip
-    said = {c.title: c.said for c in charts.charts(records, rows, loader.load(SHIPPED))}
+    said = {c.title: c.description for c in charts.charts(records, rows, loader.load(SHIPPED))}
     assert said["training_ddp.efficiency"].startswith("node0 97.17 %")
     assert "4 GPUs, median" in said["training_single.tokens"]
     assert "worst node0 gpu2" in said["training_single.tokens"]

@@ -104,14 +104,14 @@ def test_the_plan_gives_every_workload_its_references():
     ],
 )
 def test_near_or_below_the_limit_more_rounds_are_needed(samples, more):
-    assert repeat_rounds.needs_more(REFERENCE, samples, [660.0]) is more
+    assert repeat_rounds.needs_more_rounds(REFERENCE, samples, [660.0]) is more
 
 
 def test_a_device_far_below_its_siblings_is_measured_again():
     slow, near = [615.0] * 20, [650.0] * 20
-    assert repeat_rounds.needs_more(REFERENCE, slow, [700, 700, 700, 615])
-    assert not repeat_rounds.needs_more(REFERENCE, near, [700, 700, 700, 650])
-    assert not repeat_rounds.needs_more(REFERENCE, slow, [700, 700, 615]), (
+    assert repeat_rounds.needs_more_rounds(REFERENCE, slow, [700, 700, 700, 615])
+    assert not repeat_rounds.needs_more_rounds(REFERENCE, near, [700, 700, 700, 650])
+    assert not repeat_rounds.needs_more_rounds(REFERENCE, slow, [700, 700, 615]), (
         "three say nothing of a fourth"
     )
 
@@ -125,7 +125,7 @@ def test_the_interval_of_twenty_is_x6_to_x15_and_few_give_their_whole_range():
 @settings(deadline=None)
 @given(st.lists(st.floats(1, 1e4), min_size=20, max_size=20))
 def test_what_needs_no_second_round_is_above_the_limit(samples):
-    if not repeat_rounds.needs_more(REFERENCE, samples, []):
+    if not repeat_rounds.needs_more_rounds(REFERENCE, samples, []):
         assert sorted(samples)[5] > REFERENCE["limit"], "x6, the lower end of the interval"
 
 
@@ -150,13 +150,13 @@ class Bench:
         return [item, self.others_need]
 
     def measure(self, **at: Any) -> list[list[float]]:
-        def once() -> list[float]:
+        def measure_once() -> list[float]:
             self.events.append("round")
             return self.rates[self.events.count("round") - 1]
 
         return repeat_rounds.measure(
             self,  # type: ignore[arg-type]
-            once=once,
+            measure_once=measure_once,
             load=self.events.append,
             samples=lambda found: {"bf16": found},
             at=at,
@@ -217,7 +217,7 @@ def test_the_job_is_told_in_its_spec(tmp_path: Path) -> None:
     assert job.run() == [0, 0], job.output()
     for rank in job.record("gemm").ranks:
         found = {m.metric: m for m in rank.measurements}
-        assert len(found["fp32"].rounds) == repeat_rounds.FURTHER, "far below the limit"
+        assert len(found["fp32"].rounds) == repeat_rounds.EXTRA_ROUNDS, "far below the limit"
         assert all(samples for samples in found["fp32"].rounds)
         assert found["bf16"].rounds == [], "without a reference"
 
@@ -231,10 +231,14 @@ GPUS = 8
     [
         (gemm, len(gemm.ORDER), gemm.ON_GPU.window),
         # A batch of ten launches on an H200: 0.08 s.
-        (memory, len(memory.COUNTED), memory.ON_GPU.batches * 0.08),
+        (memory, len(memory.ARRAYS_MOVED), memory.ON_GPU.batches * 0.08),
         # One after the other, then all at once; batches of 0.01 s, as p2p's.
-        (hostcopy, len(hostcopy.WAYS), (GPUS * hostcopy.MINIMUM + hostcopy.WINDOW) * 0.01),
-        (p2p, 3 * len(p2p.tournament(GPUS)), p2p.WINDOW * 0.01),
+        (
+            hostcopy,
+            len(hostcopy.DIRECTIONS),
+            (GPUS * hostcopy.MIN_BATCHES + hostcopy.WINDOW_BATCHES) * 0.01,
+        ),
+        (p2p, 3 * len(p2p.round_robin(GPUS)), p2p.WINDOW_BATCHES * 0.01),
     ],
     ids=["gemm", "memory", "hostcopy", "p2p"],
 )
@@ -246,6 +250,6 @@ def test_a_node_whose_every_figure_is_low_is_measured_before_the_deadline(
     Else the worst nodes would be `not measured: hung`, and nobody be told what is wrong with them.
     """
     longest = (
-        1 + repeat_rounds.FURTHER
-    ) * timing.STRETCH * window + repeat_rounds.FURTHER * repeat_rounds.GPU_LOAD_S
+        1 + repeat_rounds.EXTRA_ROUNDS
+    ) * timing.MAX_STRETCH * window + repeat_rounds.EXTRA_ROUNDS * repeat_rounds.GPU_LOAD_S
     assert workload.WORKLOAD.deadline("cuda") >= 60 + figures * longest

@@ -92,7 +92,7 @@ def test_the_clock_of_a_node_is_an_hour_ahead(sandbox: Sandbox, tmp_path: Path) 
         "    time.time = lambda: _here() + 3600\n"
     )
     text = entry.read_text(encoding="utf-8")
-    begin = "EDGE_DEADLINE_S ="
+    begin = "STARTUP_TIMEOUT_S ="
     assert text.count(begin) == 1
     entry.write_text(text.replace(begin, f"{ahead}\n{begin}"), encoding="utf-8")
     done = suite(root, tmp_path / "run", "-m", "multinode", "-k",

@@ -1,5 +1,7 @@
 """The sandbox is a real Slurm: nodes apart, devices fenced, faults that bite, nothing left."""
 
+# Length: its tests share one started sandbox, a fixture whose scope is this file.
+
 import os
 import re
 import signal
@@ -350,14 +352,14 @@ def test_the_end_of_the_owner_is_the_end_of_the_sandbox(
     until(lambda: leftovers(id, registry=registry) == [], f"nothing is left after {number.name}")
 
 
-def test_killed_with_its_warden_it_is_swept_and_nothing_else_is(registry: Path) -> None:
+def test_killed_with_its_cleanup_process_it_is_swept_and_nothing_else_is(registry: Path) -> None:
     owner, id = start_owner(registry)
     with owner, Sandbox.up(nodes=1, gpus=0, state_dir=registry) as mine:
         state = load(registry / id)
         assert sweep(registry) == []
-        # The warden is killed first: only the sweep is left to notice.
+        # The cleanup process is killed first: only the sweep is left to notice.
         for process in psutil.process_iter(["cmdline"]):
-            if {"sandbox-warden", id} <= set(process.info["cmdline"] or ()):
+            if {"sandbox-cleanup", id} <= set(process.info["cmdline"] or ()):
                 process.kill()
         owner.kill()
         owner.wait()
@@ -462,7 +464,7 @@ def test_refusals_are_one_line(options: dict[str, object], line: str, registry: 
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fixtures.sandbox.tools.SYSTEM", "/nonexistent")
+    monkeypatch.setattr("fixtures.sandbox.tools.SYSTEM_PATH", "/nonexistent")
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(
         SandboxError, match=r"apt-get install .*munge slurm-client slurmctld slurmd"

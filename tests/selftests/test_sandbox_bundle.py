@@ -8,7 +8,7 @@ import pytest
 
 from fixtures.sandbox import SandboxError, elf
 from fixtures.sandbox.bundle import HOST_LIBRARIES, make_bundle
-from fixtures.sandbox.tools import SYSTEM, check_host
+from fixtures.sandbox.tools import SYSTEM_PATH, check_host
 
 pytestmark = [pytest.mark.cpu, pytest.mark.slow]
 
@@ -83,7 +83,7 @@ def test_the_sandbox_runs_from_it_with_the_packages_hidden(bundle: Path, tmp_pat
     done = subprocess.run(
         [*hide, sys.executable, "-c", USE, str(bundle), str(registry)],
         cwd=CHECKOUT,
-        env={"PATH": SYSTEM, "SYSTEM": SYSTEM, "PYTHONPATH": str(CHECKOUT)},
+        env={"PATH": SYSTEM_PATH, "SYSTEM": SYSTEM_PATH, "PYTHONPATH": str(CHECKOUT)},
         capture_output=True,
         text=True,
         check=False,

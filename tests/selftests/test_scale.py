@@ -16,7 +16,7 @@ from fixtures.sandbox import Sandbox, SandboxError
 from fixtures.sandbox.faults import set_node
 from tests.selftests import cluster
 from tests.selftests.cluster import Suite
-from tests.tools.bench_scale import Bad, measured, results_twice
+from tests.tools.bench_scale import BadNodes, nodes_measured, results_twice
 
 # Nothing is measured by these nodes: their sandbox may stand beside another.
 pytestmark = [pytest.mark.cpu, pytest.mark.xdist_group("scale")]
@@ -27,7 +27,7 @@ PROBE = ("-m", "multinode", "--tier", "probe", "--max-jobs", "32")
 
 @pytest.fixture(scope="module")
 def many(machine: None) -> Iterator[Sandbox]:
-    with Sandbox.up(nodes=NODES, gpus=1, many=True) as up:
+    with Sandbox.up(nodes=NODES, gpus=1, light=True) as up:
         yield up
 
 
@@ -35,18 +35,18 @@ def test_of_many_nodes_the_bad_ones_are_named_by_a_run_that_was_killed_and_resum
     many: Sandbox, checkout: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    bad = Bad.of(many.nodes)
-    bad.put_in(many)
+    bad = BadNodes.choose(many.nodes)
+    bad.inject(many)
     for node in bad.killed:
         many.kill_node(node)
         # Slurm would notice by itself after a minute.
         set_node(many, node, "State=DOWN", "Reason=power loss")
     env = cluster.on(many)
     with Suite(checkout, run, *PROBE, env=env) as first:
-        first.until(lambda: measured(first.directory) >= NODES // 2, "half", timeout_s=200)
+        first.until(lambda: nodes_measured(first.directory) >= NODES // 2, "half", timeout_s=200)
         first.process.send_signal(signal.SIGKILL)
         first.process.wait(30)
-        before = measured(first.directory)
+        before = nodes_measured(first.directory)
     assert NODES // 2 <= before < NODES - len(bad.all)
     done = cluster.resume(checkout, run, *PROBE, env=env)
 
@@ -56,7 +56,7 @@ def test_of_many_nodes_the_bad_ones_are_named_by_a_run_that_was_killed_and_resum
     assert accused == bad.all
     for node in bad.slow:
         assert done.outcomes["health.answer_time", node] == "FAIL"
-    for node in bad.wrong:
+    for node in bad.missing_gpu:
         assert done.outcomes["inventory.gpus", node] == "FAIL"
     for node in (*bad.drained, *bad.killed):
         assert done.outcomes["scheduler.node_state", node] == "FAIL"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fixtures.cluster import slurm_survey
-from fixtures.slurm.client import SlurmNode, gives_whole_nodes
+from fixtures.slurm.client import SlurmNode, allocates_whole_nodes
 from fixtures.workloads import binding, isolation, memory_limit, placement
 from fixtures.workloads.runtime import job_steps, numa
 from fixtures.workloads.runtime.identity import Identity, first_node
@@ -70,15 +70,15 @@ def seen(*gpus: tuple[str, bool], given: str | None = None) -> dict[str, Any]:
 
 def test_a_job_holds_what_slurm_gave_it_where_that_opens():
     both = [("/dev/nvidia0", True), ("/dev/nvidia1", True)]
-    assert isolation.holds(seen(*both, given="1")) == ["195:1"]
-    assert isolation.holds(seen(("/dev/nvidia0", False), both[1], given="1")) == ["195:1"]
+    assert isolation.held_devices(seen(*both, given="1")) == ["195:1"]
+    assert isolation.held_devices(seen(("/dev/nvidia0", False), both[1], given="1")) == ["195:1"]
 
 
 def test_a_job_holds_what_opens_where_slurm_s_numbers_do_not():
     gpus = [("/dev/nvidia0", True), ("/dev/nvidia1", False)]
-    assert isolation.holds(seen(*gpus, given="1")) == ["195:0"]
-    assert isolation.holds(seen(*gpus)) == ["195:0"]
-    assert isolation.holds(seen()) == []
+    assert isolation.held_devices(seen(*gpus, given="1")) == ["195:0"]
+    assert isolation.held_devices(seen(*gpus)) == ["195:0"]
+    assert isolation.held_devices(seen()) == []
 
 
 def side(*held: str, uuids: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -122,13 +122,13 @@ def test_what_opens_beside_one_s_own_is_let_in_and_a_way_unseen_is_no_proof():
     [([[0, 1], [2, 3]], 0), ([[0, 1], [1, 2], [3]], 2), ([[0, 1], [0, 1]], 2), ([[0]], 0)],
 )
 def test_ranks_that_share_a_core_are_counted(cores, wrong):
-    assert len(binding.sharing(cores)) == wrong
+    assert len(binding.ranks_sharing_cores(cores)) == wrong
 
 
 def test_sets_of_cores_are_read_and_spelled():
-    assert numa.parse("0-3,8\n") == {0, 1, 2, 3, 8}
-    assert binding.spell({8, 0, 1, 2, 3}) == "0-3,8"
-    assert binding.spell(set()) == "none"
+    assert numa.parse_cpulist("0-3,8\n") == {0, 1, 2, 3, 8}
+    assert binding.format_ranges({8, 0, 1, 2, 3}) == "0-3,8"
+    assert binding.format_ranges(set()) == "none"
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_only_what_was_stopped_for_its_memory_is_enforced(
         if not fails:
             return said
         error = job_steps.StepError("failed")
-        error.said = said
+        error.output = said
         raise error
 
     monkeypatch.setattr(memory_limit.job_steps, "attach", attach)
@@ -223,7 +223,7 @@ def slurm_node(state: str, reason: str = "") -> SlurmNode:
     "state", ["IDLE", "MIXED", "ALLOCATED+COMPLETING", "IDLE+PLANNED", "IDLE+MAINTENANCE+RESERVED"]
 )
 def test_a_node_that_takes_jobs_is_available(state):
-    found, gres = slurm_survey.of_node(slurm_node(state))
+    found, gres = slurm_survey.node_measurements(slurm_node(state))
     assert (found.value, found.notes, gres.value) == ("available", [], 8)
 
 
@@ -233,7 +233,7 @@ def test_a_node_that_takes_jobs_is_available(state):
      "ALLOCATED+DRAIN", "IDLE+POWERED_DOWN", "INVAL", ""],
 )  # fmt: skip
 def test_every_other_state_is_none_and_is_said_with_its_reason(state):
-    found, _ = slurm_survey.of_node(slurm_node(state, "bad DIMM"))
+    found, _ = slurm_survey.node_measurements(slurm_node(state, "bad DIMM"))
     assert found.value == state.lower()
     assert "bad DIMM" in found.notes[0]
 
@@ -250,4 +250,4 @@ def test_controllers_that_do_not_answer_are_counted_and_none_at_all_is_not_measu
     ("shown", "whole"), [("EXCLUSIVE", True), ("NO", False), ("FORCE:4", False), ("", False)]
 )
 def test_only_an_exclusive_partition_gives_out_whole_nodes(shown, whole):
-    assert gives_whole_nodes({"OverSubscribe": shown}) is whole
+    assert allocates_whole_nodes({"OverSubscribe": shown}) is whole

@@ -63,7 +63,7 @@ def judged(
     if criterion.workload == "gemm":
         facts["dtype"] = criterion.metric
     case = Case(
-        criterion=criterion, subject="cluster", nodes=nodes, together=nodes, devices=len(ranks),
+        criterion=criterion, subject="cluster", nodes=nodes, record_nodes=nodes, devices=len(ranks),
         facts=facts, record=record,
     )  # fmt: skip
     return judge(case, limits)

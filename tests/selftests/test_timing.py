@@ -16,13 +16,13 @@ pytestmark = pytest.mark.cpu
 def measured(
     estimates: list[float | None], launch: Any, *, window_s: float = 0.2, batch_s: float = 0.01
 ) -> dict[int, timing.Batches]:
-    """Every rank with its estimate; None stands aside."""
+    """The batches of every rank; one whose estimate is None takes no part."""
     meeting, found = Meeting(len(estimates)), {}
 
     def one(number: int) -> None:
         ranks, estimate = meeting.rank(number), estimates[number]
         if estimate is None:
-            timing.stand_aside(ranks)
+            timing.take_no_part(ranks)
         else:
             found[number] = timing.measure_together(
                 ranks, launch, estimate=estimate, batch_s=batch_s, window_s=window_s, minimum=3

@@ -128,7 +128,7 @@ def rail_case(limits: Thresholds, subject: str, found: Record, **more: Any) -> C
     nodes = ("worker0", "worker1")
     return Case(
         criterion=limits.criteria["rails.sendrecv.1GiB"], subject=subject, nodes=nodes,
-        together=nodes, devices=2, facts=HGX, record=found, **more,
+        record_nodes=nodes, devices=2, facts=HGX, record=found, **more,
     )  # fmt: skip
 
 
@@ -214,7 +214,7 @@ def test_every_workload_whose_ranks_wait_for_each_other_is_known_as_one() -> Non
         p.stem for p in folder.glob("*.py") if "collective_sweep.run(" in p.read_text("utf-8")
     }
     assert len(of_all) >= 8
-    assert of_all | {"training_ddp", "training_fsdp"} == samples.TOGETHER
+    assert of_all | {"training_ddp", "training_fsdp"} == samples.SYNCHRONOUS_WORKLOADS
 
 
 def test_what_all_ranks_say_alike_accuses_none_of_them(limits: Thresholds) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.paths import version
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds import loader
 from reports import __main__ as command
@@ -29,6 +30,7 @@ def rendered(tmp_path_factory) -> Path:
     run = json.loads((root / "run.json").read_text())
     # It was judged by the limits of its day.
     run["thresholds"]["sha256"] = loader.load(support.SHIPPED).sha256
+    run["suite_version"] = version()
     (root / "run.json").write_text(json.dumps(run))
     (root / "jobs").mkdir(exist_ok=True)
     (root / "jobs" / "out.txt").write_text("what a rank printed\n")

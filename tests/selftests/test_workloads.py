@@ -1,5 +1,7 @@
 """The node side: entry, ranks' lines, and the workloads on CPU ranks."""
 
+# Length: it also defines Job, with which other files of tests start ranks on the CPU.
+
 from __future__ import annotations
 
 import importlib
@@ -379,7 +381,7 @@ def test_foreign_listener_does_not_count(tmp_path: Path) -> None:
     with connectivity.Listener(foreign):
         port = json.loads((job.directory / "connectivity-127.0.0.1.json").read_text())["port"]
         with pytest.raises(ValueError, match="answers as None"):
-            connectivity._talk(ranks, "127.0.0.1", port, "127.0.0.1", "reach")
+            connectivity._exchange(ranks, "127.0.0.1", port, "127.0.0.1", "reach")
 
 
 def test_a_gpu_that_torch_has_used_is_described_in_full(

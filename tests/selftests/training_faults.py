@@ -246,9 +246,9 @@ def one_unit_is_not_reduced() -> Iterator[None]:
 @contextlib.contextmanager
 def torn_is_taken() -> Iterator[None]:
     """Nobody looks whether the files of a checkpoint are whole."""
-    from training import whole
+    from training import checkpoint_integrity
 
-    with mock.patch.object(whole, "wrong", return_value=None):
+    with mock.patch.object(checkpoint_integrity, "defect_of", return_value=None):
         yield
 
 
@@ -256,9 +256,11 @@ def torn_is_taken() -> Iterator[None]:
 @contextlib.contextmanager
 def begins_again() -> Iterator[None]:
     """What is resumed begins with the first sample again."""
-    from training.data import Positions
+    from training.data import ResumableSampler
 
-    with mock.patch.object(Positions, "skip", property(lambda self: 0, lambda self, value: None)):
+    with mock.patch.object(
+        ResumableSampler, "skip", property(lambda self: 0, lambda self, value: None)
+    ):
         yield
 
 
@@ -321,12 +323,12 @@ def main() -> None:
     out = Path(sys.argv[1])
     chosen = sys.argv[2:] or list(FAULTS)
     size = int(os.environ["WORLD_SIZE"])
-    store = standalone.meet(RANK, size)
+    store = standalone.rendezvous(RANK, size)
     for k, name in enumerate(chosen):
         (workload, metrics), make = FAULTS[name]
-        asked = standalone.Asked(names=[workload], out=out / name, metrics=metrics, cpu=True)
+        request = standalone.Request(names=[workload], out=out / name, metrics=metrics, cpu=True)
         with make():
-            standalone.once(asked, RANK, size, standalone.apart(store, k))
+            standalone.run_once(request, RANK, size, standalone.with_fresh_prefix(store, k))
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ class Figure:
     name: str
     seconds: float | None
     goal: float | None = None
-    """At most; None where there is none."""
+    """Largest accepted value, in seconds; None where there is no goal."""
     note: str = ""
 
     @property
@@ -59,9 +59,9 @@ def main(arguments: list[str] | None = None) -> int:
     facts = machine()
     try:
         figures = [
-            collection(),
-            *sandbox(options.nodes, options.gpus, accounting=options.accounting),
-            *healthy_run(options.nodes, options.gpus, accounting=options.accounting),
+            collection_time(),
+            *sandbox_times(options.nodes, options.gpus, accounting=options.accounting),
+            *run_times(options.nodes, options.gpus, accounting=options.accounting),
             *(Figure(*f) for f in bench_fleet.figures(options.fleet, 8, bench_fleet.SHOWN)),
         ]
     except SandboxError as error:
@@ -79,7 +79,7 @@ def save(
     path: Path | None,
     **more: Any,
 ) -> Path:
-    """The figures as JSON beside the runs, or where --json says; the file."""
+    """Write the figures as JSON beside the runs, or to the file of --json; return the file."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     path = path or RUNS / f"{name}-{stamp}.json"
     write_json(
@@ -98,7 +98,7 @@ def save(
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on; the load says whether somebody else was at work."""
+    """Return what the figures depend on; the load shows whether other processes were running."""
     memory = Path("/proc/meminfo").read_text().split()[1]
     model = next(
         (line.partition(": ")[2] for line in Path("/proc/cpuinfo").read_text().splitlines()
@@ -111,40 +111,41 @@ def machine() -> dict[str, Any]:
         "load_1min": round(os.getloadavg()[0], 2),
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "slurm": _said("slurmctld", "-V"),
+        "slurm": _output_of("slurmctld", "-V"),
     }
 
 
-def collection() -> Figure:
-    """The second of two: bytecode is written by the first."""
+def collection_time() -> Figure:
+    """Return the time of the second of two collections: the first writes the bytecode."""
     seconds, lines = 0.0, ""
     for _ in range(2):
-        began = time.monotonic()
+        start_time = time.monotonic()
         done = run_pytest("--collect-only", "-q", "-m", "multinode", "--cluster", "sandbox")
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - start_time
         lines = done.stdout.strip().splitlines()[-1] if done.stdout else done.stderr
     return Figure("pytest --collect-only -m multinode", seconds, 2, lines)
 
 
-def sandbox(nodes: int, gpus: int, *, accounting: bool) -> list[Figure]:
-    began = time.monotonic()
-    up = Sandbox.up(nodes=nodes, gpus=gpus, accounting=accounting)
+def sandbox_times(nodes: int, gpus: int, *, accounting: bool) -> list[Figure]:
+    """Return the times of starting and removing a sandbox."""
+    start_time = time.monotonic()
+    cluster = Sandbox.up(nodes=nodes, gpus=gpus, accounting=accounting)
     ready = time.monotonic()
-    up.down()
+    cluster.down()
     size = f"{nodes} x {gpus}" + (", accounting" if accounting else "")
     return [
-        Figure("sandbox up", ready - began, 10, size),
+        Figure("sandbox up", ready - start_time, 10, size),
         Figure("sandbox down", time.monotonic() - ready),
     ]
 
 
-def healthy_run(nodes: int, gpus: int, *, accounting: bool) -> list[Figure]:
-    """`pytest -m multinode --cluster sandbox`, and where its time went."""
+def run_times(nodes: int, gpus: int, *, accounting: bool) -> list[Figure]:
+    """Return the time of `pytest -m multinode --cluster sandbox` and of its parts."""
     folder = Path(tempfile.mkdtemp(prefix="bench-"))
     directory = RunDirectory(folder / "run")
     slurm = SlurmTimes(directory)
     slurm.start()
-    began = time.time()
+    start_time = time.time()
     done = run_pytest(
         "-q", "-m", "multinode", "--cluster", "sandbox", f"--sandbox-nodes={nodes}",
         f"--sandbox-gpus={gpus}", f"--run-dir={directory.root}",
@@ -157,29 +158,36 @@ def healthy_run(nodes: int, gpus: int, *, accounting: bool) -> list[Figure]:
         data = read_json(directory.run_json)
     except (OSError, RecordError):
         print(done.stdout[-2000:] + done.stderr[-2000:], file=sys.stderr)
-        return [Figure("whole run", ended - began, 60, f"no verdict, exit {done.returncode}")]
+        return [Figure("whole run", ended - start_time, 60, f"no verdict, exit {done.returncode}")]
     finally:
-        kept = _spans(directory)
-        lines = _first_lines(directory)
+        spans_of_jobs = _job_spans(directory)
+        lines = _first_line_delays(directory)
         shutil.rmtree(folder, ignore_errors=True)
-    wall = ended - began
-    own = float(data["durations"]["union_s"])
-    of_slurm = union(list(slurm.times.values()))
-    overhead = wall - of_slurm if slurm.times else wall - own
+    wall = ended - start_time
+    ranks_union_s = float(data["durations"]["union_s"])
+    slurm_union_s = union(list(slurm.times.values()))
+    overhead = wall - slurm_union_s if slurm.times else wall - ranks_union_s
     figures = [
         Figure("whole run, sandbox included", wall, 60, verdict["verdict"]),
-        Figure("union of the jobs by Slurm", of_slurm, None, f"{len(slurm.times)} jobs"),
-        Figure("union of the jobs by their own lines", own, None, "first line to last, run.json"),
+        Figure("union of the jobs by Slurm", slurm_union_s, None, f"{len(slurm.times)} jobs"),
+        Figure(
+            "union of the jobs by their own lines",
+            ranks_union_s,
+            None,
+            "first line to last, run.json",
+        ),
         Figure("overhead: wall less Slurm's union", overhead, 15),
-        Figure("overhead: wall less the lines' union", wall - own, None, "interpreters count"),
+        Figure(
+            "overhead: wall less the lines' union", wall - ranks_union_s, None, "interpreters count"
+        ),
     ]
-    first = min((start for start, _ in kept.values()), default=began)
-    last = max((end for _, end in kept.values()), default=ended)
-    figures.append(Figure("  pytest to first submission", first - began))
+    first = min((start for start, _ in spans_of_jobs.values()), default=start_time)
+    last = max((end for _, end in spans_of_jobs.values()), default=ended)
+    figures.append(Figure("  pytest to first submission", first - start_time))
     figures.append(Figure("  last line to the end of pytest", ended - last))
     for stage in dict.fromkeys(job["stage"] for job in data["plan"]):
         names = [job["name"] for job in data["plan"] if job["stage"] == stage]
-        spans = [kept[name] for name in names if name in kept]
+        spans = [spans_of_jobs[name] for name in names if name in spans_of_jobs]
         if spans:
             seconds = max(end for _, end in spans) - min(start for start, _ in spans)
             estimate = max(j["estimated_s"] for j in data["plan"] if j["stage"] == stage)
@@ -190,51 +198,51 @@ def healthy_run(nodes: int, gpus: int, *, accounting: bool) -> list[Figure]:
 
 
 class SlurmTimes(threading.Thread):
-    """Reads StartTime and EndTime of the run's jobs while its sandbox is still there."""
+    """Polls StartTime and EndTime of the run's jobs while its sandbox exists."""
 
     def __init__(self, directory: RunDirectory) -> None:
         super().__init__(daemon=True)
         self.times: dict[str, list[float]] = {}
         self._directory = directory
-        self._enough = threading.Event()
+        self._stop_event = threading.Event()
 
     def stop(self) -> None:
-        self._enough.set()
+        self._stop_event.set()
         self.join()
 
     def run(self) -> None:
-        while not self._enough.wait(0.3):
+        while not self._stop_event.wait(0.3):
             with suppress(OSError, RecordError, KeyError, SandboxError, subprocess.SubprocessError):
-                found = read_json(self._directory.run_json)["sandbox"]["id"]
-                self._look(Sandbox.attach(found).environ)
+                sandbox_id = read_json(self._directory.run_json)["sandbox"]["id"]
+                self._read_job_times(Sandbox.attach(sandbox_id).environ)
 
-    def _look(self, env: Mapping[str, str]) -> None:
-        shown = subprocess.run(
+    def _read_job_times(self, env: Mapping[str, str]) -> None:
+        output = subprocess.run(
             ["scontrol", "show", "job", "--oneliner"],
             env=dict(env), capture_output=True, text=True, timeout=10,
         ).stdout  # fmt: skip
-        for line in shown.splitlines():
+        for line in output.splitlines():
             fields = dict(word.partition("=")[::2] for word in line.split())
             with suppress(ValueError, KeyError):
                 start, end = (
                     datetime.fromisoformat(fields[name]).timestamp()
                     for name in ("StartTime", "EndTime")
                 )
-                # While it runs, EndTime is what its time limit allows.
+                # Until a job ends, EndTime is the end of its time limit.
                 self.times[fields["JobId"]] = [start, min(end, time.time())]
 
 
 def union(spans: list[list[float]]) -> float:
-    """Length of the union of [start, end] intervals."""
-    total, reach = 0.0, float("-inf")
+    """Return the length of the union of [start, end] intervals."""
+    total, latest_end = 0.0, float("-inf")
     for start, end in sorted(spans):
-        total += max(0.0, end - max(start, reach))
-        reach = max(reach, end)
+        total += max(0.0, end - max(start, latest_end))
+        latest_end = max(latest_end, end)
     return total
 
 
-def _spans(directory: RunDirectory) -> dict[str, tuple[float, float]]:
-    """Job -> its submission and its ranks' last line."""
+def _job_spans(directory: RunDirectory) -> dict[str, tuple[float, float]]:
+    """Return job -> the times of its submission and of its ranks' last line."""
     spans = {}
     for path in directory.jobs.glob("*/job.json"):
         times = [float(n["time"]) for f in path.parent.glob("rank*.jsonl") for n in read_lines(f)]
@@ -243,16 +251,18 @@ def _spans(directory: RunDirectory) -> dict[str, tuple[float, float]]:
     return spans
 
 
-def _first_lines(directory: RunDirectory) -> dict[str, float]:
-    found = {}
+def _first_line_delays(directory: RunDirectory) -> dict[str, float]:
+    """Return job -> seconds from its submission to its ranks' first line."""
+    delays = {}
     for path in sorted(directory.jobs.glob("*/job.json")):
         times = [float(n["time"]) for f in path.parent.glob("rank*.jsonl") for n in read_lines(f)]
         if times:
-            found[path.parent.name] = min(times) - float(read_json(path)["submitted"])
-    return found
+            delays[path.parent.name] = min(times) - float(read_json(path)["submitted"])
+    return delays
 
 
 def show(figures: list[Figure], facts: Mapping[str, Any]) -> None:
+    """Print the figures as a table."""
     table = Table(title=", ".join(f"{name} {value}" for name, value in facts.items()))
     for name in ("figure", "s", "goal", "", "note"):
         table.add_column(name, justify="right" if name in ("s", "goal") else "left")
@@ -267,7 +277,7 @@ def show(figures: list[Figure], facts: Mapping[str, Any]) -> None:
 def run_pytest(
     *arguments: str, timeout_s: float | None = RUN_TIMEOUT_S
 ) -> subprocess.CompletedProcess[str]:
-    """pytest as a user would start it: what an outer one or a job says of itself is not for it."""
+    """Run pytest as a user would, without the variables of an outer pytest or job."""
     outer = ("PYTEST_", "SLURM_", "SBATCH_")
     env = {k: v for k, v in os.environ.items() if not k.startswith(outer)}
     return subprocess.run(
@@ -276,7 +286,8 @@ def run_pytest(
     )  # fmt: skip
 
 
-def _said(*command: str) -> str | None:
+def _output_of(*command: str) -> str | None:
+    """Return the output of a command; None where it cannot be run."""
     with suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip()
     return None

@@ -26,9 +26,9 @@ import psutil
 from fixtures.paths import CHECKOUT
 from tests.tools import browser, fleet_run
 
-JUDGED_S, ALL_S, PEAK_MB, OPENS_S = 60, 150, 1000, 3
+JUDGING_GOAL_S, TOTAL_GOAL_S, PEAK_MEMORY_GOAL_MB, OPENING_GOAL_S = 60, 150, 1000, 3
 SHOWN = 128
-"""Nodes of the report whose opening is timed."""
+"""Number of nodes in the report whose opening is timed."""
 Measured = tuple[str, float | None, float, str]
 """Name, value (None: not measured), goal (at most), note."""
 
@@ -52,7 +52,7 @@ def main(root):
     people = Population.from_json(run["population"])
     began = time.monotonic()
     items = planned_list(limits, people)
-    evidence = Evidence(RunDirectory(root), run["nonce"]).for_many()
+    evidence = Evidence(RunDirectory(root), run["nonce"]).for_batch()
     bench = batch_judging.BatchJudge(evidence, limits, people)
     judged = batch_judging.judge_many(bench, items, [i.key for i in items])
     print(time.monotonic() - began, len(judged.verdicts))
@@ -71,128 +71,138 @@ print(time.monotonic() - began)
 """
 
 
-class Peak(threading.Thread):
+class PeakMemory(threading.Thread):
     """Samples the memory of a process and everything that it started, in MB."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
         self.mb = 0.0
         self._pid = pid
-        self._enough = threading.Event()
+        self._stop_event = threading.Event()
 
     def run(self) -> None:
-        while not self._enough.wait(0.5):
+        while not self._stop_event.wait(0.5):
             self.mb = max(self.mb, _tree_pss_mb(self._pid))
 
     def stop(self) -> float:
-        self._enough.set()
+        self._stop_event.set()
         self.join()
         return self.mb
 
 
 def figures(nodes: int, gpus: int, shown: int) -> list[Measured]:
-    """Figures of fleets that are generated into temporary directories, and removed again."""
-    return [*fleet(nodes, gpus), opens(shown, gpus)]
+    """Return the figures of fleets that are generated into temporary directories."""
+    return [*judging_figures(nodes, gpus), report_opening(shown, gpus)]
 
 
-def fleet(nodes: int, gpus: int) -> list[Measured]:
-    """Judging the records of a fleet, and everything that is made of them."""
+def judging_figures(nodes: int, gpus: int) -> list[Measured]:
+    """Measure judging the records of a fleet and writing report, certificate and CSV."""
     with tempfile.TemporaryDirectory(prefix="bench-fleet-") as temporary:
-        source, made = Path(temporary) / "source", Path(temporary) / "made"
+        source, judged_run = Path(temporary) / "source", Path(temporary) / "made"
         fleet_run.Fleet(source, nodes, gpus).write()
         size = sum(p.stat().st_size for p in (source / "records").iterdir()) / 1e9
         judge = Path(temporary) / "judge.py"
         judge.write_text(_JUDGE, encoding="utf-8")
         judged = _timed(str(judge), str(source))
-        seconds, verdicts = judged.said.split()[-2:]
-        replayed = _replayed(source, made)
-        certified = _timed("-c", _CERTIFY, str(made))
+        seconds, verdicts = judged.output.split()[-2:]
+        replayed = _replayed(source, judged_run)
+        certified = _timed("-c", _CERTIFY, str(judged_run))
         pages = ", ".join(
-            f"{name} {(made / name).stat().st_size / 1e6:.1f} MB"
+            f"{name} {(judged_run / name).stat().st_size / 1e6:.1f} MB"
             for name in ("report.html", "certificate.html", "results.csv")
         )
         name = f"{nodes} x {gpus}"
-        everything = replayed.seconds + float(certified.said.split()[-1])
+        total_s = replayed.seconds + float(certified.output.split()[-1])
         return [
-            (f"{name}: judging {verdicts} verdicts", float(seconds), JUDGED_S,
+            (f"{name}: judging {verdicts} verdicts", float(seconds), JUDGING_GOAL_S,
              f"s; CPU {judged.cpu_s:.0f} s; {size:.2f} GB of records; {_load()}"),
-            (f"{name}: judge, report, certificate, CSV", everything, ALL_S,
+            (f"{name}: judge, report, certificate, CSV", total_s, TOTAL_GOAL_S,
              f"s; CPU {replayed.cpu_s + certified.cpu_s:.0f} s; {pages}; {_load()}"),
-            (f"{name}: peak memory", max(replayed.mb, certified.mb), PEAK_MB,
+            (f"{name}: peak memory", max(replayed.mb, certified.mb), PEAK_MEMORY_GOAL_MB,
              "MB, of all processes together"),
-            (f"{name}: certificate opens", _opened(made / "certificate.html"), OPENS_S, _load()),
+            (f"{name}: certificate opens", _opening_time_s(judged_run / "certificate.html"),
+             OPENING_GOAL_S, _load()),
         ]  # fmt: skip
 
 
-def opens(nodes: int, gpus: int) -> Measured:
-    """How long a browser takes to open the report of a fleet."""
+def report_opening(nodes: int, gpus: int) -> Measured:
+    """Measure how long a browser takes to open the report of a fleet."""
     with tempfile.TemporaryDirectory(prefix="bench-fleet-") as temporary:
-        source, made = Path(temporary) / "source", Path(temporary) / "made"
+        source, judged_run = Path(temporary) / "source", Path(temporary) / "made"
         fleet_run.Fleet(source, nodes, gpus).write()
-        _replayed(source, made)
-        size = (made / "report.html").stat().st_size / 1e6
-        seconds = _opened(made / "report.html")
-        return f"{nodes} x {gpus}: report opens", seconds, OPENS_S, f"s; {size:.1f} MB; {_load()}"
+        _replayed(source, judged_run)
+        size = (judged_run / "report.html").stat().st_size / 1e6
+        seconds = _opening_time_s(judged_run / "report.html")
+        return (
+            f"{nodes} x {gpus}: report opens",
+            seconds,
+            OPENING_GOAL_S,
+            f"s; {size:.1f} MB; {_load()}",
+        )
 
 
-def _opened(page: Path) -> float | None:
-    """The better of two: the first also starts a browser that nothing of is in memory yet."""
-    return min(browser.opened_s(page) for _ in range(2)) if browser.CHROMIUM else None
+def _opening_time_s(page: Path) -> float | None:
+    """Return the better of two times: the first includes loading the browser from disk."""
+    return min(browser.opening_time_s(page) for _ in range(2)) if browser.CHROMIUM else None
 
 
 def _load() -> str:
+    """Return the load average of this machine, for a note."""
     return f"load {os.getloadavg()[0]:.1f}"
 
 
-def _replayed(source: Path, made: Path) -> Timed:
+def _replayed(source: Path, judged_run: Path) -> Timed:
+    """Judge a recorded run into a new run directory."""
     return _timed(
         "-m", "pytest", "-m", "multinode", "--cluster=replay", f"--from={source}",
-        f"--run-dir={made}", "-p", "no:cacheprovider", "-q",
+        f"--run-dir={judged_run}", "-p", "no:cacheprovider", "-q",
     )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Timed:
-    """A command of this interpreter: what it printed, and what it took."""
+    """A finished command of this interpreter: its output, time and memory."""
 
-    said: str
+    output: str
     seconds: float
     cpu_s: float
     mb: float
-    """Peak memory of it and all that it started."""
+    """Peak memory of it and its descendants."""
 
 
 def _timed(*command: str) -> Timed:
+    """Run this interpreter with these arguments and measure it."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
-    began, cpu = time.monotonic(), _cpu_s()
+    start_time, cpu = time.monotonic(), _cpu_s()
     process = subprocess.Popen(
         [sys.executable, *command], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True,
         env={**env, "PYTHONPATH": str(CHECKOUT)},
     )  # fmt: skip
-    peak = Peak(process.pid)
-    peak.start()
-    said = process.communicate()[0]
-    found = Timed(said, time.monotonic() - began, _cpu_s() - cpu, peak.stop())
-    if process.returncode not in (0, 1, 2):  # verdicts
+    peak_memory = PeakMemory(process.pid)
+    peak_memory.start()
+    output = process.communicate()[0]
+    timed = Timed(output, time.monotonic() - start_time, _cpu_s() - cpu, peak_memory.stop())
+    if process.returncode not in (0, 1, 2):  # the exit statuses of verdicts
         raise RuntimeError(
-            f"{' '.join(command[:4])} ended with {process.returncode}: {said[-500:]}"
+            f"{' '.join(command[:4])} ended with {process.returncode}: {output[-500:]}"
         )
-    return found
+    return timed
 
 
 def _cpu_s() -> float:
+    """Return the CPU time of all ended child processes."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def _tree_pss_mb(pid: int) -> float:
-    """Memory of a process and its descendants; what several share counts once."""
+    """Return the memory of a process and its descendants, with shared pages counted once."""
     total = 0.0
     with suppress(psutil.Error):
         process = psutil.Process(pid)
-        for one in [process, *process.children(recursive=True)]:
+        for member in [process, *process.children(recursive=True)]:
             with suppress(psutil.Error):
-                total += one.memory_full_info().pss / 1e6
+                total += member.memory_full_info().pss / 1e6
     return total
 
 

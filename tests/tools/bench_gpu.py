@@ -43,7 +43,7 @@ TOOLS = {
     "alltoall": ("alltoall_perf", False),
     "sendrecv": ("sendrecv_perf", False),
 }
-"""nccl-tests' binary, and whether its in-place column is what we measure."""
+"""Workload -> the binary of nccl-tests, and whether its in-place column is compared."""
 
 NVBANDWIDTH = {
     "h2d": ("host_to_device_memcpy_ce", 1.0),
@@ -51,8 +51,8 @@ NVBANDWIDTH = {
     "p2p": ("device_to_device_memcpy_write_ce", 1.0),
     "copy": ("device_local_copy -b 16384", 2.0),
 }
-"""nvbandwidth's test, and what its figure is multiplied by: its local copy counts bytes once. It
-copies 512 MiB by default; within a GPU both take 16 GiB."""
+"""Figure -> the test of nvbandwidth, and the factor for its result: its local copy counts bytes
+once. It copies 512 MiB by default; within a GPU both copy 16 GiB."""
 
 
 CUBE = 8192
@@ -72,26 +72,26 @@ def products(seconds):
 products(float(sys.argv[2]))
 print(products(float(sys.argv[3])))
 """
-"""Started once a GPU: TFLOPS by the host's clock, after so many seconds of the same load."""
-SOAK_S, WINDOW_S = 10.0, 6.0
+"""Started once per GPU: prints TFLOPS by the host's clock, after WARMUP_S of the same load."""
+WARMUP_S, WINDOW_S = 10.0, 6.0
 
 
 @dataclass
 class Figure:
-    """One quantity, ours and theirs, round by round."""
+    """One quantity, measured by the suite (ours) and by the other tool (theirs) in each round."""
 
     name: str
     unit: str
     goal: float
-    """Largest difference of the medians, relative."""
+    """Largest accepted relative difference of the medians."""
     slack: float = 0.0
-    """The same, absolute: the larger of the two holds."""
+    """Largest accepted absolute difference: the goal is met where either holds."""
     ours: list[float] = field(default_factory=list)
     theirs: list[float] = field(default_factory=list)
 
     @property
     def difference(self) -> float | None:
-        """Ours over theirs, less 1; None where one of them is missing."""
+        """Ours divided by theirs, minus 1; None where one of them is missing."""
         if not self.ours or not self.theirs:
             return None
         return statistics.median(self.ours) / statistics.median(self.theirs) - 1
@@ -105,7 +105,7 @@ class Figure:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, print, write."""
+    """Measure, print the table and write the JSON."""
     parser = argparse.ArgumentParser(prog="python -m tests.tools.bench_gpu", description=__doc__)
     parser.add_argument("--tools", type=Path, metavar="DIR", help="where the binaries are")
     parser.add_argument("--rounds", type=int, default=3)
@@ -126,10 +126,10 @@ def main(arguments: list[str] | None = None) -> int:
     figures: dict[str, Figure] = {}
     for number in range(options.rounds):
         for part in options.parts:
-            if number == 0 or part != "shape":  # which takes turns by itself
+            if number == 0 or part != "shape":  # which alternates by itself
                 parts[part](figures, gpus)
         print(f"round {number + 1} of {options.rounds} done", file=sys.stderr)
-        # After every round: what was measured outlives a run that is ended.
+        # After every round, so that an aborted run keeps its measurements.
         path = save(
             "bench-gpu",
             [{**asdict(f), "difference": f.difference, "met": f.met} for f in figures.values()],
@@ -144,7 +144,7 @@ def main(arguments: list[str] | None = None) -> int:
 def collectives(
     figures: dict[str, Figure], gpus: int, *, operations: Iterable[str] = TOOLS
 ) -> None:
-    """16 MiB to 4 GiB in steps of four, each operation by both."""
+    """Compare each collective from 16 MiB to 4 GiB, by factors of four, with nccl-tests."""
     tools = {name: TOOLS[name] for name in operations}
     sizes = {"min_size": 16 * MIB, "max_size": 4096 * MIB, "step": 4}
     for name, table in _tables(gpus, tools, sizes).items():
@@ -161,25 +161,25 @@ def collectives(
 
 
 def latency(figures: dict[str, Figure], gpus: int) -> None:
-    """NCCL's own all-reduce in a CUDA graph against nccl-tests -G."""
+    """Compare NCCL's all-reduce in a CUDA graph with nccl-tests -G."""
     tables = _tables(gpus, ["allreduce"], {"min_size": 8, "max_size": MIB, "step": 2})
     for row in tables["allreduce"]:
         key = f"allreduce latency {row['size']} B"
         figures.setdefault(key, Figure(key, "us", 0.10, slack=1.0)).ours.append(row["graph_us"])
-    more = ["-G", "20"]
+    extra_arguments = ["-G", "20"]
     for size, time_us, _ in _nccl_tests(
-        "all_reduce_perf", gpus, "8", "1M", 2, in_place=True, more=more
+        "all_reduce_perf", gpus, "8", "1M", 2, in_place=True, extra_arguments=extra_arguments
     ):
         figures[f"allreduce latency {size} B"].theirs.append(time_us)
 
 
 def copies(figures: dict[str, Figure], gpus: int) -> None:
-    """Host to device and back, GPU to GPU, and within a GPU's memory, against nvbandwidth."""
+    """Compare copies from and to the host, between GPUs and within a GPU with nvbandwidth."""
     wanted = {
         "h2d": ("hostcopy", "h2d"), "d2h": ("hostcopy", "d2h"), "p2p": ("p2p", "write"),
         "copy": ("memory", "copy"),
     }  # fmt: skip
-    lines = by_hand(gpus, ["memory", "hostcopy", "p2p"], {})
+    lines = run_with_torchrun(gpus, ["memory", "hostcopy", "p2p"], {})
     for name, (workload, metric) in wanted.items():
         values = [
             statistics.median(m["samples"])
@@ -193,17 +193,17 @@ def copies(figures: dict[str, Figure], gpus: int) -> None:
     if shutil.which("nvbandwidth") is None:
         return
     for name, (test, factor) in NVBANDWIDTH.items():
-        said = _theirs(["nvbandwidth", "-t", *test.split()]).partition("bandwidth (GB/s)")[2]
-        values = [float(x) for x in re.findall(r"\d+\.\d+", said.partition("SUM")[0])]
+        output = _tool_output(["nvbandwidth", "-t", *test.split()]).partition("bandwidth (GB/s)")[2]
+        values = [float(x) for x in re.findall(r"\d+\.\d+", output.partition("SUM")[0])]
         if values:
             figures[f"{name} (mean over GPUs)"].theirs.append(factor * statistics.fmean(values))
 
 
 def products(figures: dict[str, Figure], gpus: int) -> None:
-    """bf16 at 8192 cubed on all GPUs at once, hot."""
-    lines = by_hand(gpus, ["gemm"], {"soak_s": SOAK_S}, metrics=["bf16"])
+    """Compare bf16 products of 8192 cubed on all GPUs at once, after a warm-up."""
+    lines = run_with_torchrun(gpus, ["gemm"], {"soak_s": WARMUP_S}, metrics=["bf16"])
     rates = [statistics.median(m["samples"]) for line in lines for m in line["measurements"]]
-    # Of the whole window, where a rate is the median batch's: not exactly 1 on a calm host either.
+    # Of the whole window, whereas a rate is the median batch's: the ratio is never exactly 1.
     walls = [
         statistics.harmonic_mean(m["samples"]) / line["facts"]["dtypes"]["bf16"]["wall_over_events"]
         for line in lines
@@ -211,23 +211,23 @@ def products(figures: dict[str, Figure], gpus: int) -> None:
     ]
     plain = [
         subprocess.Popen(
-            [sys.executable, "-c", PLAIN, str(gpu), str(SOAK_S), str(WINDOW_S)],
+            [sys.executable, "-c", PLAIN, str(gpu), str(WARMUP_S), str(WINDOW_S)],
             stdout=subprocess.PIPE, text=True,
         )
         for gpu in range(gpus)
     ]  # fmt: skip
     theirs = [float(process.communicate(timeout=TIMEOUT_S)[0]) for process in plain]
-    for name, found in (("wall clock", walls), ("a plain loop", theirs)):
+    for name, references in (("wall clock", walls), ("a plain loop", theirs)):
         key = f"bf16 8192 cubed, {name} (mean over GPUs)"
         figure = figures.setdefault(key, Figure(key, "TFLOPS", 0.01))
         figure.ours.append(statistics.fmean(rates))
-        figure.theirs.append(statistics.fmean(found))
+        figure.theirs.append(statistics.fmean(references))
 
 
 def best_shape(figures: dict[str, Figure], gpus: int) -> None:
-    """The published best shape, where there is one for this model, against the best of a search."""
+    """Compare the published best shape of this GPU model, if any, with the best of a search."""
     medians: dict[str, list[float]] = {}
-    for line in by_hand(gpus, ["gemm_search"], {"soak_s": SOAK_S}):
+    for line in run_with_torchrun(gpus, ["gemm_search"], {"soak_s": WARMUP_S}):
         for m in line["measurements"]:
             medians.setdefault(m["metric"], []).append(statistics.median(m["samples"]))
     if "published" in medians:
@@ -247,18 +247,18 @@ PARTS = {
 def _tables(
     gpus: int, names: Iterable[str], params: Mapping[str, Any]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Each workload's table, with the mean over ranks of the times."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    lines = by_hand(gpus, names, params)
+    """Return each workload's table, with times averaged over ranks."""
+    tables: dict[str, list[dict[str, Any]]] = {}
+    lines = run_with_torchrun(gpus, names, params)
     for name in names:
         tables = [line["facts"]["table"] for line in lines if line["workload"] == name]
-        found[name] = []
+        tables[name] = []
         for rows in zip(*tables, strict=True):
             times = [k for k in ("time_us", "graph_us") if k in rows[0]]
             mean = {k: statistics.fmean(row[k] for row in rows) for k in times}
             rate = rows[0]["busbw"] * rows[0]["time_us"] / mean["time_us"]
-            found[name].append({**rows[0], **mean, "busbw": rate})
-    return found
+            tables[name].append({**rows[0], **mean, "busbw": rate})
+    return tables
 
 
 def _nccl_tests(
@@ -270,21 +270,21 @@ def _nccl_tests(
     *,
     in_place: bool,
     threads: int = 1,
-    more: Iterable[str] = (),
+    extra_arguments: Iterable[str] = (),
 ) -> list[tuple[int, float, float]]:
-    """(bytes, time in us, bus bandwidth) of each row; none where the tool is not there.
+    """Return (bytes, time in us, bus bandwidth) of each row; none where the tool is not installed.
 
-    With a thread a GPU launches come side by side, as from our processes: one thread for all takes
-    part of what 16 MiB take.
+    With one thread per GPU the launches run in parallel, as in the suite's processes: launches of a
+    single thread take a visible part of the time of 16 MiB.
     """
     if shutil.which(tool) is None:
         return []
     command = [tool, "-t", str(threads), "-g", str(gpus // threads), "-b", low, "-e", high]
     command += ["-f", str(step), "-n", "20", "-w", "5"]
-    return crosscheck.rows(_theirs([*command, *more]), in_place=in_place)
+    return crosscheck.parse_rows(_tool_output([*command, *extra_arguments]), in_place=in_place)
 
 
-def by_hand(
+def run_with_torchrun(
     gpus: int,
     names: Iterable[str],
     params: Mapping[str, Any],
@@ -293,7 +293,7 @@ def by_hand(
     out: Path | None = None,
     repeat: int | None = None,
 ) -> list[dict[str, Any]]:
-    """The result lines of workloads that torchrun starts, one a rank and workload."""
+    """Run workloads with torchrun and return their result lines, one per rank and workload."""
     with tempfile.TemporaryDirectory(prefix="acceptance-bench-") as folder:
         into = out or Path(folder)
         command = [
@@ -315,8 +315,8 @@ def by_hand(
         ]
 
 
-def _theirs(command: list[str]) -> str:
-    """What a tool printed; nothing, and why, where it failed: our figures are not lost with it."""
+def _tool_output(command: list[str]) -> str:
+    """Return the output of a tool; where it fails, print why and return '', to keep our figures."""
     try:
         return _run(command)
     except SystemExit as error:
@@ -325,7 +325,8 @@ def _theirs(command: list[str]) -> str:
 
 
 def _run(command: list[str]) -> str:
-    env = {**os.environ, "NCCL_GRAPH_MIXING_SUPPORT": "0"}  # for both alike
+    """Return the output of a command, '' where it is not installed; SystemExit where it fails."""
+    env = {**os.environ, "NCCL_GRAPH_MIXING_SUPPORT": "0"}  # the same for both sides
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=TIMEOUT_S, env=env, check=True
@@ -333,15 +334,15 @@ def _run(command: list[str]) -> str:
     except FileNotFoundError:
         return ""
     except subprocess.CalledProcessError as error:
-        said = f"{' '.join(command)}: exit {error.returncode}\n{error.stderr[-3000:]}"
-        raise SystemExit(said) from error
+        message = f"{' '.join(command)}: exit {error.returncode}\n{error.stderr[-3000:]}"
+        raise SystemExit(message) from error
     except subprocess.TimeoutExpired as error:
         raise SystemExit(f"{' '.join(command)}: no end after {TIMEOUT_S} s") from error
     return done.stdout
 
 
 def show(figures: list[Figure]) -> None:
-    """One line a figure, with every round."""
+    """Print one line per figure, with every round."""
     table = Table(title="ours beside nccl-tests and nvbandwidth, same GPUs, in turns")
     for name in ("figure", "unit", "ours", "theirs", "difference", "goal", "met"):
         table.add_column(name, justify="left" if name == "figure" else "right")

@@ -12,6 +12,8 @@ pytest and of every command that it waits for (sbatch, squeue); not that of Slur
 on the nodes, or the time in which it waits for either.
 """
 
+# Length: one tool; its run, its observer and its table are used nowhere else.
+
 from __future__ import annotations
 
 import argparse
@@ -44,10 +46,10 @@ from tests.tools import bench
 
 GPUS = 1
 STATUS = ("JOB_INFO", "JOB_USER_INFO", "JOB_INFO_SINGLE", "NODE_INFO", "PARTITION_INFO")
-"""slurmctld's names, without their prefix, of what squeue, sinfo and scontrol ask."""
+"""The RPCs of squeue, sinfo and scontrol, without their prefix REQUEST_."""
 KILLED, DRAINED, SLOW, WRONG = 3, 2, 2, 3
-"""Nodes that are broken in each way; ten together."""
-EXACTLY = ("bad nodes named", "good nodes accused", "measured twice", "verdicts that differ")
+"""Number of nodes with each fault; ten in total."""
+EXACT_GOALS = ("bad nodes named", "good nodes accused", "measured twice", "verdicts that differ")
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Line:
     value: float
     unit: str = ""
     goal: float | None = None
-    """At most, or exactly; None where there is none."""
+    """Largest accepted value, or the exact one; None where there is no goal."""
     note: str = ""
     exactly: bool = False
 
@@ -81,9 +83,9 @@ class Probe:
     last_line_s: float
     own_s: float
     rpcs: dict[str, int]
-    """What slurmctld was asked, by its own count."""
+    """RPC -> number of requests, as sdiag counts them."""
     queued: int
-    """The most jobs that were in the queue at a time."""
+    """Largest number of jobs in the queue."""
     outcomes: dict[tuple[str, str], str] = field(default_factory=dict)
     bad: list[str] = field(default_factory=list)
     """The nodes that bad-nodes.txt names."""
@@ -99,27 +101,27 @@ class Probe:
 
 
 class Observer(threading.Thread):
-    """Looks on once a second: at slurmctld's counters, the queue's length, pytest's CPU time."""
+    """Samples once a second slurmctld's counters, the queue's length and pytest's CPU time."""
 
     def __init__(self, env: Mapping[str, str], process: subprocess.Popen[bytes]) -> None:
         super().__init__(daemon=True)
         self._env = dict(env)
         self._process = process
-        self._enough = threading.Event()
+        self._stop_event = threading.Event()
         self._first = self._last = self._counts()
         self.queued = 0
         self.cpu: list[tuple[float, float]] = [(time.time(), 0.0)]
 
     def run(self) -> None:
-        while not self._enough.wait(1.0):
+        while not self._stop_event.wait(1.0):
             self._last = self._counts()
             with suppress(psutil.Error):
                 used = psutil.Process(self._process.pid).cpu_times()
-                own = used.user + used.system + used.children_user + used.children_system
-                self.cpu.append((time.time(), own))
+                cpu_s = used.user + used.system + used.children_user + used.children_system
+                self.cpu.append((time.time(), cpu_s))
 
     def stop(self) -> None:
-        self._enough.set()
+        self._stop_event.set()
         self.join()
         self._last = self._counts()
 
@@ -127,37 +129,37 @@ class Observer(threading.Thread):
         return self.cpu[max(0, bisect_right(self.cpu, (when, float("inf"))) - 1)][1]
 
     @property
-    def added(self) -> dict[str, int]:
+    def new_counts(self) -> dict[str, int]:
         new = {name: count - self._first.get(name, 0) for name, count in self._last.items()}
         return {name: count for name, count in new.items() if count}
 
     def _counts(self) -> dict[str, int]:
-        said = subprocess.run(
+        sdiag_output = subprocess.run(
             ["sdiag"], env=self._env, capture_output=True, text=True, timeout=120
         ).stdout
-        # sdiag counts the queue as well, without being a query of its own.
-        alive = re.findall(r"^Jobs (?:pending|running):\s+(\d+)", said, re.M)
+        # sdiag reports the queue's length as well, so no further query is needed.
+        alive = re.findall(r"^Jobs (?:pending|running):\s+(\d+)", sdiag_output, re.M)
         if hasattr(self, "queued"):
             self.queued = max(self.queued, sum(map(int, alive)))
-        by_type = said.partition("by message type")[2].partition("by user")[0]
-        found = re.findall(r"^\s+([A-Z_]+)\s+\(\s*\d+\) count:(\d+)", by_type, re.M)
-        return {name: int(count) for name, count in found}
+        by_type = sdiag_output.partition("by message type")[2].partition("by user")[0]
+        counters = re.findall(r"^\s+([A-Z_]+)\s+\(\s*\d+\) count:(\d+)", by_type, re.M)
+        return {name: int(count) for name, count in counters}
 
 
 def probe(
-    up: Sandbox,
+    sandbox: Sandbox,
     run: Path,
     *arguments: str,
     new: bool = True,
-    meanwhile: Callable[[subprocess.Popen[bytes], RunDirectory], None] | None = None,
+    during_run: Callable[[subprocess.Popen[bytes], RunDirectory], None] | None = None,
 ) -> Probe:
-    """Run the probe on a sandbox that is up, and take its figures."""
+    """Run the probe on a running sandbox and return its figures."""
     directory = RunDirectory(run)
-    env = environment(up)
-    where = [f"--run-dir={run}"] if new else []
+    env = environment(sandbox)
+    run_dir_option = [f"--run-dir={run}"] if new else []
     command = [sys.executable, "-m", "pytest", "-q", "-m", "multinode", "--tier", "probe",
-               "-p", "no:cacheprovider", *where, *arguments]  # fmt: skip
-    began = time.time()
+               "-p", "no:cacheprovider", *run_dir_option, *arguments]  # fmt: skip
+    start_time = time.time()
     with (run.parent / f"{run.name}.txt").open("ab") as log:
         process = subprocess.Popen(
             command, cwd=CHECKOUT, env=env, stdin=subprocess.DEVNULL, stdout=log,
@@ -165,39 +167,41 @@ def probe(
         )  # fmt: skip
     observer = Observer(env, process)
     observer.start()
-    if meanwhile is not None:
-        meanwhile(process, directory)
-    # wait4 and not wait: the kernel's own account of pytest and of all that it waited for.
+    if during_run is not None:
+        during_run(process, directory)
+    # wait4, not wait: the kernel's CPU time of pytest and of all children that it waited for.
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     ended = time.time()
     observer.stop()
     cpu_s = usage.ru_utime + usage.ru_stime
-    submitted, lines = spans(directory, since=began)
+    submitted, lines = spans(directory, since=start_time)
     first, last = min(submitted, default=ended), max(lines, default=ended)
-    found = Probe(
-        wall_s=ended - began, status=process.returncode, peak_mib=usage.ru_maxrss / 1024,
-        cpu_s=cpu_s, first_submission_s=first - began, last_line_s=last - began,
-        own_s=(first - began) + cpu_s - observer.cpu_at(first), rpcs=observer.added,
+    result = Probe(
+        wall_s=ended - start_time, status=process.returncode, peak_mib=usage.ru_maxrss / 1024,
+        cpu_s=cpu_s, first_submission_s=first - start_time, last_line_s=last - start_time,
+        own_s=(first - start_time) + cpu_s - observer.cpu_at(first), rpcs=observer.new_counts,
         queued=observer.queued,
     )  # fmt: skip
     if directory.verdict.exists():
         verdict = read_json(directory.verdict)
-        found.counts = verdict["counts"]
-        found.outcomes = {(c["criterion"], c["subject"]): c["outcome"] for c in verdict["criteria"]}
-        found.bad = (run / "bad-nodes.txt").read_text().split()
-    return found
+        result.counts = verdict["counts"]
+        result.outcomes = {
+            (c["criterion"], c["subject"]): c["outcome"] for c in verdict["criteria"]
+        }
+        result.bad = (run / "bad-nodes.txt").read_text().split()
+    return result
 
 
-def environment(up: Sandbox) -> dict[str, str]:
-    """That of a user on the login node of this sandbox."""
+def environment(sandbox: Sandbox) -> dict[str, str]:
+    """Return the environment of a user on the login node of this sandbox."""
     outer = ("PYTEST_", "SLURM_", "SBATCH_")
     clean = {k: v for k, v in os.environ.items() if not k.startswith(outer)}
-    return {**clean, **up.env}
+    return {**clean, **sandbox.env}
 
 
 def spans(directory: RunDirectory, *, since: float) -> tuple[list[float], list[float]]:
-    """When jobs were submitted, and when their lines, or reasons for none, were written."""
+    """Return when jobs were submitted, and when their lines or missing reasons were written."""
     submitted = []
     lines = [float(m["time"]) for m in read_lines(directory.missing)]
     for path in directory.jobs.glob("*/job.json"):
@@ -211,55 +215,58 @@ def spans(directory: RunDirectory, *, since: float) -> tuple[list[float], list[f
 
 
 @dataclass(frozen=True)
-class Bad:
-    """Which nodes are broken in which way, spread over all of them."""
+class BadNodes:
+    """The nodes with a fault, spread over all nodes."""
 
     killed: tuple[str, ...]
     drained: tuple[str, ...]
     slow: tuple[str, ...]
-    wrong: tuple[str, ...]
+    missing_gpu: tuple[str, ...]
 
     @staticmethod
-    def of(names: Sequence[str]) -> Bad:
-        # The last ones die before their turn comes.
+    def choose(names: Sequence[str]) -> BadNodes:
+        """Choose the nodes that get a fault."""
+        # The last nodes are killed before they are measured.
         dying, others = names[-KILLED:], names[: -2 * KILLED]
         step = len(others) // (DRAINED + SLOW + WRONG)
         spread = [others[k * step + step // 2] for k in range(DRAINED + SLOW + WRONG)]
-        return Bad(
+        return BadNodes(
             killed=tuple(dying),
             drained=tuple(spread[:DRAINED]),
             slow=tuple(spread[DRAINED : DRAINED + SLOW]),
-            wrong=tuple(spread[DRAINED + SLOW :]),
+            missing_gpu=tuple(spread[DRAINED + SLOW :]),
         )
 
     @property
     def all(self) -> set[str]:
-        return {*self.killed, *self.drained, *self.slow, *self.wrong}
+        return {*self.killed, *self.drained, *self.slow, *self.missing_gpu}
 
-    def put_in(self, up: Sandbox) -> None:
-        """All but the killed ones, which die during the run."""
+    def inject(self, sandbox: Sandbox) -> None:
+        """Inject all faults but the kills, which happen during the run."""
         for node in self.drained:
-            up.drain(node)
+            sandbox.drain(node)
         for node in self.slow:
-            up.fault(node, "slow-driver")
-        for node in self.wrong:
-            up.fault(node, "gpu-missing")
+            sandbox.fault(node, "slow-driver")
+        for node in self.missing_gpu:
+            sandbox.fault(node, "gpu-missing")
 
-    def kill(self, up: Sandbox, process: subprocess.Popen[bytes], directory: RunDirectory) -> None:
-        wait_for(process, lambda: measured(directory) > 0)
+    def kill(
+        self, sandbox: Sandbox, process: subprocess.Popen[bytes], directory: RunDirectory
+    ) -> None:
+        wait_for(process, lambda: nodes_measured(directory) > 0)
         for node in self.killed:
-            up.kill_node(node)
+            sandbox.kill_node(node)
 
 
-def measured(directory: RunDirectory) -> int:
-    """Nodes that have left their last record."""
+def nodes_measured(directory: RunDirectory) -> int:
+    """Return the number of nodes with a record of the last workload."""
     return sum(1 for _ in directory.records.glob("health@*.json"))
 
 
 def wait_for(process: subprocess.Popen[bytes], condition: Callable[[], bool]) -> None:
-    """Until the condition holds, or pytest has ended without it (which its own figures show)."""
+    """Wait until the condition holds, or pytest has ended (which its figures show)."""
     while not condition():
-        # WNOWAIT: the account of the process is taken later, by wait4.
+        # WNOWAIT: wait4 reaps the process and reads its CPU time later.
         gone = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if gone is not None:
             return
@@ -270,67 +277,68 @@ def wait_for(process: subprocess.Popen[bytes], condition: Callable[[], bool]) ->
 
 
 @dataclass
-class Size:
-    """What was found at one number of nodes."""
+class SizeResult:
+    """The results with one number of nodes."""
 
     nodes: int
     up_s: float
     whole: Probe
     killed_at: int
-    """Nodes measured when pytest was killed."""
+    """Number of nodes measured when pytest was killed."""
     resumed: Probe
-    bad: Bad
-    twice: int
-    """Results that the resumed run has two of."""
-    differ: list[tuple[str, str]]
-    """Verdicts in which the two runs differ, but for the nodes that died in one of them."""
+    bad: BadNodes
+    measured_twice: int
+    """Number of results that the resumed run has twice."""
+    differing_verdicts: list[tuple[str, str]]
+    """Verdicts that differ between the two runs, without nodes that were killed in one of them."""
 
 
-def of_size(nodes: int, folder: Path) -> Size:
-    began = time.monotonic()
-    with Sandbox.up(nodes=nodes, gpus=GPUS, many=True) as up:
-        up_s = time.monotonic() - began
-        bad = Bad.of(up.nodes)
-        bad.put_in(up)
+def measure_size(nodes: int, folder: Path) -> SizeResult:
+    """Run the probe in a sandbox of this size: killed and resumed, then from start to end."""
+    start_time = time.monotonic()
+    with Sandbox.up(nodes=nodes, gpus=GPUS, light=True) as sandbox:
+        up_s = time.monotonic() - start_time
+        bad = BadNodes.choose(sandbox.nodes)
+        bad.inject(sandbox)
         killed_at = 0
 
         def kill_at_half(process: subprocess.Popen[bytes], directory: RunDirectory) -> None:
             nonlocal killed_at
-            wait_for(process, lambda: measured(directory) >= nodes // 2)
-            killed_at = measured(directory)
+            wait_for(process, lambda: nodes_measured(directory) >= nodes // 2)
+            killed_at = nodes_measured(directory)
             process.send_signal(signal.SIGKILL)
 
         half = folder / "half"
-        probe(up, half, meanwhile=kill_at_half)
-        resumed = probe(up, half, f"--resume={half}", new=False)
-        whole = probe(up, folder / "whole", meanwhile=lambda p, d: bad.kill(up, p, d))
-    died = set(bad.killed)
-    both = whole.outcomes.keys() | resumed.outcomes.keys()
-    return Size(
+        probe(sandbox, half, during_run=kill_at_half)
+        resumed = probe(sandbox, half, f"--resume={half}", new=False)
+        whole = probe(sandbox, folder / "whole", during_run=lambda p, d: bad.kill(sandbox, p, d))
+    killed_nodes = set(bad.killed)
+    keys = whole.outcomes.keys() | resumed.outcomes.keys()
+    return SizeResult(
         nodes=nodes, up_s=up_s, whole=whole, killed_at=killed_at, resumed=resumed, bad=bad,
-        twice=results_twice(RunDirectory(half), bad),
-        differ=[
-            key for key in sorted(both)
-            if key[1] not in died and whole.outcomes.get(key) != resumed.outcomes.get(key)
+        measured_twice=results_twice(RunDirectory(half), bad),
+        differing_verdicts=[
+            key for key in sorted(keys)
+            if key[1] not in killed_nodes and whole.outcomes.get(key) != resumed.outcomes.get(key)
         ],
     )  # fmt: skip
 
 
-def results_twice(directory: RunDirectory, bad: Bad) -> int:
-    """Results that a rank was asked for twice, without need.
+def results_twice(directory: RunDirectory, bad: BadNodes) -> int:
+    """Return the number of results that a rank measured twice without need.
 
-    Of a node whose GPU is missing the first record measures nothing, and is rightly done again.
+    A node with a missing GPU does not count: its first record measures nothing and is repeated.
     """
-    found: Counter[tuple[str, str, int]] = Counter()
+    measurements: Counter[tuple[str, str, int]] = Counter()
     for file in directory.jobs.glob("node-*/rank*.jsonl"):
         for line in read_lines(file):
-            if line.get("event") == "result" and line["placement"] not in bad.wrong:
-                found[line["workload"], line["placement"], line["rank"]] += 1
-    return sum(1 for count in found.values() if count > 1)
+            if line.get("event") == "result" and line["placement"] not in bad.missing_gpu:
+                measurements[line["workload"], line["placement"], line["rank"]] += 1
+    return sum(1 for count in measurements.values() if count > 1)
 
 
-def table(sizes: Sequence[Size]) -> list[Line]:
-    """The figures, those with a goal for the largest size."""
+def table(sizes: Sequence[SizeResult]) -> list[Line]:
+    """Return the figures; only those of the largest size have goals."""
     lines = []
     for k, size in enumerate(sizes):
         last = k == len(sizes) - 1
@@ -344,13 +352,13 @@ def table(sizes: Sequence[Size]) -> list[Line]:
     return lines
 
 
-def figures(size: Size, *, goals: bool) -> list[Line]:
+def figures(size: SizeResult, *, goals: bool) -> list[Line]:
     whole, n = size.whole, size.nodes
     named, accused = set(whole.bad) & size.bad.all, set(whole.bad) - size.bad.all
 
     def line(name: str, value: float, unit: str, goal: float | None = None, note: str = "") -> Line:
         wanted = goal if goals else None
-        return Line(f"{n} nodes: {name}", round(value, 2), unit, wanted, note, name in EXACTLY)
+        return Line(f"{n} nodes: {name}", round(value, 2), unit, wanted, note, name in EXACT_GOALS)
 
     rate = whole.status_queries / max(whole.to_certificate_s, 1)
     counts = ", ".join(f"{v} {k.replace('_', ' ')}" for k, v in whole.counts.items())
@@ -365,20 +373,26 @@ def figures(size: Size, *, goals: bool) -> list[Line]:
         line("bad nodes named", len(named), "nodes", len(size.bad.all)),
         line("good nodes accused", len(accused), "nodes", 0, " ".join(sorted(accused)[:5])),
         line("killed after, and resumed", size.killed_at, "nodes"),
-        line("measured twice", size.twice, "results", 0),
-        line("verdicts that differ", len(size.differ), "", 0, str(size.differ[:3] or "")),
+        line("measured twice", size.measured_twice, "results", 0),
+        line(
+            "verdicts that differ",
+            len(size.differing_verdicts),
+            "",
+            0,
+            str(size.differing_verdicts[:3] or ""),
+        ),
     ]
 
 
 def show(lines: Sequence[Line], facts: Mapping[str, Any]) -> None:
-    shown = Table(title=", ".join(f"{name} {value}" for name, value in facts.items()))
+    output_table = Table(title=", ".join(f"{name} {value}" for name, value in facts.items()))
     for name in ("figure", "value", "unit", "goal", "", "note"):
-        shown.add_column(name, justify="right" if name in ("value", "goal") else "left")
+        output_table.add_column(name, justify="right" if name in ("value", "goal") else "left")
     for row in lines:
         mark = {True: "met", False: "missed", None: ""}[row.met]
         goal = "" if row.goal is None else str(row.goal)
-        shown.add_row(row.name, str(row.value), row.unit, goal, mark, row.note)
-    Console(width=None if sys.stdout.isatty() else 150).print(shown)
+        output_table.add_row(row.name, str(row.value), row.unit, goal, mark, row.note)
+    Console(width=None if sys.stdout.isatty() else 150).print(output_table)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -393,7 +407,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for nodes in options.nodes:
             (folder / str(nodes)).mkdir(parents=True)
-            sizes.append(of_size(nodes, folder / str(nodes)))
+            sizes.append(measure_size(nodes, folder / str(nodes)))
     except SandboxError as error:
         print(error, file=sys.stderr)
         return 1

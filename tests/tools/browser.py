@@ -1,4 +1,4 @@
-"""A page in headless Chromium: what it became, how long it took to open, what it asked for."""
+"""Pages in headless Chromium: their content, the time to open them, their network requests."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
 REFUSAL = None if CHROMIUM or os.environ.get("CI") else "no chromium on the PATH"
-"""Why a browser test may be skipped; in CI none may."""
+"""Why browser tests are skipped; None where they run, and always in CI."""
 
-QUIET = (
+OPTIONS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 )  # fmt: skip
 TIMEOUT_S = 120
 
-_ASK = """<script>
+_EVALUATE_SCRIPT = """<script>
 addEventListener("load", function () {
   setTimeout(async function () {
     var said;
@@ -35,7 +35,7 @@ addEventListener("load", function () {
 });
 </script>"""
 
-_FRAMES = """<!DOCTYPE html><html><body>%s<script>
+_FRAMES_PAGE = """<!DOCTYPE html><html><body>%s<script>
 var frames_ = Array.from(document.querySelectorAll("iframe")), answers = {};
 addEventListener("message", function (event) {
   var from = frames_.findIndex(function (frame) { return frame.contentWindow === event.source; });
@@ -43,9 +43,9 @@ addEventListener("message", function (event) {
   document.documentElement.setAttribute("data-said", JSON.stringify(answers));
 });
 </script></body></html>"""
-"""A window is never as narrow as a phone; a frame is, to the page in it."""
+"""A page with frames: a frame can be as narrow as a phone, a window of Chromium cannot."""
 
-_OPENED = """<script>
+_OPENING_SCRIPT = """<script>
 addEventListener("load", function () {
   document.body.getBoundingClientRect();  // lay it out, as it is before anybody sees it
   document.documentElement.setAttribute("data-said", performance.now() / 1000);
@@ -54,60 +54,69 @@ addEventListener("load", function () {
 
 
 def browse(page: Path, *options: str) -> str:
-    """What Chromium prints of a page."""
+    """Open a page in Chromium and return its output."""
     assert CHROMIUM is not None, REFUSAL
     with tempfile.TemporaryDirectory(prefix="chromium-") as profile:
         done = subprocess.run(
-            [CHROMIUM, *QUIET, f"--user-data-dir={profile}", *options, page.as_uri()],
+            [CHROMIUM, *OPTIONS, f"--user-data-dir={profile}", *options, page.as_uri()],
             capture_output=True, text=True, timeout=TIMEOUT_S,
         )  # fmt: skip
     return done.stdout
 
 
-def ask(pages: Sequence[Path], script: str, *, width: int = 1280) -> list[Any]:
-    """What a function body in JavaScript returns in (a copy of) each page, when it has opened."""
+def evaluate(pages: Sequence[Path], script: str, *, width: int = 1280) -> list[Any]:
+    """Run a JavaScript function body in a copy of each loaded page; return what it returns."""
     with tempfile.TemporaryDirectory(prefix="page-") as folder:
         for k, page in enumerate(pages):
-            _with(page, _ASK % script, Path(folder) / f"{k}.html")
+            _with_script(page, _EVALUATE_SCRIPT % script, Path(folder) / f"{k}.html")
         frames = "".join(
             f'<iframe src="{k}.html" width="{width}" height="844"></iframe>'
             for k in range(len(pages))
         )
-        around = Path(folder) / "frames.html"
-        around.write_text(_FRAMES % frames, encoding="utf-8")
-        said = json.loads(_said(browse(around, "--dump-dom", "--virtual-time-budget=60000")))
-    return [json.loads(said[str(k)]) for k in range(len(pages))]
+        frames_page = Path(folder) / "frames.html"
+        frames_page.write_text(_FRAMES_PAGE % frames, encoding="utf-8")
+        answers = json.loads(
+            _answer(browse(frames_page, "--dump-dom", "--virtual-time-budget=60000"))
+        )
+    return [json.loads(answers[str(k)]) for k in range(len(pages))]
 
 
-def opened_s(page: Path) -> float:
-    """Seconds from the start of the navigation until the page is loaded and laid out."""
+def opening_time_s(page: Path) -> float:
+    """Return the seconds from the start of the navigation until the page is laid out."""
     with tempfile.TemporaryDirectory(prefix="page-") as folder:
-        copy = _with(page, _OPENED, Path(folder) / page.name)
-        return float(_said(browse(copy, "--dump-dom")))
+        copy = _with_script(page, _OPENING_SCRIPT, Path(folder) / page.name)
+        return float(_answer(browse(copy, "--dump-dom")))
 
 
-def _with(page: Path, script: str, copy: Path) -> Path:
+def _with_script(page: Path, script: str, copy: Path) -> Path:
+    """Write a copy of the page with the script at the end of its body; return the copy."""
     head, end, rest = page.read_text(encoding="utf-8").rpartition("</body>")
     copy.write_text(head + script + end + rest, encoding="utf-8")
     return copy
 
 
-def _said(dom: str) -> str:
-    said = re.search(r'<html[^>]* data-said="([^"]*)"', dom)
-    assert said is not None, f"the page did not answer: {dom[:300]}"
-    return unescape(said[1])
+def _answer(dom: str) -> str:
+    """Return what the script has left in the attribute data-said of the page."""
+    attribute = re.search(r'<html[^>]* data-said="([^"]*)"', dom)
+    assert attribute is not None, f"the page did not answer: {dom[:300]}"
+    return unescape(attribute[1])
 
 
-def asked_of_network(pages: Sequence[Path]) -> list[str]:
-    """The addresses that opening these pages, not Chromium itself, asked for."""
+def requested_urls(pages: Sequence[Path]) -> list[str]:
+    """Return the URLs that these pages, not Chromium itself, requested while opening."""
     with tempfile.TemporaryDirectory(prefix="net-") as folder:
-        log, around = Path(folder) / "net.json", Path(folder) / "frames.html"
-        around.write_text("".join(f'<iframe src="{page.as_uri()}"></iframe>' for page in pages))
-        # Whatever it would look up stays here, and in the log.
+        log, frames_page = Path(folder) / "net.json", Path(folder) / "frames.html"
+        frames_page.write_text(
+            "".join(f'<iframe src="{page.as_uri()}"></iframe>' for page in pages)
+        )
+        # No name resolves, so requests appear in the log and do not leave this machine.
         browse(
-            around, "--dump-dom", f"--log-net-log={log}", "--host-resolver-rules=MAP * ~NOTFOUND"
+            frames_page,
+            "--dump-dom",
+            f"--log-net-log={log}",
+            "--host-resolver-rules=MAP * ~NOTFOUND",
         )
         text = log.read_text(encoding="utf-8")
-    own = r"(?:[\w.-]*\.)?(?:google|googleapis|gstatic|gvt1)\.com"
+    chromium_hosts = r"(?:[\w.-]*\.)?(?:google|googleapis|gstatic|gvt1)\.com"
     urls = set(re.findall(r'"(?:url|original_url)":"((?:https?|wss?|ftp):[^"]*)"', text))
-    return sorted(u for u in urls if not re.match(rf"\w+://{own}[:/]", u))
+    return sorted(u for u in urls if not re.match(rf"\w+://{chromium_hosts}[:/]", u))

@@ -38,13 +38,13 @@ from tests.selftests.support import SHIPPED
 
 FOLDER = Path(faults.__file__).parent
 TABLE = RUNS / "drills.json"
-SHAPE: Mapping[str, Any] = {"nodes": 2, "gpus": 2}
+DEFAULT_SHAPE: Mapping[str, Any] = {"nodes": 2, "gpus": 2}
 SHAPES: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("faults_hardware", "DRIFT_FAULTS"): {"nodes": 3, "gpus": 1},
     ("faults_scheduler", "BINDING_FAULTS"): {"nodes": 1, "gpus": 2},
     ("faults_scheduler", "GRES_FAULTS"): {"nodes": 2, "gpus": 2, "withheld": {"worker1": 1}},
 }
-"""The sandboxes of the lists that need another one than SHAPE."""
+"""(module, list of faults) -> options of its sandbox, where not DEFAULT_SHAPE."""
 BELOW_TRAINING = "below a training of two ranks"
 
 
@@ -56,50 +56,50 @@ class Line:
     fault: str
     where: str
     culprit: str
-    """Who must be named."""
+    """The node, and device if any, that must be named."""
     found: bool
     """Whether the criterion was red at all."""
     named: str
     others: str
-    """What else was red; in brackets what the same fault is bound to break as well."""
+    """Other red criteria; in brackets those that the same fault necessarily breaks."""
     seconds: float
     right: bool
     planted: bool = False
 
 
-def lists() -> Iterator[tuple[Mapping[str, Any], list[Fault]]]:
-    """Every list of faults, with the sandbox that it wants."""
+def fault_lists() -> Iterator[tuple[Mapping[str, Any], list[Fault]]]:
+    """Yield every list of faults with the options of its sandbox."""
     for path in sorted(FOLDER.glob("faults_*.py")):
         module = importlib.import_module(f"tests.selftests.{path.stem}")
         for name, rows in vars(module).items():
             if isinstance(rows, list) and rows and all(isinstance(r, Fault) for r in rows):
-                yield SHAPES.get((path.stem, name), SHAPE), rows
+                yield SHAPES.get((path.stem, name), DEFAULT_SHAPE), rows
 
 
-def in_the_table() -> dict[str, str]:
-    """Every criterion, and where its fault goes in: in a record only where nowhere else."""
+def fault_locations() -> dict[str, str]:
+    """Return criterion -> where its fault is injected: in a record only where nowhere else."""
     criteria = loader.load(SHIPPED).criteria
-    found = {k: planted.WHERE for k, c in criteria.items() if not planted.never_judged(c)}
+    locations = {k: planted.WHERE for k, c in criteria.items() if not planted.never_judged(c)}
     for keys in training_faults.RED.values():
-        found |= dict.fromkeys(keys, BELOW_TRAINING)
-    for _, rows in lists():
+        locations |= dict.fromkeys(keys, BELOW_TRAINING)
+    for _, rows in fault_lists():
         for fault in rows:
-            found |= dict.fromkeys(fault.also, fault.where)
-    for _, rows in lists():
-        found |= {fault.criterion: fault.where for fault in rows}
-    return found
+            locations |= dict.fromkeys(fault.also, fault.where)
+    for _, rows in fault_lists():
+        locations |= {fault.criterion: fault.where for fault in rows}
+    return locations
 
 
 def drill(sandbox: Sandbox, fault: Fault, into: Path, *, area: bool, training: bool = True) -> Line:
-    """One fault put in, and what became of it."""
+    """Inject one fault and return the row with the outcome."""
     expected = " ".join(filter(None, (fault.culprit, fault.device)))
-    about = {"criterion": fault.criterion, "fault": fault.name, "where": fault.where}
+    common = {"criterion": fault.criterion, "fault": fault.name, "where": fault.where}
     began = time.monotonic()
     try:
         found = faults.drill(sandbox, fault, into, whole=not area, training=training)
-    except Exception as error:  # one drill that breaks must not hide the others
+    except Exception as error:  # a drill that fails must not end the others
         return Line(
-            **about, culprit=expected, found=False, named=f"broken: {error}"[:200], others="",
+            **common, culprit=expected, found=False, named=f"broken: {error}"[:200], others="",
             seconds=time.monotonic() - began, right=False,
         )  # fmt: skip
     named = " ".join((*found.named, *(found.devices if fault.device else ())))
@@ -107,38 +107,38 @@ def drill(sandbox: Sandbox, fault: Fault, into: Path, *, area: bool, training: b
     right = right and (not fault.device or fault.device in found.devices)
     also = [f"({key})" for key in fault.also]
     return Line(
-        **about, culprit=expected, found=bool(found.named), named=named or "nobody",
+        **common, culprit=expected, found=bool(found.named), named=named or "nobody",
         others=", ".join([*found.others, *also]) or "none", seconds=time.monotonic() - began,
         right=right,
     )  # fmt: skip
 
 
-def below_training(folder: Path, names: Iterable[str]) -> Iterator[Line]:
-    """The faults of training_faults.py, in one torchrun, each judged by a replay."""
+def training_drills(folder: Path, names: Iterable[str]) -> Iterator[Line]:
+    """Run the faults of training_faults.py in one torchrun; judge each with a replay."""
     names = [name for name in training_faults.RED if name in set(names)]
     if not names:
         return
     began = time.monotonic()
     training_faults.start(folder, names)
-    each = (time.monotonic() - began) / len(names)
+    seconds_per_fault = (time.monotonic() - began) / len(names)
     for name in names:
         began = time.monotonic()
         red = training_faults.red(folder / name, folder / f"{name}.replay")
-        must = training_faults.RED[name]
+        expected_red = training_faults.RED[name]
         device = "gpu1" if name in training_faults.NAMED else ""
-        seconds = each + time.monotonic() - began
-        for key in sorted(must):
-            also = [f"({other})" for other in sorted(must - {key})]
+        seconds = seconds_per_fault + time.monotonic() - began
+        for key in sorted(expected_red):
+            also = [f"({other})" for other in sorted(expected_red - {key})]
             yield Line(
                 criterion=key, fault=name.replace("_", " "), where=BELOW_TRAINING, culprit=device,
                 found=key in red, named=device and f"gpu{red.get(key)}", seconds=seconds,
-                others=", ".join([*sorted(set(red) - must), *also]) or "none",
-                right=set(red) == must and (not device or red[key] == 1),
+                others=", ".join([*sorted(set(red) - expected_red), *also]) or "none",
+                right=set(red) == expected_red and (not device or red[key] == 1),
             )  # fmt: skip
 
 
-def in_records(keys: Iterable[str]) -> Iterator[Line]:
-    """Faults planted in records, for criteria that no other fault is about."""
+def record_drills(keys: Iterable[str]) -> Iterator[Line]:
+    """Plant faults in records, for criteria that no other fault covers."""
     for key in keys:
         began = time.monotonic()
         try:
@@ -158,28 +158,32 @@ def in_records(keys: Iterable[str]) -> Iterator[Line]:
 
 
 def show(lines: list[Line]) -> None:
-    """The table, without what was planted, which is counted."""
-    named = sum(one.right for one in lines)
+    """Print the table; rows planted in records that are right are only counted."""
+    named = sum(line.right for line in lines)
     table = Table(title=f"{named} of {len(lines)} faults named, and nothing else red")
     columns = ("criterion", "fault", "where it went in", "expected", "named", "other red rows", "s")
     for name in columns:
         table.add_column(name, overflow="fold")
-    for one in lines:
-        if one.planted and one.right:
+    for line in lines:
+        if line.planted and line.right:
             continue
-        row = (one.criterion, one.fault, one.where, one.culprit, one.named, one.others)
-        table.add_row(*row, f"{one.seconds:.0f}", style=None if one.right else "bold red")
-    table.caption = f"and {sum(one.planted and one.right for one in lines)} planted in records"
+        row = (line.criterion, line.fault, line.where, line.culprit, line.named, line.others)
+        table.add_row(*row, f"{line.seconds:.0f}", style=None if line.right else "bold red")
+    table.caption = f"and {sum(line.planted and line.right for line in lines)} planted in records"
     Console(width=None if sys.stdout.isatty() else 180).print(table)
 
 
 def main() -> int:
-    """Run all of them, or those that were chosen."""
+    """Run all drills, or the selected ones; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.tools.drills", description=__doc__)
-    smaller = parser.add_mutually_exclusive_group()
-    smaller.add_argument("--area", action="store_true", help="only the tests of a fault's own area")
-    smaller.add_argument(
-        "--no-training", action="store_true", help="everything but the training: half the time"
+    subset_options = parser.add_mutually_exclusive_group()
+    subset_options.add_argument(
+        "--area", action="store_true", help="only the tests of a fault's own area"
+    )
+    subset_options.add_argument(
+        "--no-training",
+        action="store_true",
+        help="everything but the training: half the time",
     )
     parser.add_argument("--only", default="", metavar="TEXT", help="faults and criteria with TEXT")
     parser.add_argument(
@@ -189,56 +193,59 @@ def main() -> int:
     if refusal := Sandbox.refusal():
         print(refusal, file=sys.stderr)
         return 2
-    chosen = [
+    selected = [
         (shape, [f for f in rows if options.only in f"{f.criterion} {f.name}"])
-        for shape, rows in lists()
+        for shape, rows in fault_lists()
     ]
-    training = [
+    training_names = [
         name
         for name, keys in training_faults.RED.items()
         if any(options.only in f"{key} {name}" for key in keys)
     ]
-    in_record = [
+    record_keys = [
         key
-        for key, where in in_the_table().items()
+        for key, where in fault_locations().items()
         if where == planted.WHERE and options.only in f"{key} planted"
     ]
-    if not (training or in_record or any(rows for _, rows in chosen)):
+    if not (training_names or record_keys or any(rows for _, rows in selected)):
         print(f"no fault or criterion has {options.only!r} in its name", file=sys.stderr)
         return 4
     lines: list[Line] = []
     with tempfile.TemporaryDirectory(prefix="acceptance-drills-") as folder, Progress() as progress:
-        total = sum(len(rows) for _, rows in chosen) + bool(training) + bool(in_record)
+        total = sum(len(rows) for _, rows in selected) + bool(training_names) + bool(record_keys)
         task = progress.add_task("drills", total=total)
-        for shape, rows in chosen:
+        for shape, rows in selected:
             if not rows:
                 continue
             with Sandbox.up(**shape) as sandbox:
                 for fault in rows:
                     progress.update(task, description=fault.name)
                     into = Path(folder) / str(len(lines))
-                    less = {"area": options.area, "training": not options.no_training}
-                    lines.append(drill(sandbox, fault, into, **less))
+                    options_of_drill = {
+                        "area": options.area,
+                        "training": not options.no_training,
+                    }
+                    lines.append(drill(sandbox, fault, into, **options_of_drill))
                     write_json(options.json, as_json(lines))
                     progress.advance(task)
         progress.update(task, description=BELOW_TRAINING)
-        lines += below_training(Path(folder) / "training", training)
+        lines += training_drills(Path(folder) / "training", training_names)
         progress.update(task, description=planted.WHERE)
-        lines += in_records(in_record)
+        lines += record_drills(record_keys)
     show(lines)
     write_json(options.json, as_json(lines))
     print(f"the table: {options.json}; `pytest --drills={options.json}` shows it in the report")
-    return 0 if lines and all(one.right for one in lines) else 1
+    return 0 if lines and all(line.right for line in lines) else 1
 
 
 def as_json(lines: Iterable[Line]) -> dict[str, Any]:
-    """The table as reports/drills.py reads it."""
+    """Return the table in the format that reports/drills.py reads."""
     return {
         "schema": SCHEMA,
         "commit": commit(),
         "thresholds_sha256": loader.load(SHIPPED).sha256,
         "created": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        "rows": [asdict(one) for one in lines],
+        "rows": [asdict(line) for line in lines],
     }
 
 

@@ -21,38 +21,38 @@ from fixtures.records.files import read_json
 from tests.tools.bench import machine, run_pytest, save
 
 SANDBOX = ("--cluster", "sandbox")
-RED = ("FAIL", "NOT_MEASURED")
+RED_OUTCOMES = ("FAIL", "NOT_MEASURED")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """What one run came to."""
+    """The result of one run."""
 
     verdict: str
     passed: int
     red: tuple[str, ...]
-    """Rows that failed or were not measured: outcome, criterion, subject and why."""
+    """Rows that failed or were not measured: outcome, criterion, subject and reason."""
     limits: str
     """SHA-256 of thresholds.yaml."""
     seconds: float
 
     def __str__(self) -> str:
-        said = "; ".join(self.red) or "nobody accused"
+        failures = "; ".join(self.red) or "nobody accused"
         return (
-            f"{self.verdict}, {self.passed} pass, {said}; limits {self.limits[:12]}, "
+            f"{self.verdict}, {self.passed} pass, {failures}; limits {self.limits[:12]}, "
             f"{self.seconds:.0f} s"
         )
 
 
-def once(into: Path, arguments: Sequence[str] = SANDBOX) -> Round:
-    """One whole run, as a user would start it."""
+def one_run(into: Path, arguments: Sequence[str] = SANDBOX) -> Round:
+    """Start one complete run as a user would, and return its result."""
     began = time.monotonic()
     done = run_pytest("-q", "-m", "multinode", f"--run-dir={into}", *arguments, timeout_s=None)
     verdict = into / "verdict.json"
     if not verdict.exists():
         raise SystemExit(done.stdout[-2000:] + done.stderr[-2000:])
     data = read_json(verdict)
-    red = [r for r in data["criteria"] if r["outcome"] in RED]
+    red = [r for r in data["criteria"] if r["outcome"] in RED_OUTCOMES]
     return Round(
         verdict=data["verdict"],
         passed=data["counts"]["pass"],
@@ -63,7 +63,7 @@ def once(into: Path, arguments: Sequence[str] = SANDBOX) -> Round:
 
 
 def main() -> int:
-    """Run them all; nobody may be accused in any."""
+    """Run all rounds; return 0 if no row was red and all had the same limits."""
     parser = argparse.ArgumentParser(prog="python -m tests.tools.soak", description=__doc__)
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--json", type=Path, metavar="FILE")
@@ -72,7 +72,7 @@ def main() -> int:
     rounds: list[Round] = []
     with tempfile.TemporaryDirectory(prefix="acceptance-soak-") as folder:
         for k in range(1, options.runs + 1):
-            rounds.append(once(Path(folder) / str(k), options.pytest))
+            rounds.append(one_run(Path(folder) / str(k), options.pytest))
             print(f"run {k} of {options.runs}: {rounds[-1]}", flush=True)
     bad = sum(bool(r.red) for r in rounds)
     limits = {r.limits for r in rounds}

@@ -25,12 +25,12 @@ from rich.table import Table
 
 from fixtures.records.files import read_json
 from tests.tools.bench import machine, save
-from tests.tools.bench_gpu import by_hand
+from tests.tools.bench_gpu import run_with_torchrun
 
 COMPUTE = ("gemm.bf16", "gemm.bf16_per_ghz")
 HEALTHY = (*COMPUTE, "memory.copy", "hostcopy.h2d", "p2p.write")
-JUDGES = 8
-"""Replays at a time: they use no GPU."""
+PARALLEL_REPLAYS = 8
+"""Number of replays at a time; they use no GPU."""
 
 NEIGHBOUR = """
 import sys, time
@@ -55,15 +55,15 @@ class Series:
 
     name: str
     launches: int
-    """Products of the neighbour every 0.1 s."""
+    """Matrix products of the neighbour process every 0.1 s."""
     criteria: tuple[str, ...]
     outcomes: list[dict[str, str]] = field(default_factory=list)
-    """Outcome by criterion, of each round; a FAIL with the GPU that was named."""
+    """Criterion -> outcome, for each round; a FAIL includes the GPU that was named."""
     rates: list[float] = field(default_factory=list)
     """bf16 TFLOPS of GPU 0."""
 
     def count(self, wanted: str) -> int:
-        """Rounds in which some criterion had this outcome."""
+        """Return the number of rounds in which some criterion had this outcome."""
         return sum(any(o.startswith(wanted) for o in r.values()) for r in self.outcomes)
 
 
@@ -84,56 +84,57 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     with tempfile.TemporaryDirectory(prefix="acceptance-soak-") as folder:
         root = Path(folder)
-        found = [healthy(root / "healthy", gpus, options.rounds)]
+        all_series = [healthy(root / "healthy", gpus, options.rounds)]
         for launches in options.launches:
             into = root / f"neighbour{launches}"
-            found.append(slowed(into, gpus, options.neighbour_rounds, launches))
-        for series, out, rounds in found:
+            all_series.append(with_neighbour(into, gpus, options.neighbour_rounds, launches))
+        for series, out, rounds in all_series:
             judge(series, out, rounds)
-    shown = [series for series, _, _ in found]
+    shown = [series for series, _, _ in all_series]
     show(shown)
     save("soak-gpu", [asdict(s) for s in shown], machine(), options.json)
     return 0
 
 
 def healthy(out: Path, gpus: int, rounds: int) -> tuple[Series, Path, int]:
-    """Everything that can be measured in seconds, on GPUs that are hot."""
+    """Measure rounds on warm GPUs without a neighbour process."""
     names = ["gemm", "memory", "hostcopy"] + (["p2p"] if gpus > 1 else [])
     criteria = tuple(c for c in HEALTHY if c.split(".")[0] in names)
     metrics = ["bf16", "bf16_per_ghz", "copy", "h2d"] + (["write"] if gpus > 1 else [])
     if rounds:
-        by_hand(gpus, ["gemm"], {"soak_s": 30}, metrics=["bf16"])
-        by_hand(gpus, names, {"gemm.soak_s": 1}, metrics=metrics, out=out, repeat=rounds)
+        run_with_torchrun(gpus, ["gemm"], {"soak_s": 30}, metrics=["bf16"])
+        run_with_torchrun(gpus, names, {"gemm.soak_s": 1}, metrics=metrics, out=out, repeat=rounds)
     return Series("left alone", 0, criteria), out, rounds
 
 
-def slowed(out: Path, gpus: int, rounds: int, launches: int) -> tuple[Series, Path, int]:
-    """bf16 with a neighbour on GPU 0."""
+def with_neighbour(out: Path, gpus: int, rounds: int, launches: int) -> tuple[Series, Path, int]:
+    """Measure rounds of bf16 with a neighbour process on GPU 0."""
     with subprocess.Popen(
         [sys.executable, "-c", NEIGHBOUR, str(launches)], stdout=subprocess.PIPE, text=True
     ) as neighbour:
         try:
             assert neighbour.stdout is not None
-            neighbour.stdout.readline()  # it is at work
-            by_hand(gpus, ["gemm"], {"soak_s": 1}, metrics=["bf16", "bf16_per_ghz"], out=out,
-                    repeat=rounds)  # fmt: skip
+            neighbour.stdout.readline()  # wait until it computes
+            run_with_torchrun(gpus, ["gemm"], {"soak_s": 1}, metrics=["bf16", "bf16_per_ghz"],
+                              out=out, repeat=rounds)  # fmt: skip
         finally:
             neighbour.kill()
     return Series(f"neighbour, {launches} products in 0.1 s", launches, COMPUTE), out, rounds
 
 
 def judge(series: Series, out: Path, rounds: int) -> None:
-    """Each round by the acceptance tests, through replay."""
-    with ThreadPoolExecutor(JUDGES) as pool:
-        verdicts = list(pool.map(_replayed, [out / str(k) for k in range(1, rounds + 1)]))
+    """Judge each round by a replay with the acceptance tests."""
+    with ThreadPoolExecutor(PARALLEL_REPLAYS) as pool:
+        verdicts = list(pool.map(_replay, [out / str(k) for k in range(1, rounds + 1)]))
     for verdict, run in zip(verdicts, [out / str(k) for k in range(1, rounds + 1)], strict=True):
         rows = {c["criterion"]: c for c in verdict["criteria"]}
-        series.outcomes.append({key: _short(rows.get(key)) for key in series.criteria})
+        series.outcomes.append({key: _outcome_text(rows.get(key)) for key in series.criteria})
         lines = (run / "jobs").glob("*/rank0.jsonl")
-        series.rates += [rate for path in lines for rate in _bf16(path)]
+        series.rates += [rate for path in lines for rate in _bf16_rates(path)]
 
 
-def _replayed(run: Path) -> dict[str, Any]:
+def _replay(run: Path) -> dict[str, Any]:
+    """Judge a recorded run and return its verdict."""
     into = run.parent / f"{run.name}-judged"
     command = [
         sys.executable, "-m", "pytest", "-q", "-m", "singlenode", "--cluster", "replay",
@@ -146,7 +147,8 @@ def _replayed(run: Path) -> dict[str, Any]:
     return verdict
 
 
-def _short(row: dict[str, Any] | None) -> str:
+def _outcome_text(row: dict[str, Any] | None) -> str:
+    """Return the outcome of a row, with the named GPU or the reason."""
     if row is None:
         return "NOT_MEASURED (no row)"
     if row["outcome"] == "FAIL":
@@ -154,7 +156,8 @@ def _short(row: dict[str, Any] | None) -> str:
     return row["outcome"] if row["outcome"] == "PASS" else f"{row['outcome']} {row['reason'][:80]}"
 
 
-def _bf16(path: Path) -> list[float]:
+def _bf16_rates(path: Path) -> list[float]:
+    """Return the median bf16 TFLOPS of each result of a rank."""
     from fixtures.records.files import read_lines
 
     return [
@@ -166,21 +169,23 @@ def _bf16(path: Path) -> list[float]:
     ]
 
 
-def show(found: list[Series]) -> None:
-    """One line a condition."""
-    calm = statistics.median(found[0].rates) if found[0].rates else None
+def show(all_series: list[Series]) -> None:
+    """Print one line per condition."""
+    healthy_rate = statistics.median(all_series[0].rates) if all_series[0].rates else None
     table = Table(title="rounds, judged one by one")
     for name in ("condition", "rounds", "slowed by", "FAIL", "gpu0 named", "NOT_MEASURED"):
         table.add_column(name, justify="left" if name == "condition" else "right")
-    for series in found:
-        lost = [100 * (1 - rate / calm) for rate in series.rates] if calm else []
-        shown = f"{min(lost):.1f} to {max(lost):.1f} %" if lost else "-"
+    for series in all_series:
+        slowdowns = (
+            [100 * (1 - rate / healthy_rate) for rate in series.rates] if healthy_rate else []
+        )
+        shown = f"{min(slowdowns):.1f} to {max(slowdowns):.1f} %" if slowdowns else "-"
         table.add_row(
             series.name, str(len(series.outcomes)), shown, str(series.count("FAIL")),
             str(series.count("FAIL gpu0")), str(series.count("NOT_MEASURED")),
         )  # fmt: skip
     Console(width=None if sys.stdout.isatty() else 140).print(table)
-    for series in found:
+    for series in all_series:
         for number, (outcomes, rate) in enumerate(zip(series.outcomes, series.rates, strict=False)):
             print(f"{series.name} {number + 1}: {rate:.1f} TFLOPS {outcomes}")
 

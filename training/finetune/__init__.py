@@ -29,7 +29,7 @@ WORKLOAD = Workload(
 
 
 def run(ranks: Ranks, metrics: list[str], **params: Any) -> Result:
-    """The acceptance's trainings, or those of the settings that were named by hand."""
+    """Run the trainings that the criteria need, or those of the given settings files."""
     from training.finetune import acceptance
 
     return acceptance.run(ranks, metrics, **params)

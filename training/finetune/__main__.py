@@ -25,15 +25,15 @@ from training.finetune.settings import (
     check_packages,
     find,
     load,
-    told,
+    with_overrides,
 )
 
-LONGEST_S = 7 * 24 * 3600.0
-"""A training by hand may take as long as it takes; the watchdog is for what hangs."""
+DEADLINE_S = 7 * 24 * 3600.0
+"""Deadline of a training by hand: practically none; the watchdog only ends one that hangs."""
 
 
 def main() -> None:
-    """Check all that was given before torch is imported, then train on torchrun's ranks."""
+    """Validate all input before torch is imported, then train on torchrun's ranks."""
     parser = argparse.ArgumentParser(
         prog="python -m training.finetune",
         description=__doc__,
@@ -56,7 +56,7 @@ def main() -> None:
         for name in options.config or []:
             _check(_settings(name, options))
     except InputError as error:
-        if os.environ.get("RANK", "0") == "0":  # every rank finds the same
+        if os.environ.get("RANK", "0") == "0":  # all ranks raise the same error
             print(f"python -m training.finetune: {error}", file=sys.stderr)
         sys.exit(2)
     params = {
@@ -66,31 +66,33 @@ def main() -> None:
         "strategy": options.strategy,
     }
     standalone.start(
-        standalone.Asked(
+        standalone.Request(
             names=["training_finetune"],
             out=options.out,
             params=params if options.config else {},
-            metrics=[] if options.config else _installed(),
-            deadline_s=LONGEST_S if options.config else None,
+            metrics=[] if options.config else _runnable_metrics(),
+            deadline_s=DEADLINE_S if options.config else None,
             cpu=options.cpu,
         )
     )
 
 
-def _installed() -> list[str]:
-    """What the suite runs, without what needs a package that is not there."""
+def _runnable_metrics() -> list[str]:
+    """Return the suite's metrics whose packages are installed."""
     zero3 = importlib.util.find_spec("deepspeed") is not None
     return [m for m in WORKLOAD.metrics if zero3 or m != "zero3_loss"]
 
 
 def _settings(name: str, options: argparse.Namespace) -> Settings:
-    return told(load(find(name)), model=options.model, data=options.data, strategy=options.strategy)
+    return with_overrides(
+        load(find(name)), model=options.model, data=options.data, strategy=options.strategy
+    )
 
 
 def _check(settings: Settings) -> None:
-    """What would else be found out when the GPUs are already held."""
+    """Detect errors that would otherwise occur only after the GPUs are in use."""
     check_packages(settings.distributed.strategy)
-    settings.training.passes(int(os.environ.get("WORLD_SIZE", "1")))
+    settings.training.passes_per_step(int(os.environ.get("WORLD_SIZE", "1")))
     if settings.data.path is not None:
         glaive.read(Path(settings.data.path), skip_broken=settings.data.skip_broken)
     for variable, value in settings.distributed.environment.items():

@@ -1,8 +1,8 @@
-"""The fine-tuning as a workload: which trainings run, and what is measured of each (node side).
+"""The fine-tuning as a workload: the trainings to run and their measurements (node side).
 
-In a job of the suite: the small model learns the project's conversations (loss, final/, evaluation,
-logs), does the same sharded by FSDP, then the large shape is timed with default.yaml and with
-optimised.yaml. By hand: whatever settings are named, as they stand. Records carry no verdict.
+In a job of the suite: the small model learns the synthetic conversations (loss, final/, evaluation,
+logs), and again sharded by FSDP; then the large shape is timed with default.yaml and with
+optimised.yaml. By hand: the given settings files, unchanged. Records contain no verdict.
 """
 
 from __future__ import annotations
@@ -13,27 +13,32 @@ from typing import TYPE_CHECKING, Any
 from fixtures.records.model import Measurement, Result
 from fixtures.workloads.runtime import process_group
 from training.finetune import checkpoint, evaluate, loop, model, summary
-from training.finetune.once import Training, release, train_once, wait
-from training.finetune.settings import Settings, find, load, told
+from training.finetune.settings import Settings, find, load, with_overrides
+from training.finetune.training_run import (
+    TrainingRun,
+    release_model,
+    run_training,
+    wait_for_all_ranks,
+)
 
 if TYPE_CHECKING:
     from fixtures.workloads.runtime.ranks import Ranks
 
-WARM_STEPS, TIMED_STEPS = 10, 30
-CPU_WARM_STEPS, CPU_TIMED_STEPS = 2, 6
-"""The first steps compile, tune and allocate, and are in no rate."""
+EXCLUDED_STEPS, TIMED_STEPS = 10, 30
+CPU_EXCLUDED_STEPS, CPU_TIMED_STEPS = 2, 6
+"""The first steps compile, tune and allocate, and are excluded from rates."""
 
 CPU_LENGTH = 256
 TIMED_SAMPLES = 2000
 
 COMPARED_STEPS = 10
-"""Of a sharded training with the plain one; further on roundings have grown apart."""
+"""Steps in which a sharded training is compared with the plain one; later, rounding diverges."""
 
-OUTCOME = ("loss", "checkpoint", "logs", *evaluate.RATES)
-"""What only a training that has gone to its end can show."""
+OUTCOME_METRICS = ("loss", "checkpoint", "logs", *evaluate.GRADES)
+"""Metrics that only a completed training has."""
 
-NOTICED = 1.05
-"""A rank whose passes take so many times the median of all is named beside the rate."""
+SLOW_RANK_RATIO = 1.05
+"""A rank whose passes take longer than this times the median is named in the rate's note."""
 
 
 def run(
@@ -45,10 +50,10 @@ def run(
     data_path: str | None = None,
     strategy: str | None = None,
 ) -> Result:
-    """Measurements of all trainings; the facts hold them side by side."""
-    model.offline()
+    """Run all trainings and return their measurements; the facts hold each one's entry."""
+    model.set_offline()
     process_group.of(ranks)
-    with model.between_libraries():
+    with model.deprecations_ignored():
         return _run(
             ranks, metrics, configs, model_path=model_path, data_path=data_path, strategy=strategy
         )
@@ -63,230 +68,262 @@ def _run(
     data_path: str | None,
     strategy: str | None,
 ) -> Result:
-    found: list[Measurement] = []
+    measurements: list[Measurement] = []
     trainings: dict[str, Any] = {}
     if configs is None:
-        found += _suite(ranks, set(metrics), trainings)
+        measurements += _suite_trainings(ranks, set(metrics), trainings)
     else:
         for name in configs:
-            settings = told(load(find(name)), model=model_path, data=data_path, strategy=strategy)
-            found += _by_hand(ranks, settings, trainings)
+            settings = with_overrides(
+                load(find(name)), model=model_path, data=data_path, strategy=strategy
+            )
+            measurements += _requested_training(ranks, settings, trainings)
     if ranks.on_gpu:
         import torch
 
         ooms = int(torch.cuda.memory_stats().get("num_ooms", 0))
-        found.append(Measurement(metric="ooms", unit="errors", value=ooms))
+        measurements.append(Measurement(metric="ooms", unit="errors", value=ooms))
     return Result(
-        measurements=[m for m in found if m.metric in metrics],
-        facts={name: _fact(about) for name, about in trainings.items()} if ranks.rank == 0 else {},
+        measurements=[m for m in measurements if m.metric in metrics],
+        facts={name: _without_table(entry) for name, entry in trainings.items()}
+        if ranks.rank == 0
+        else {},
     )
 
 
-def _fact(about: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in about.items() if name != "table"}
+def _without_table(entry: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in entry.items() if name != "table"}
 
 
-def _suite(ranks: Ranks, wanted: set[str], trainings: dict[str, Any]) -> list[Measurement]:
-    """What the suite's criteria need: each training once, and only those that are asked for."""
-    found: list[Measurement] = []
+def _suite_trainings(
+    ranks: Ranks, wanted: set[str], trainings: dict[str, Any]
+) -> list[Measurement]:
+    """Run each training that the wanted metrics need, once; fill `trainings` with entries."""
+    measurements: list[Measurement] = []
     small = load(find("small"))
-    small = small.but("training", **_small_batch(ranks, small))
-    plain: list[float] = []
+    small = small.with_values("training", **_small_batch(ranks, small))
+    plain_losses: list[float] = []
     if wanted - {"rate", "speedup", "ooms"}:
-        whole = bool(wanted & set(OUTCOME))
-        training = train_once(ranks, small, log=whole, stop=None if whole else COMPARED_STEPS)
-        plain = training.found.losses
-        if whole:
-            found += _outcome(ranks, training, trainings)
-        release(training)
+        to_the_end = bool(wanted & set(OUTCOME_METRICS))
+        training = run_training(
+            ranks, small, log=to_the_end, max_steps=None if to_the_end else COMPARED_STEPS
+        )
+        plain_losses = training.history.losses
+        if to_the_end:
+            measurements += _outcome_measurements(ranks, training, trainings)
+        release_model(training)
     for metric, strategy in (("fsdp_loss", "fsdp"), ("zero3_loss", "zero3")):
         if metric in wanted:
-            sharded = train_once(
-                ranks, small.but("distributed", strategy=strategy), stop=COMPARED_STEPS
+            training = run_training(
+                ranks, small.with_values("distributed", strategy=strategy), max_steps=COMPARED_STEPS
             )
-            found += _sharded(ranks, metric, sharded, plain, trainings)
+            measurements += _sharded_measurements(ranks, metric, training, plain_losses, trainings)
     if wanted & {"rate", "speedup"}:
-        speeds = {}
+        tokens_per_s = {}
         for name in ("default", "optimised"):
-            timed = train_once(
-                ranks, _timed(ranks, load(find(name))), samples=TIMED_SAMPLES, skip=_skip(ranks)
+            training = run_training(
+                ranks,
+                _timing_settings(ranks, load(find(name))),
+                samples=TIMED_SAMPLES,
+                excluded=_excluded_steps(ranks),
             )
-            rate, speeds[name] = _rate(ranks, timed, trainings)
-            found.append(rate)
-            release(timed)
+            rate, tokens_per_s[name] = _rate(ranks, training, trainings)
+            measurements.append(rate)
+            release_model(training)
         if ranks.rank == 0:
-            faster = 100 * speeds["optimised"] / speeds["default"]
-            found.append(Measurement(metric="speedup", unit="%", value=round(faster, 2)))
+            speedup = 100 * tokens_per_s["optimised"] / tokens_per_s["default"]
+            measurements.append(Measurement(metric="speedup", unit="%", value=round(speedup, 2)))
     if ranks.rank == 0:
         summary.write(summary.folder(ranks), {"trainings": trainings})
-    return found
+    return measurements
 
 
 def _small_batch(ranks: Ranks, small: Settings) -> dict[str, int]:
-    """At least the step of the file, on any number of ranks."""
-    together = small.training.batch_size * ranks.world_size
-    batch = together * -(-small.training.global_batch_size // together)
-    return {"global_batch_size": batch}
+    """Return a global batch of at least the file's that divides among the ranks."""
+    sequences_per_pass = small.training.batch_size * ranks.world_size
+    global_batch_size = sequences_per_pass * -(
+        -small.training.global_batch_size // sequences_per_pass
+    )
+    return {"global_batch_size": global_batch_size}
 
 
-def _by_hand(ranks: Ranks, settings: Settings, trainings: dict[str, Any]) -> list[Measurement]:
-    """One training as its settings say, whole: rate, final/, and what it learned."""
-    training = train_once(ranks, settings, log=True, skip=_skip(ranks))
-    found = []
-    if len(training.found.seconds) > training.skip:
-        found.append(_rate(ranks, training, trainings)[0])
-    found += _outcome(ranks, training, trainings)
+def _requested_training(
+    ranks: Ranks, settings: Settings, trainings: dict[str, Any]
+) -> list[Measurement]:
+    """Run one training with the user's settings to its end; measure rate, final/ and learning."""
+    training = run_training(ranks, settings, log=True, excluded=_excluded_steps(ranks))
+    measurements = []
+    if len(training.history.seconds) > training.excluded:
+        measurements.append(_rate(ranks, training, trainings)[0])
+    measurements += _outcome_measurements(ranks, training, trainings)
     if ranks.rank == 0:
         summary.write(summary.folder(ranks), {"trainings": trainings})
-    return found
+    return measurements
 
 
-def _skip(ranks: Ranks) -> int:
-    return WARM_STEPS if ranks.on_gpu else CPU_WARM_STEPS
+def _excluded_steps(ranks: Ranks) -> int:
+    return EXCLUDED_STEPS if ranks.on_gpu else CPU_EXCLUDED_STEPS
 
 
-def _timed(ranks: Ranks, settings: Settings) -> Settings:
-    """One pass a step, and as many steps as a rate needs; the tiny shape on a CPU."""
-    steps = WARM_STEPS + TIMED_STEPS
+def _timing_settings(ranks: Ranks, settings: Settings) -> Settings:
+    """Return settings for timing: one pass per step, few steps; the tiny shape on a CPU."""
+    steps = EXCLUDED_STEPS + TIMED_STEPS
     if not ranks.on_gpu:
-        steps = CPU_WARM_STEPS + CPU_TIMED_STEPS
-        settings = settings.but("model", preset="tiny").but("data", max_length=CPU_LENGTH)
-    together = settings.training.batch_size * ranks.world_size
+        steps = CPU_EXCLUDED_STEPS + CPU_TIMED_STEPS
+        settings = settings.with_values("model", preset="tiny").with_values(
+            "data", max_length=CPU_LENGTH
+        )
+    sequences_per_pass = settings.training.batch_size * ranks.world_size
     warmup = min(settings.training.warmup_steps, steps - 1)
-    return settings.but("training", steps=steps, warmup_steps=warmup, global_batch_size=together)
+    return settings.with_values(
+        "training", steps=steps, warmup_steps=warmup, global_batch_size=sequences_per_pass
+    )
 
 
-# --- what is measured of a training
+# --- measurements of a training
 
 
-def _rate(ranks: Ranks, training: Training, trainings: dict[str, Any]) -> tuple[Measurement, float]:
-    """Tokens/s of this rank that are no padding; and the job's, which is the slowest rank's.
+def _rate(
+    ranks: Ranks, training: TrainingRun, trainings: dict[str, Any]
+) -> tuple[Measurement, float]:
+    """Measure this rank's tokens/s without padding; also return the job's, the slowest rank's.
 
-    Correct, or no rate: a loss or a gradient that is no number ends the workload.
+    RuntimeError if a loss or gradient norm is not finite: a wrong training has no rate.
     """
-    settings, found, skip = training.settings, training.found, training.skip
-    summary.finite(found, f"{settings.name}.yaml")
-    rates = training.rates()[skip:]
-    tokens, learned = (
-        sum(each) for each in zip(*ranks.gather([sum(found.tokens), found.learned]), strict=True)
+    settings, history, excluded = training.settings, training.history, training.excluded
+    summary.check_finite(history, f"{settings.name}.yaml")
+    tokens_per_s = training.tokens_per_s()[excluded:]
+    tokens, learned_tokens = (
+        sum(counts)
+        for counts in zip(*ranks.gather([sum(history.tokens), history.learned_tokens]), strict=True)
     )
     length = settings.data.max_length
-    flop = training.cost.flop_per_token(length, learned / tokens)
-    medians = ranks.gather(statistics.median(rates))
-    speed = min(medians)
-    busy = ranks.gather([ranks.node, ranks.local_rank, statistics.median(found.busy[skip:])])
-    about = training.about(ranks)
-    about |= {
-        "tokens_per_s_gpu": round(speed, 1),
-        "model_tflops": round(speed * flop / 1e12, 3),
+    flop = training.cost.flop_per_token(length, learned_tokens / tokens)
+    medians = ranks.gather(statistics.median(tokens_per_s))
+    slowest = min(medians)
+    pass_seconds = ranks.gather(
+        [ranks.node, ranks.local_rank, statistics.median(history.pass_seconds[excluded:])]
+    )
+    entry = training.summary_entry(ranks)
+    entry |= {
+        "tokens_per_s_gpu": round(slowest, 1),
+        "model_tflops": round(slowest * flop / 1e12, 3),
         "flops_per_token": flop,
-        "learned_share": round(learned / tokens, 4),
+        "learned_share": round(learned_tokens / tokens, 4),
     }
-    trainings[settings.name] = about
+    trainings[settings.name] = entry
     measurement = Measurement(
         metric="rate",
         unit="tokens/s",
-        samples=[float(f"{rate:.6g}") for rate in rates],
+        samples=[float(f"{rate:.6g}") for rate in tokens_per_s],
         at={"settings": settings.name},
         conditions={
             "dtype": settings.model.precision if ranks.on_gpu else "fp32",
             "flops_per_token": flop,
         },
         checks={
-            "steps": float(len(rates)),
-            "gradient_norm": min(found.norms),
+            "steps": float(len(tokens_per_s)),
+            "gradient_norm": min(history.norms),
             "padding": training.prepared.about["padding"],
         },
-        started=round(found.ended[skip - 1], 4) if skip else round(found.started, 4),
-        ended=[round(end, 4) for end in found.ended[skip:]],
-        notes=_slow(busy) + training.notes,
+        started=round(history.ended[excluded - 1], 4) if excluded else round(history.started, 4),
+        ended=[round(end, 4) for end in history.ended[excluded:]],
+        notes=_slow_rank_note(pass_seconds) + training.notes,
     )
-    return measurement, speed
+    return measurement, slowest
 
 
-def _slow(busy: list[list[Any]]) -> list[str]:
-    """The rank that the others wait for, where there is one."""
-    usual = statistics.median_low([seconds for _, _, seconds in busy])
-    node, local, longest = max(busy, key=lambda one: float(one[2]))
-    if longest <= NOTICED * usual:
+def _slow_rank_note(pass_seconds: list[list[Any]]) -> list[str]:
+    """Return a note on the slowest rank, if the others wait for it."""
+    median = statistics.median_low([seconds for _, _, seconds in pass_seconds])
+    node, local, longest = max(pass_seconds, key=lambda rank_pass: float(rank_pass[2]))
+    if longest <= SLOW_RANK_RATIO * median:
         return []
-    return [f"{node} gpu{local} takes {longest:.3g} s for its passes, half of them {usual:.3g} s"]
+    return [f"{node} gpu{local} takes {longest:.3g} s for its passes, half of them {median:.3g} s"]
 
 
-def _outcome(ranks: Ranks, training: Training, trainings: dict[str, Any]) -> list[Measurement]:
-    """Loss at the end, final/ and what comes back from it, logs, and the evaluation."""
-    settings, found = training.settings, training.found
-    summary.finite(found, f"{settings.name}.yaml")
-    # All ranks take part where weights are sharded.
-    adapters = checkpoint.adapters_of(training.adapted)
-    rows = (training.prepared.packed, settings, ranks)
-    before = loop.loss_of(training.tuned, *rows)
+def _outcome_measurements(
+    ranks: Ranks, training: TrainingRun, trainings: dict[str, Any]
+) -> list[Measurement]:
+    """Measure the final loss, final/ after reloading, the logs, and the evaluation."""
+    settings, history = training.settings, training.history
+    summary.check_finite(history, f"{settings.name}.yaml")
+    # On all ranks: sharded weights are gathered.
+    adapters = checkpoint.adapters_of(training.peft_model)
+    data = (training.prepared.packed, settings, ranks)
+    expected_loss = loop.first_batch_loss(training.loss_model, *data)
     final = training.folder / "final"
     if ranks.rank == 0:
         checkpoint.save(
-            adapters, training.adapted, training.prepared.tokenizer, settings, training.folder
+            adapters, training.peft_model, training.prepared.tokenizer, settings, training.folder
         )
-    about = trainings.setdefault(settings.name, training.about(ranks))
-    release(training)
-    wait(ranks)
+    entry = trainings.setdefault(settings.name, training.summary_entry(ranks))
+    release_model(training)
+    wait_for_all_ranks(ranks)
 
-    def probe(again: Any) -> float:
-        return loop.loss_of(model.Tuned(again, compiled=False), *rows)
+    def loss_of(reloaded: Any) -> float:
+        return loop.first_batch_loss(model.LossModel(reloaded, compiled=False), *data)
 
-    state, again = checkpoint.check(final, adapters, before, probe, settings, ranks)
-    measured = [Measurement(metric="checkpoint", unit="state", value=state)]
+    state, reloaded = checkpoint.check(final, adapters, expected_loss, loss_of, settings, ranks)
+    measurements = [Measurement(metric="checkpoint", unit="state", value=state)]
     learns = settings.model.path is not None or settings.model.preset == "tiny"
     if learns:
-        graded = _evaluated(ranks, training, again)
-        about |= {name: value for name, value in graded.items() if value is not None}
-        why = [] if again is not None else [state]
-        why += [] if training.prepared.held_out else ["no conversation is held out"]
+        grade_rates = _grade_rates(ranks, training, reloaded)
+        entry |= {name: value for name, value in grade_rates.items() if value is not None}
+        notes = [] if reloaded is not None else [state]
+        notes += [] if training.prepared.held_out else ["no conversation is held out"]
         if ranks.rank == 0:
-            last = found.losses[-1]
-            measured.append(Measurement(metric="loss", unit="nats", value=round(last, 5)))
-            measured += [
-                Measurement(metric=name, unit="%", value=graded[name], notes=why)
-                for name in evaluate.RATES
+            final_loss = history.losses[-1]
+            measurements.append(Measurement(metric="loss", unit="nats", value=round(final_loss, 5)))
+            measurements += [
+                Measurement(metric=name, unit="%", value=grade_rates[name], notes=notes)
+                for name in evaluate.GRADES
             ]
-    about |= {"final_loss": round(found.losses[-1], 5), "checkpoint": state}
+    entry |= {"final_loss": round(history.losses[-1], 5), "checkpoint": state}
     if training.log is not None:
-        logged = training.log.state(len(found.losses))
-        about["logs"] = logged or training.log.why
-        notes = [training.log.why] if training.log.why else []
-        measured.append(Measurement(metric="logs", unit="state", value=logged, notes=notes))
-    return measured
+        completeness = training.log.completeness(len(history.losses))
+        entry["logs"] = completeness or training.log.unavailable_reason
+        notes = [training.log.unavailable_reason] if training.log.unavailable_reason else []
+        measurements.append(
+            Measurement(metric="logs", unit="state", value=completeness, notes=notes)
+        )
+    return measurements
 
 
-def _evaluated(ranks: Ranks, training: Training, again: Any) -> dict[str, float | None]:
-    """Rates over what was held out, each rank asking its share; None where nothing was asked."""
+def _grade_rates(ranks: Ranks, training: TrainingRun, reloaded: Any) -> dict[str, float | None]:
+    """Return rates over the held-out calls, a share on each rank; None if not all were answered."""
     answers = []
     share = training.prepared.held_out[ranks.rank :: ranks.world_size]
-    if again is not None and share:
-        answers = evaluate.ask(again, training.prepared.tokenizer, share)
-    everyone = ranks.gather([[a.expected, a.said] for a in answers])
-    said = [evaluate.Answer(*pair) for pairs in everyone for pair in pairs]
-    asked = sum(ranks.gather(len(answers) if again is not None or not share else -1))
+    if reloaded is not None and share:
+        answers = evaluate.generate_answers(reloaded, training.prepared.tokenizer, share)
+    pairs_by_rank = ranks.gather([[a.expected, a.text] for a in answers])
+    all_answers = [evaluate.Answer(*pair) for pairs in pairs_by_rank for pair in pairs]
+    answer_count = sum(ranks.gather(len(answers) if reloaded is not None or not share else -1))
     if ranks.rank == 0:
-        training.keep(said)
-    if not said or asked != len(said):
-        return dict.fromkeys(evaluate.RATES)
-    return {name: round(rate, 2) for name, rate in evaluate.rates(said).items()}
+        training.write_answers(all_answers)
+    if not all_answers or answer_count != len(all_answers):
+        return dict.fromkeys(evaluate.GRADES)
+    return {name: round(rate, 2) for name, rate in evaluate.grade_rates(all_answers).items()}
 
 
-def _sharded(
-    ranks: Ranks, metric: str, training: Training, plain: list[float], trainings: dict[str, Any]
+def _sharded_measurements(
+    ranks: Ranks,
+    metric: str,
+    training: TrainingRun,
+    plain_losses: list[float],
+    trainings: dict[str, Any],
 ) -> list[Measurement]:
-    """How far a sharded training's losses are from the plain one's, and what a rank keeps of it."""
-    losses = training.found.losses
-    summary.finite(training.found, training.settings.distributed.strategy)
-    apart = max(abs(a - b) / b for a, b in zip(losses, plain, strict=False))
-    about = training.about(ranks)
-    trainings[training.settings.distributed.strategy] = about
-    measured = []
+    """Measure loss differences from the plain training, and the share of weights on a rank."""
+    losses = training.history.losses
+    summary.check_finite(training.history, training.settings.distributed.strategy)
+    difference = max(abs(a - b) / b for a, b in zip(losses, plain_losses, strict=False))
+    entry = training.summary_entry(ranks)
+    trainings[training.settings.distributed.strategy] = entry
+    measurements = []
     if ranks.rank == 0:
-        measured.append(Measurement(metric=metric, unit="%", value=round(100 * apart, 4)))
+        measurements.append(Measurement(metric=metric, unit="%", value=round(100 * difference, 4)))
     if metric == "fsdp_loss":
-        share = 100 * training.resident * ranks.world_size / training.whole
-        measured.append(Measurement(metric="fsdp_share", unit="%", value=round(share, 2)))
-    release(training)
-    return measured
+        share = 100 * training.resident_bytes * ranks.world_size / training.model_bytes
+        measurements.append(Measurement(metric="fsdp_share", unit="%", value=round(share, 2)))
+    release_model(training)
+    return measurements

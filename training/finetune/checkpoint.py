@@ -1,4 +1,4 @@
-"""`final/`: adapters as peft saves them, tokenizer, settings; whole or not at all (node side)."""
+"""`final/`: peft adapters, tokenizer and settings, written atomically (node side)."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 WEIGHTS = "adapter_model.safetensors"
 RELOADS = "reloads"
 LOSS_TOLERANCE = 0.01
-"""Relative: a reloaded model on the same batch; bf16 rounds, and FSDP adds in another order."""
+"""Relative loss difference after reloading: bf16 rounds, and FSDP sums in another order."""
 
 
-def adapters_of(adapted: Any) -> dict[str, torch.Tensor]:
-    """The trained weights on the host, whole; all ranks must call it where they are sharded."""
+def adapters_of(peft_model: Any) -> dict[str, torch.Tensor]:
+    """Return the trained weights, unsharded, on the host; if sharded, all ranks must call it."""
     return {
-        name: _whole(p).detach().cpu().clone()
-        for name, p in adapted.named_parameters()
+        name: _unsharded(p).detach().cpu().clone()
+        for name, p in peft_model.named_parameters()
         if p.requires_grad
     }
 
 
-def _whole(parameter: Any) -> torch.Tensor:
-    """A parameter that FSDP or ZeRO-3 may have sharded."""
+def _unsharded(parameter: Any) -> torch.Tensor:
+    """Return the full tensor of a parameter that FSDP or ZeRO-3 may have sharded."""
     if hasattr(parameter, "full_tensor"):
         return parameter.full_tensor()  # type: ignore[no-any-return]
     if hasattr(parameter, "ds_id"):
@@ -44,71 +44,76 @@ def _whole(parameter: Any) -> torch.Tensor:
 
 def save(
     adapters: dict[str, torch.Tensor],
-    adapted: Any,
+    peft_model: Any,
     tokenizer: Any,
     settings: Settings,
     folder: Path,
 ) -> Path:
-    """Write `final/` beside its final place and rename it; one rank calls it."""
+    """Write `final/` under a temporary name and rename it; only one rank calls it."""
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
-    final, draft = folder / "final", folder / ".final"
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    with model.between_libraries():
-        weights = get_peft_model_state_dict(adapted, state_dict=adapters)
-        adapted.peft_config["default"].save_pretrained(draft)
-    save_file({name: w.contiguous() for name, w in weights.items()}, draft / WEIGHTS)
-    tokenizer.save_pretrained(draft)
-    (draft / "settings.json").write_text(json.dumps(settings.to_json(), indent=1) + "\n")
+    final, partial = folder / "final", folder / ".final"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    with model.deprecations_ignored():
+        weights = get_peft_model_state_dict(peft_model, state_dict=adapters)
+        peft_model.peft_config["default"].save_pretrained(partial)
+    save_file({name: w.contiguous() for name, w in weights.items()}, partial / WEIGHTS)
+    tokenizer.save_pretrained(partial)
+    (partial / "settings.json").write_text(json.dumps(settings.to_json(), indent=1) + "\n")
     shutil.rmtree(final, ignore_errors=True)
-    draft.rename(final)
+    partial.rename(final)
     return final
 
 
 def reload(final: Path, settings: Settings, device: torch.device) -> Any:
-    """The model with the adapters of `final/`, on a device; InputError where it cannot be read."""
+    """Return the model with the adapters of `final/`; InputError if it cannot be read."""
     from peft import PeftModel
     from safetensors import SafetensorError
 
     base = model.build(settings.model, device, seed=settings.training.seed)
     try:
-        with model.between_libraries():
+        with model.deprecations_ignored():
             return PeftModel.from_pretrained(base, final, autocast_adapter_dtype=False)
     except (SafetensorError, OSError, ValueError, RuntimeError, KeyError) as error:
         why = f"{type(error).__name__}: {error}".splitlines()[0]
         raise InputError(f"{final} cannot be loaded: {why}") from error
 
 
-def difference(adapters: dict[str, torch.Tensor], again: Any) -> str:
-    """RELOADS where every weight is the same bit for bit, else what is not."""
-    found = {name: p for name, p in again.named_parameters() if name in adapters}
-    if missing := adapters.keys() - found.keys():
+def compare_weights(adapters: dict[str, torch.Tensor], reloaded: Any) -> str:
+    """Return RELOADS if every weight is equal bit for bit, else the number that are not."""
+    reloaded_weights = {name: p for name, p in reloaded.named_parameters() if name in adapters}
+    if missing := adapters.keys() - reloaded_weights.keys():
         return f"{len(missing)} of {len(adapters)} weights are missing"
-    other = [n for n, p in found.items() if not torch.equal(p.detach().cpu(), adapters[n])]
-    return f"{len(other)} of {len(adapters)} weights differ" if other else RELOADS
+    differing = [
+        n for n, p in reloaded_weights.items() if not torch.equal(p.detach().cpu(), adapters[n])
+    ]
+    return f"{len(differing)} of {len(adapters)} weights differ" if differing else RELOADS
 
 
 def check(
     final: Path,
     adapters: dict[str, torch.Tensor],
-    loss: float,
-    probe: Any,
+    expected_loss: float,
+    loss_of: Any,
     settings: Settings,
     ranks: Ranks,
 ) -> tuple[str, Any]:
-    """RELOADS, or what is wrong with `final/`; and the reloaded model, None where there is none.
+    """Return RELOADS or what is wrong with `final/`, and the reloaded model or None.
 
-    `loss` is that of the trained model on a batch, `probe(model)` that of another on the same.
+    `expected_loss` is the trained model's on a batch; `loss_of(model)` computes another model's
+    on the same batch.
     """
     try:
-        again = reload(final, settings, ranks.device)
+        reloaded = reload(final, settings, ranks.device)
     except InputError as error:
         return f"does not reload: {error}", None
-    state = difference(adapters, again)
+    state = compare_weights(adapters, reloaded)
     if state == RELOADS:
-        found = probe(again)
-        if not abs(found - loss) <= LOSS_TOLERANCE * max(loss, 0.1):
-            state = f"reloads, but its loss is {found:.4f}, before it was {loss:.4f}"
-    return state, again
+        reloaded_loss = loss_of(reloaded)
+        if not abs(reloaded_loss - expected_loss) <= LOSS_TOLERANCE * max(expected_loss, 0.1):
+            state = (
+                f"reloads, but its loss is {reloaded_loss:.4f}, before it was {expected_loss:.4f}"
+            )
+    return state, reloaded

@@ -1,9 +1,9 @@
-"""Does the model call the right function with the right arguments? (node side)
+"""Evaluation: does the model call the right function with the right arguments? (node side)
 
     python -m training.finetune.evaluate FINAL --data FILE [--model PATH]
 
-The model is given a conversation up to a function call, and says the call itself, word by word the
-likeliest. Rates are in % of the calls that were asked for.
+The model is given a conversation up to a function call and generates the call by greedy decoding.
+Rates are in % of the expected calls.
 """
 
 from __future__ import annotations
@@ -20,90 +20,97 @@ from typing import Any
 from training.finetune import glaive, packing
 from training.finetune.settings import InputError, Settings
 
-RATES = ("parses", "function", "arguments", "exact")
-MOST_TOKENS = 200
-"""Of a call; what is longer than any that was asked for, by half, is cut off."""
+GRADES = ("parses", "function", "arguments", "exact")
+MAX_CALL_TOKENS = 200
+"""Longest generated call; also at most 1.5 times the longest expected one of its batch."""
 
-BATCH = 16
+BATCH_SIZE = 16
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A call that was expected, and what the model said."""
+    """An expected call, and the model's text."""
 
     expected: str
-    said: str
+    text: str
 
     def grades(self) -> dict[str, bool]:
-        """Each grade needs the one before it; `exact` is the text, but for blanks around it."""
-        wanted, found = glaive.call_of(self.expected), glaive.call_of(self.said)
-        parses = found is not None
-        function = found is not None and wanted is not None and found.name == wanted.name
-        arguments = function and found is not None and wanted is not None
-        arguments = arguments and dict(found.arguments) == dict(wanted.arguments)  # type: ignore[union-attr]
-        exact = arguments and self.said.strip() == self.expected.strip()
+        """Return the grades, each implying those before; `exact`: equal text up to outer blanks."""
+        expected_call, call = glaive.call_of(self.expected), glaive.call_of(self.text)
+        parses = call is not None
+        function = (
+            call is not None and expected_call is not None and call.name == expected_call.name
+        )
+        arguments = function and call is not None and expected_call is not None
+        arguments = arguments and dict(call.arguments) == dict(expected_call.arguments)  # type: ignore[union-attr]
+        exact = arguments and self.text.strip() == self.expected.strip()
         return {"parses": parses, "function": function, "arguments": arguments, "exact": exact}
 
 
-def rates(answers: Sequence[Answer]) -> dict[str, float]:
-    """% of the answers that have each grade; ValueError where nothing was asked."""
+def grade_rates(answers: Sequence[Answer]) -> dict[str, float]:
+    """Return the % of the answers with each grade; ValueError if there are none."""
     if not answers:
         raise ValueError("no call was asked for: nothing to evaluate")
     grades = [answer.grades() for answer in answers]
-    return {name: 100 * sum(g[name] for g in grades) / len(grades) for name in RATES}
+    return {name: 100 * sum(g[name] for g in grades) / len(grades) for name in GRADES}
 
 
-def ask(model: Any, tokenizer: Any, conversations: Sequence[glaive.Conversation]) -> list[Answer]:
-    """The model's answer to every function call of these conversations."""
+def generate_answers(
+    model: Any, tokenizer: Any, conversations: Sequence[glaive.Conversation]
+) -> list[Answer]:
+    """Return the model's answer for every function call of these conversations."""
     import torch
 
-    asked = [
-        ([token for text in before for token in packing.piece(tokenizer, text)], expected)
+    prompts = [
+        ([token for text in texts for token in packing.tokenize(tokenizer, text)], expected)
         for conversation in conversations
-        for before, expected in glaive.questions(conversation, tokenizer.eos_token)
+        for texts, expected in glaive.expected_calls(conversation, tokenizer.eos_token)
     ]
-    asked.sort(key=lambda one: len(one[0]))  # like lengths together: less to pad
+    prompts.sort(key=lambda prompt: len(prompt[0]))  # similar lengths in a batch: less padding
     device = next(model.parameters()).device
     model.eval()
     answers = []
-    for begin in range(0, len(asked), BATCH):
-        part = asked[begin : begin + BATCH]
-        width = max(len(tokens) for tokens, _ in part)
-        ids = torch.full((len(part), width), int(tokenizer.pad_token_id), device=device)
+    for begin in range(0, len(prompts), BATCH_SIZE):
+        batch = prompts[begin : begin + BATCH_SIZE]
+        width = max(len(tokens) for tokens, _ in batch)
+        ids = torch.full((len(batch), width), int(tokenizer.pad_token_id), device=device)
         mask = torch.zeros_like(ids)
-        for row, (tokens, _) in enumerate(part):
-            # On the left: what is said next follows the last token of each.
+        for row, (tokens, _) in enumerate(batch):
+            # Padding on the left: generation continues after the last token of each.
             ids[row, width - len(tokens) :] = torch.tensor(tokens, device=device)
             mask[row, width - len(tokens) :] = 1
-        longest = max(len(packing.piece(tokenizer, text)) for _, text in part)
+        longest = max(len(packing.tokenize(tokenizer, expected)) for _, expected in batch)
         with torch.no_grad():
             out = model.generate(
                 input_ids=ids,
                 attention_mask=mask,
-                max_new_tokens=min(MOST_TOKENS, longest + longest // 2),
+                max_new_tokens=min(MAX_CALL_TOKENS, longest + longest // 2),
                 do_sample=False,
                 use_cache=True,
                 eos_token_id=tokenizer.eos_token_id,
                 pad_token_id=tokenizer.pad_token_id,
             )
-        said = tokenizer.batch_decode(out[:, width:], skip_special_tokens=True)
-        answers += [Answer(text, s.strip()) for (_, text), s in zip(part, said, strict=True)]
+        replies = tokenizer.batch_decode(out[:, width:], skip_special_tokens=True)
+        answers += [
+            Answer(expected, reply.strip())
+            for (_, expected), reply in zip(batch, replies, strict=True)
+        ]
     return answers
 
 
 def settings_of(final: Path) -> Settings:
-    """What a `final/` was trained with."""
+    """Return the settings that a `final/` was trained with."""
     path = final / "settings.json"
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        parts = {
+        sections = {
             f.name: type(getattr(Settings(), f.name))(**data[f.name])
             for f in dataclasses.fields(Settings)
             if f.name != "name"
         }
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{final} is no final/ of a training: settings.json: {error}") from error
-    return Settings(name=data["name"], **parts)
+    return Settings(name=data["name"], **sections)
 
 
 def main() -> None:
@@ -117,20 +124,23 @@ def main() -> None:
     try:
         settings = settings_of(options.final)
         if options.model is not None:
-            settings = settings.but("model", path=options.model)
+            settings = settings.with_values("model", path=options.model)
         conversations, _ = glaive.read(options.data)
-        model.offline()
+        model.set_offline()
         import torch
         from transformers import AutoTokenizer
 
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        found = checkpoint.reload(options.final, settings, device)
+        peft_model = checkpoint.reload(options.final, settings, device)
         tokenizer = AutoTokenizer.from_pretrained(options.final, local_files_only=True)
-        answers = ask(found, tokenizer, conversations)
-        shown = {"calls": len(answers), **{k: round(v, 1) for k, v in rates(answers).items()}}
+        answers = generate_answers(peft_model, tokenizer, conversations)
+        report = {
+            "calls": len(answers),
+            **{k: round(v, 1) for k, v in grade_rates(answers).items()},
+        }
     except (InputError, ValueError) as error:
         sys.exit(f"python -m training.finetune.evaluate: {error}")
-    print(json.dumps(shown, indent=1))
+    print(json.dumps(report, indent=1))
 
 
 if __name__ == "__main__":

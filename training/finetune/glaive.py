@@ -1,6 +1,6 @@
 """Conversations with function calls in the format of Glaive v2 (node side, stdlib).
 
-One conversation a line (.jsonl) or an entry of one list (.json), each with `system` and `chat`:
+One conversation per line (.jsonl) or per entry of one list (.json), with `system` and `chat`:
 
     SYSTEM: You are a helpful assistant with access to the following functions ...
     USER: ...
@@ -24,11 +24,11 @@ from training.finetune.settings import InputError
 END = "<|endoftext|>"
 CALL = "<functioncall>"
 ASSISTANT = "ASSISTANT"
-NAMED = 5
-"""So many broken lines are named; of the others the number is enough."""
+MAX_LISTED_LINES = 5
+"""Most broken lines that an error message lists; the others are counted."""
 
 _TURN = re.compile(r"(?:^|\n)[ \t]*(USER|ASSISTANT|FUNCTION RESPONSE):")
-# Glaive's own spelling: the arguments are JSON inside single quotes, which is no JSON.
+# Glaive's own spelling: the arguments are JSON inside single quotes, which is not JSON itself.
 _GLAIVE_CALL = re.compile(
     r"\{\s*\"name\"\s*:\s*(\"(?:[^\"\\]|\\.)*\")\s*,\s*\"arguments\"\s*:\s*'(.*)'\s*\}", re.DOTALL
 )
@@ -36,7 +36,7 @@ _GLAIVE_CALL = re.compile(
 
 @dataclass(frozen=True)
 class Call:
-    """A function call: what the assistant wants to be run."""
+    """A function call by the assistant."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -44,24 +44,27 @@ class Call:
 
 @dataclass(frozen=True)
 class Turn:
+    """One message of a conversation."""
+
     role: str
     text: str
 
     @property
-    def calls(self) -> bool:
+    def has_call(self) -> bool:
+        """Whether the assistant calls a function in it."""
         return self.role == ASSISTANT and CALL in self.text
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """SYSTEM first, then the turns in their order; texts without markers and end signs."""
+    """The system prompt and the turns in order; texts without role markers and end tokens."""
 
     system: str
     turns: tuple[Turn, ...]
 
 
 def call_of(text: str) -> Call | None:
-    """The function call in an assistant's text; None where there is none that can be read."""
+    """Return the function call in an assistant's text; None if there is none or it is invalid."""
     _, marker, rest = text.partition(CALL)
     body = rest.replace(END, "").strip()
     if not marker:
@@ -83,64 +86,66 @@ def call_of(text: str) -> Call | None:
 
 
 def parse(row: Any) -> Conversation:
-    """One entry of the file; ValueError says what is wrong with it."""
+    """Return the conversation of one entry of the file; ValueError if it is invalid."""
     if not isinstance(row, dict):
         raise ValueError(f"no object with system and chat: {row!r:.30}")
     for name in ("system", "chat"):
         if not isinstance(row.get(name), str):
             raise ValueError(f"{name} is missing, or no text")
-    pieces = _TURN.split(row["chat"])
-    if pieces[0].strip():
-        raise ValueError(f"chat begins with {pieces[0].strip()!r:.30}, expected USER:")
+    parts = _TURN.split(row["chat"])
+    if parts[0].strip():
+        raise ValueError(f"chat begins with {parts[0].strip()!r:.30}, expected USER:")
     turns = tuple(
         Turn(role, text.replace(END, "").strip())
-        for role, text in zip(pieces[1::2], pieces[2::2], strict=True)
+        for role, text in zip(parts[1::2], parts[2::2], strict=True)
     )
     if not any(turn.role == ASSISTANT and turn.text for turn in turns):
         raise ValueError("chat has no ASSISTANT: turn, so nothing to learn")
     for turn in turns:
-        if turn.calls and call_of(turn.text) is None:
+        if turn.has_call and call_of(turn.text) is None:
             raise ValueError(f"function call cannot be read: {turn.text!r:.60}")
     return Conversation(row["system"].strip().removeprefix("SYSTEM:").strip(), turns)
 
 
 def row_of(conversation: Conversation) -> dict[str, str]:
-    """The entry that parse() reads as this conversation."""
-    said = [
+    """Return the file entry that parse() reads as this conversation."""
+    turns = [
         f"{turn.role}: {turn.text}{f' {END}' if turn.role == ASSISTANT else ''}\n\n\n"
         for turn in conversation.turns
     ]
-    return {"system": f"SYSTEM: {conversation.system}", "chat": "".join(said)}
+    return {"system": f"SYSTEM: {conversation.system}", "chat": "".join(turns)}
 
 
 def read(path: Path, *, skip_broken: bool = False) -> tuple[list[Conversation], list[str]]:
-    """The conversations of a file, and its broken lines ("line 7: ...").
+    """Return the conversations of a file, and messages on its broken lines ("line 7: ...").
 
-    InputError names them by number, unless they are to be skipped; or says why nothing is there.
+    InputError if lines are broken, unless they are to be skipped, or if there is no conversation.
     """
-    found: list[Conversation] = []
+    conversations: list[Conversation] = []
     broken: list[str] = []
-    for where, row in _rows(path):
+    for place, row in _rows(path):
         try:
             if isinstance(row, ValueError):
                 raise row
-            found.append(parse(row))
+            conversations.append(parse(row))
         except ValueError as error:
-            broken.append(f"{where}: {error}")
+            broken.append(f"{place}: {error}")
     if broken and not skip_broken:
-        shown = "; ".join(broken[:NAMED])
-        more = f"; and {len(broken) - NAMED} more" if len(broken) > NAMED else ""
-        raise InputError(
-            f"{path}: {len(broken)} of {len(found) + len(broken)} conversations are broken: {shown}"
-            f"{more}; mend them, or set data.skip_broken: true"
+        shown = "; ".join(broken[:MAX_LISTED_LINES])
+        more = (
+            f"; and {len(broken) - MAX_LISTED_LINES} more" if len(broken) > MAX_LISTED_LINES else ""
         )
-    if not found:
+        raise InputError(
+            f"{path}: {len(broken)} of {len(conversations) + len(broken)} conversations are "
+            f"broken: {shown}{more}; mend them, or set data.skip_broken: true"
+        )
+    if not conversations:
         raise InputError(f"{path}: no conversation in Glaive v2 format (system, chat) in it")
-    return found, broken
+    return conversations, broken
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Any]]:
-    """(place in the file, its object, or what is wrong with it as a ValueError)."""
+    """Yield (place in the file, the JSON value there or a ValueError if it is not JSON)."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -166,15 +171,15 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
 def split(
     conversations: Iterable[Conversation], share: float, seed: int
 ) -> tuple[list[Conversation], list[Conversation]]:
-    """Those to train on and those held out: the same for the same seed, on every rank."""
-    order = list(conversations)
-    random.Random(seed).shuffle(order)
-    out = round(share * len(order))
-    return order[out:], order[:out]
+    """Split into those to train on and those held out; equal for equal seeds, on every rank."""
+    shuffled = list(conversations)
+    random.Random(seed).shuffle(shuffled)
+    held_out_count = round(share * len(shuffled))
+    return shuffled[held_out_count:], shuffled[:held_out_count]
 
 
 def segments(conversation: Conversation, end: str) -> Iterator[tuple[str, bool]]:
-    """The text as the model reads it, in pieces; True for what it has to learn to say."""
+    """Yield the text as the model reads it, in segments, each with whether it is learned."""
     yield f"SYSTEM: {conversation.system}\n\n", False
     for turn in conversation.turns:
         if turn.role == ASSISTANT:
@@ -185,11 +190,11 @@ def segments(conversation: Conversation, end: str) -> Iterator[tuple[str, bool]]
             yield f"{turn.role}: {turn.text}\n\n", False
 
 
-def questions(conversation: Conversation, end: str) -> Iterator[tuple[list[str], str]]:
-    """(the pieces that come before it, the call itself) for every function call."""
-    before: list[str] = []
-    calls = iter(turn for turn in conversation.turns if turn.role == ASSISTANT)
+def expected_calls(conversation: Conversation, end: str) -> Iterator[tuple[list[str], str]]:
+    """Yield (segments before the call, text of the call) for every function call."""
+    prompt: list[str] = []
+    assistant_turns = iter(turn for turn in conversation.turns if turn.role == ASSISTANT)
     for text, learned in segments(conversation, end):
-        if learned and next(calls).calls:
-            yield list(before), text.removesuffix(end).strip()
-        before.append(text)
+        if learned and next(assistant_turns).has_call:
+            yield list(prompt), text.removesuffix(end).strip()
+        prompt.append(text)

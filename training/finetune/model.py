@@ -1,7 +1,7 @@
-"""The model that is fine-tuned: from a local directory, or random weights of a shape (node side).
+"""The model to fine-tune, from a local directory or with random weights of a shape (node side).
 
-All weights are of one precision, on GPUs bf16 as a rule, on a CPU fp32; loop.py keeps fp32 copies
-of the adapters, because an update of 2e-5 is lost in bf16.
+All weights have one precision, on GPUs bf16 by default, on a CPU fp32; loop.py keeps fp32 master
+weights of the adapters, because an update of 2e-5 is lost in bf16.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
 GIB = 2**30
 
 RECOMPILE_LIMIT = 64
-"""One compiled layer should serve them all; where the guards differ, each may have its own."""
+"""Highest number of recompilations: one serves all layers, unless the guards of layers differ."""
 
 
-def offline() -> None:
-    """Before transformers is imported: no download, and no processes of its own in the loader's."""
+def set_offline() -> None:
+    """Disable downloads and tokenizer threads; must be called before transformers is imported."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 @contextmanager
-def between_libraries() -> Iterator[None]:
-    """What libraries call of each other may be deprecated there; that is not ours to mend."""
+def deprecations_ignored() -> Iterator[None]:
+    """Ignore deprecation warnings for calls between libraries, which this project cannot fix."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", category=FutureWarning)
         warnings.simplefilter("ignore", category=DeprecationWarning)
@@ -54,13 +54,14 @@ def between_libraries() -> Iterator[None]:
 
 
 def dtype_of(settings: ModelSettings, device: torch.device) -> torch.dtype:
-    halved = settings.precision == "bf16" and device.type == "cuda"
-    return torch.bfloat16 if halved else torch.float32
+    """Return the dtype of the weights on a device."""
+    use_bf16 = settings.precision == "bf16" and device.type == "cuda"
+    return torch.bfloat16 if use_bf16 else torch.float32
 
 
 def config_of(settings: ModelSettings) -> Any:
-    """transformers' configuration of the model."""
-    offline()
+    """Return transformers' configuration of the model."""
+    set_offline()
     from transformers import AutoConfig, Qwen2Config
 
     if settings.path is not None:
@@ -70,7 +71,7 @@ def config_of(settings: ModelSettings) -> Any:
 
 
 def build(settings: ModelSettings, device: torch.device, *, seed: int) -> Any:
-    """The model on its device, frozen; random weights are the same on every rank."""
+    """Return the model on its device, frozen; random weights are equal on every rank."""
     config = config_of(settings)
     from transformers import AutoModelForCausalLM
 
@@ -83,13 +84,13 @@ def build(settings: ModelSettings, device: torch.device, *, seed: int) -> Any:
     else:
         torch.manual_seed(seed)
         with device:
-            made: Any = AutoModelForCausalLM.from_config
-            model = made(config, dtype=dtype, attn_implementation="sdpa")
+            from_config: Any = AutoModelForCausalLM.from_config
+            model = from_config(config, dtype=dtype, attn_implementation="sdpa")
     return model.requires_grad_(False)
 
 
-def adapt(model: Any, settings: LoraSettings, *, seed: int) -> Any:
-    """The model with fresh adapters, as peft has it; only they are trained."""
+def add_adapters(model: Any, settings: LoraSettings, *, seed: int) -> Any:
+    """Return the model with new LoRA adapters, as a peft model; only they are trainable."""
     from peft import LoraConfig, get_peft_model
 
     torch.manual_seed(seed + 1)
@@ -101,28 +102,30 @@ def adapt(model: Any, settings: LoraSettings, *, seed: int) -> Any:
         task_type="CAUSAL_LM",
     )
     try:
-        with between_libraries():
+        with deprecations_ignored():
             return get_peft_model(model, config, autocast_adapter_dtype=False)
     except ValueError as error:
         raise InputError(f"lora.targets: {error}") from error
 
 
-def count(model: Any) -> tuple[int, int]:
-    """(trainable, all) parameters."""
+def count_parameters(model: Any) -> tuple[int, int]:
+    """Return the numbers of (trainable, all) parameters."""
     sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
     return sum(n for n, trained in sizes if trained), sum(n for n, _ in sizes)
 
 
-def trainable_of_shape(preset: str, lora: LoraSettings) -> int:
-    """Parameters that LoRA trains on a shape, from the shape alone: no weight is made."""
+def trainable_parameters_of_shape(preset: str, lora: LoraSettings) -> int:
+    """Return how many parameters LoRA trains on a shape, without allocating any weight."""
     meta = torch.device("meta")
     with meta:
-        return count(adapt(build(ModelSettings(preset=preset), meta, seed=0), lora, seed=0))[0]
+        return count_parameters(
+            add_adapters(build(ModelSettings(preset=preset), meta, seed=0), lora, seed=0)
+        )[0]
 
 
 @dataclass(frozen=True)
-class Cost:
-    """Floating point operations that a fine-tuning does a token, and what it holds in memory."""
+class TrainingCost:
+    """Estimates of the FLOPs per token and of the memory of a fine-tuning."""
 
     shape: Any
     """transformers' configuration."""
@@ -130,10 +133,11 @@ class Cost:
     total: int
 
     def flop_per_token(self, length: int, learned_share: float) -> float:
-        """4 N + 6 N_lora + attention, in FLOP; nothing that is computed twice is counted.
+        """Return 4 N + 6 N_lora + attention, in FLOP; recomputation is not counted.
 
-        Frozen weights get no gradient of their own: 4, not 6, a parameter. The head works on
-        learned places only. Attention is causal, half of the square: 6 x layers x width x length.
+        Frozen weights get no gradient of their own: 4, not 6, per parameter. The head computes
+        learned positions only. Attention is causal: 6 x layers x width x length, half of the
+        full matrix.
         """
         head = int(self.shape.vocab_size * self.shape.hidden_size)
         embedding = 0 if self.shape.tie_word_embeddings else head
@@ -141,105 +145,118 @@ class Cost:
         attention = 6 * int(self.shape.num_hidden_layers * self.shape.hidden_size) * length
         return 4 * (body + head * learned_share) + 6 * self.trainable + attention
 
-    def memory_gib(self, tokens: int, *, checkpointing: bool, bytes_each: int = 2) -> float:
-        """What passes over so many tokens hold at their peak, by a rule fitted to measured runs.
+    def memory_gib(self, tokens: int, *, checkpointing: bool, bytes_per_value: int = 2) -> float:
+        """Return the peak memory of a pass over `tokens`, by a rule fitted to measured runs.
 
-        67 GiB measured at 8,192 tokens of the Qwen2-7B shape without recomputation, 31 with; about
+        Measured at 8,192 tokens of the Qwen2-7B shape: 67 GiB without recomputation, 31 with; about
         ten of them were logits, of which head_loss() keeps one chunk.
         """
-        wide, narrow = int(self.shape.intermediate_size), int(self.shape.hidden_size)
-        layer = bytes_each * (3 * wide + 10 * narrow) * tokens
+        feed_forward_width, width = int(self.shape.intermediate_size), int(self.shape.hidden_size)
+        layer = bytes_per_value * (3 * feed_forward_width + 10 * width) * tokens
         layers = int(self.shape.num_hidden_layers)
-        kept = layers * bytes_each * narrow * tokens + layer if checkpointing else layers * layer
-        weights = bytes_each * self.total + 20 * self.trainable
-        logits = 3e9 + 4 * bytes_each * narrow * tokens
-        return (weights + kept + logits) / GIB
+        activations = (
+            layers * bytes_per_value * width * tokens + layer if checkpointing else layers * layer
+        )
+        weights = bytes_per_value * self.total + 20 * self.trainable
+        logits = 3e9 + 4 * bytes_per_value * width * tokens
+        return (weights + activations + logits) / GIB
 
 
-class Tuned(torch.nn.Module):
-    """The model and its loss as one module, so that FSDP and ZeRO-3 see one forward."""
+class LossModel(torch.nn.Module):
+    """The model and its loss as one module, so that FSDP and ZeRO-3 hook a single forward."""
 
-    def __init__(self, adapted: Any, *, compiled: bool) -> None:
+    def __init__(self, peft_model: Any, *, compiled: bool) -> None:
         super().__init__()
-        self.causal = adapted.get_base_model()
+        self.causal = peft_model.get_base_model()
         self._compiled = compiled
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        """Sum of the losses over the learned places, in nats; fp32."""
+        """Return the sum of the losses over the learned positions, in nats; fp32."""
         decoder = getattr(self.causal, self.causal.base_model_prefix)
-        kinds = getattr(self.causal.config, "layer_types", None)
+        layer_types = getattr(self.causal.config, "layer_types", None)
         mask = None
-        if batch.positions is None and kinds is not None and set(kinds) == {"full_attention"}:
-            # Else transformers looks for restarting positions, and waits for the GPU to see them.
+        if (
+            batch.position_ids is None
+            and layer_types is not None
+            and set(layer_types) == {"full_attention"}
+        ):
+            # Else transformers checks for packed positions, which makes the host wait for the GPU.
             mask = {"full_attention": None}
         hidden = decoder(
             input_ids=batch.tokens,
             attention_mask=mask,
-            position_ids=batch.positions,
+            position_ids=batch.position_ids,
             use_cache=False,
         ).last_hidden_state
-        places = hidden.flatten(0, 1).index_select(0, batch.where)
+        learned_states = hidden.flatten(0, 1).index_select(0, batch.learned_positions)
         weight = self.causal.get_output_embeddings().weight
-        return head_loss(places, weight, batch.wanted, chunk=batch.chunk, compiled=self._compiled)
+        return head_loss(
+            learned_states,
+            weight,
+            batch.targets,
+            chunk_size=batch.chunk_size,
+            compiled=self._compiled,
+        )
 
     @property
     def layers(self) -> Any:
         return getattr(self.causal, self.causal.base_model_prefix).layers
 
 
-def prepared(adapted: Any, settings: Settings, ranks: Ranks) -> Tuned:
-    """Ready to train: recomputation, compiled layers, sharding, as the settings say."""
+def prepare_for_training(peft_model: Any, settings: Settings, ranks: Ranks) -> LossModel:
+    """Return the model in training mode, compiled, with recomputation and sharding as set."""
     compiled = is_compiled(settings, ranks)
-    tuned = Tuned(adapted, compiled=compiled)
-    tuned.train()
+    loss_model = LossModel(peft_model, compiled=compiled)
+    loss_model.train()
     if compiled:
-        compile_layers(tuned)
+        compile_layers(loss_model)
     if settings.training.gradient_checkpointing:
-        recompute_layers(tuned)
+        recompute_layers(loss_model)
     if settings.distributed.strategy == "fsdp":
-        shard(tuned, ranks)
-    return tuned
+        shard(loss_model, ranks)
+    return loss_model
 
 
 def is_compiled(settings: Settings, ranks: Ranks) -> bool:
-    """Not under ZeRO-3: its hooks are on every part of a layer, and would be compiled again each.
+    """Whether layers are compiled: not on CPUs, nor under ZeRO-3.
 
-    Seen on H200 (2026-11): no step within two minutes.
+    ZeRO-3 hooks every module of a layer, and each hook is recompiled: on H200 (2026-11) no step
+    was done within two minutes.
     """
     usable = ranks.on_gpu and settings.distributed.strategy != "zero3"
     return usable and settings.training.compile
 
 
-def compile_layers(tuned: Tuned, backend: Any = "inductor") -> None:
-    """Each layer's forward alone: recomputation and the hooks of FSDP stay around it."""
+def compile_layers(loss_model: LossModel, backend: Any = "inductor") -> None:
+    """Compile each layer's forward only: recomputation and FSDP's hooks stay outside of it."""
     torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
-    for layer in tuned.layers:
+    for layer in loss_model.layers:
         layer.forward = torch.compile(layer.forward, dynamic=False, backend=backend)
 
 
-def recompute_layers(tuned: Tuned) -> None:
-    """Keep a layer's input only and compute the layer again on the way back.
+def recompute_layers(loss_model: LossModel) -> None:
+    """Keep only the input of each layer and recompute the layer in the backward pass.
 
-    Not by transformers' own switch: versions differ in whether FSDP's hooks are computed again too.
+    Not by transformers' own option: versions differ in whether FSDP's hooks are called again too.
     """
-    for layer in tuned.layers:
+    for layer in loss_model.layers:
         layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False)
 
 
-def shard(tuned: Tuned, ranks: Ranks) -> None:
-    """FSDP2: frozen weights and adapters alike, a group a layer; gradients are reduced in fp32."""
+def shard(loss_model: LossModel, ranks: Ranks) -> None:
+    """Shard frozen weights and adapters by FSDP2, one unit per layer; reduce gradients in fp32."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     process_group.of(ranks)
     mesh = init_device_mesh(ranks.device.type, (ranks.world_size,))
     policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
-    for layer in tuned.layers:
+    for layer in loss_model.layers:
         fully_shard(layer, mesh=mesh, mp_policy=policy)
-    fully_shard(tuned, mesh=mesh, mp_policy=policy)
+    fully_shard(loss_model, mesh=mesh, mp_policy=policy)
 
 
 def resident_bytes(model: Any) -> int:
-    """Bytes of weights that this rank keeps: its shards where they are sharded."""
-    own = (p.to_local() if hasattr(p, "to_local") else p for p in model.parameters())
-    return sum(p.numel() * p.element_size() for p in own)
+    """Return the bytes of weights on this rank: its shards if they are sharded."""
+    shards = (p.to_local() if hasattr(p, "to_local") else p for p in model.parameters())
+    return sum(p.numel() * p.element_size() for p in shards)

@@ -1,8 +1,8 @@
-"""From a file of conversations to packed sequences on disk, and what is held out (node side).
+"""Preparation of a data file: packed sequences and held-out conversations (node side).
 
     python -m training.finetune.prepare --config default.yaml --data FILE --model PATH --out DIR
 
-A training does this itself; alone it shows what a file holds before GPUs are asked for.
+A training does this itself; run alone, it shows what a file contains before GPUs are allocated.
 """
 
 from __future__ import annotations
@@ -15,35 +15,36 @@ from pathlib import Path
 from typing import Any
 
 from training.finetune import glaive, model, packing, sample
-from training.finetune.settings import InputError, Settings, find, load, told
+from training.finetune.settings import InputError, Settings, find, load, with_overrides
 from training.finetune.shapes import SHAPES
 
-SAMPLES = 400
-"""Conversations that the project makes where no file is named."""
+SAMPLE_CONVERSATIONS = 400
+"""Synthetic conversations if no data file is given."""
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """What a rank trains on, and what is asked of the model afterwards."""
+class PreparedData:
+    """The data that a rank trains on, and the conversations for the evaluation."""
 
-    packed: packing.Packed
+    packed: packing.PackedSequences
     held_out: list[glaive.Conversation]
     tokenizer: Any
     about: dict[str, Any]
+    """Contents of about.json: source and counts."""
 
 
-def prepare(settings: Settings, folder: Path, *, samples: int = SAMPLES) -> None:
-    """Write packed.safetensors, held_out.jsonl, tokenizer and about.json into a folder."""
+def prepare(settings: Settings, folder: Path, *, samples: int = SAMPLE_CONVERSATIONS) -> None:
+    """Write packed.safetensors, held_out.jsonl, tokenizer/ and about.json into a directory."""
     from safetensors.torch import save_file
 
-    model.offline()
+    model.set_offline()
     broken: list[str] = []
     if settings.data.path is None:
-        found = [glaive.parse(row) for row in sample.rows(samples, settings.training.seed)]
+        conversations = [glaive.parse(row) for row in sample.rows(samples, settings.training.seed)]
     else:
         path = Path(settings.data.path)
-        found, broken = glaive.read(path, skip_broken=settings.data.skip_broken)
-    training, held_out = glaive.split(found, settings.data.held_out, settings.training.seed)
+        conversations, broken = glaive.read(path, skip_broken=settings.data.skip_broken)
+    training, held_out = glaive.split(conversations, settings.data.held_out, settings.training.seed)
     if not training:
         raise InputError(f"data.held_out {settings.data.held_out} leaves nothing to train on")
     tokenizer = tokenizer_of(settings, training)
@@ -55,13 +56,13 @@ def prepare(settings: Settings, folder: Path, *, samples: int = SAMPLES) -> None
     (folder / "held_out.jsonl").write_text("".join(lines), encoding="utf-8")
     about = {
         "source": settings.data.path or f"{samples} conversations made by the project",
-        "held_out": len(held_out), "broken": broken, **packed.about(),
+        "held_out": len(held_out), "broken": broken, **packed.counts(),
     }  # fmt: skip
     (folder / "about.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
 
 
 def tokenizer_of(settings: Settings, training: list[glaive.Conversation]) -> Any:
-    """The model's own, or one made for a shape with random weights."""
+    """Return the model's tokenizer, or a newly trained one for random weights."""
     from transformers import AutoTokenizer
 
     if settings.model.path is None:
@@ -78,22 +79,22 @@ def tokenizer_of(settings: Settings, training: list[glaive.Conversation]) -> Any
     return tokenizer
 
 
-def opened(folder: Path) -> Prepared:
-    """What prepare() wrote."""
+def load_prepared(folder: Path) -> PreparedData:
+    """Read what prepare() wrote."""
     from safetensors.torch import load_file
     from transformers import AutoTokenizer
 
     held_out = folder / "held_out.jsonl"
-    return Prepared(
-        packed=packing.Packed(**load_file(folder / "packed.safetensors")),
+    return PreparedData(
+        packed=packing.PackedSequences(**load_file(folder / "packed.safetensors")),
         held_out=glaive.read(held_out)[0] if held_out.stat().st_size else [],
         tokenizer=AutoTokenizer.from_pretrained(folder / "tokenizer", local_files_only=True),
         about=json.loads((folder / "about.json").read_text(encoding="utf-8")),
     )
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """What every command of the fine-tuning takes."""
+def add_common_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that several commands of the fine-tuning have."""
     parser.add_argument("--model", metavar="PATH", help="local directory; else random weights")
     parser.add_argument("--data", metavar="FILE", help="Glaive v2 format, .json or .jsonl")
 
@@ -101,12 +102,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m training.finetune.prepare")
     parser.add_argument("--config", default="default.yaml", help="a file of settings")
-    arguments(parser)
+    add_common_arguments(parser)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     try:
         settings = load(find(options.config))
-        prepare(told(settings, model=options.model, data=options.data), options.out)
+        prepare(with_overrides(settings, model=options.model, data=options.data), options.out)
     except InputError as error:
         sys.exit(f"python -m training.finetune.prepare: {error}")
     print((options.out / "about.json").read_text(encoding="utf-8"), end="")

@@ -1,7 +1,7 @@
-"""What a fine-tuning is told: the YAML files beside this module, or one of your own (node side).
+"""Settings of a fine-tuning: the YAML files in this directory, or the user's own (node side).
 
-Strict: an unknown key, a wrong type or a number that YAML reads as text is one clear line, before
-torch is imported. PyYAML comes with transformers.
+Validation is strict: an unknown key, a wrong type or a number that YAML reads as text is a one-line
+error, before torch is imported. PyYAML comes with transformers.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from typing import Any
 
 HERE = Path(__file__).parent
 
-NEEDED = ("transformers", "peft", "accelerate", "safetensors", "yaml")
+REQUIRED_PACKAGES = ("transformers", "peft", "accelerate", "safetensors", "yaml")
 PRECISIONS = ("bf16", "fp32")
 STRATEGIES = ("plain", "fsdp", "zero3")
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 TARGETS = {"attention": ATTENTION, "all": (*ATTENTION, "gate_proj", "up_proj", "down_proj")}
-"""Named choices of the layers that get adapters. At r 64 the 7B shape trains 40.4 M parameters
+"""Names for the sets of layers that get adapters. At r 64 the 7B shape trains 40.4 M parameters
 with `attention` and 161 M with `all`."""
 
 
 class InputError(ValueError):
-    """What the user gave cannot be used: one line that names the file and what to do."""
+    """Invalid input of the user: one line that names the file and what to change."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings:
     preset: str = "qwen2-7b"
-    """Shape that gets random weights where no path is given: throughput and memory are the same."""
+    """Shape with random weights, if no path is given: throughput and memory are the same."""
     precision: str = "bf16"
-    """Of all weights, on GPUs: bf16 or fp32. On a CPU it is fp32."""
+    """Precision of all weights on GPUs: bf16 or fp32. On a CPU it is fp32."""
     path: str | None = None
-    """A local directory as transformers' save_pretrained leaves it; nothing is downloaded."""
+    """A local directory as written by transformers' save_pretrained; nothing is downloaded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,68 +51,69 @@ class LoraSettings:
 
     @property
     def layers(self) -> tuple[str, ...]:
+        """Names of the linear layers that get adapters."""
         return TARGETS[self.targets] if isinstance(self.targets, str) else tuple(self.targets)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
     batch_size: int = 2
-    """Packed sequences a GPU and pass."""
+    """Packed sequences per GPU and pass."""
     global_batch_size: int = 128
-    """Packed sequences a step, over all GPUs; the passes a step follow from it."""
+    """Packed sequences per step, over all GPUs; the passes per step follow from it."""
     steps: int = 100
     warmup_steps: int = 10
     learning_rate: float = 2e-5
-    """At the end of the warm-up; falls to zero along a cosine."""
+    """Peak, reached at the end of the warm-up; then a cosine to zero."""
     max_grad_norm: float = 1.0
     gradient_checkpointing: bool = True
-    """Every layer is computed again on the way back: less memory, about a quarter more work."""
+    """Recompute every layer in the backward pass: less memory, about 25 % more work."""
     compile: bool = True
-    """torch.compile of every decoder layer; on GPUs only, and not under ZeRO-3."""
+    """Apply torch.compile to every decoder layer; on GPUs only, and not under ZeRO-3."""
     seed: int = 0
 
-    def passes(self, world_size: int) -> int:
-        """Passes a step on so many GPUs; InputError where the batch does not divide."""
-        together = self.batch_size * world_size
-        if self.global_batch_size % together:
+    def passes_per_step(self, world_size: int) -> int:
+        """Return passes per step on `world_size` GPUs; InputError if the batch does not divide."""
+        sequences_per_pass = self.batch_size * world_size
+        if self.global_batch_size % sequences_per_pass:
             raise InputError(
                 f"training.global_batch_size {self.global_batch_size} does not divide by"
                 f" batch_size x GPUs = {self.batch_size} x {world_size}; take a multiple of"
-                f" {together}"
+                f" {sequences_per_pass}"
             )
-        return self.global_batch_size // together
+        return self.global_batch_size // sequences_per_pass
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings:
     path: str | None = None
-    """Glaive v2 format, .json or .jsonl; without one, conversations that the project makes."""
+    """Glaive v2 format, .json or .jsonl; None: synthetic conversations (sample.py)."""
     max_length: int = 4096
-    """Tokens a packed sequence."""
+    """Tokens per packed sequence."""
     separate: bool = False
-    """Conversations of a sequence do not see each other. Costs flash attention: PyTorch's takes no
-    such mask."""
+    """Whether attention stays within a conversation of a sequence. Excludes flash attention:
+    PyTorch's does not support such a mask."""
     held_out: float = 0.05
-    """Share of the conversations that is kept for the evaluation."""
+    """Share of the conversations that is held out for the evaluation."""
     skip_broken: bool = False
-    """Leave broken lines out instead of refusing the file."""
+    """Skip broken lines instead of rejecting the file."""
     workers: int = 4
-    """Loader processes a GPU; none on a CPU, where ranks share the cores."""
+    """Data loader processes per GPU; none on a CPU, where ranks share the cores."""
     prefetch: int = 2
-    """Batches that each of them loads ahead."""
+    """Batches that each loader process prefetches."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DistributedSettings:
     strategy: str = "plain"
     environment: dict[str, str] = field(default_factory=dict)
-    """NCCL_... and CUDA_... that are set before the GPUs are used; what is set already stays. In a
-    job of the suite NCCL runs by then, and they are only recorded."""
+    """Variables NCCL_... and CUDA_... to set before the GPUs are used, unless set already. In a job
+    of the suite NCCL is running by then, and they are only recorded."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """All of a fine-tuning's settings; `name` is the file's, and stands in the record."""
+    """All settings of a fine-tuning; `name` is the file's, and is in the record."""
 
     name: str = "default"
     model: ModelSettings = field(default_factory=ModelSettings)
@@ -124,30 +125,30 @@ class Settings:
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
-    def but(self, section: str, **changes: Any) -> Settings:
-        """The same with other values in one section."""
-        part = dataclasses.replace(getattr(self, section), **changes)
-        return dataclasses.replace(self, **{section: part})
+    def with_values(self, section: str, **values: Any) -> Settings:
+        """Return a copy with other values in one section."""
+        section_values = dataclasses.replace(getattr(self, section), **values)
+        return dataclasses.replace(self, **{section: section_values})
 
 
 def find(name: str) -> Path:
-    """A file of settings by its path, or one of those beside this module by its name."""
-    own = HERE / (name if name.endswith(".yaml") else f"{name}.yaml")
+    """Return a settings file by its path, or by its name one of those in this directory."""
+    shipped = HERE / (name if name.endswith(".yaml") else f"{name}.yaml")
     path = Path(name)
     if path.is_file():
         return path
-    if own.parent == HERE and own.is_file():
-        return own
+    if shipped.parent == HERE and shipped.is_file():
+        return shipped
     known = ", ".join(sorted(p.name for p in HERE.glob("*.yaml")))
     raise InputError(f"{name}: no such file of settings; shipped are {known}")
 
 
 def load(path: Path) -> Settings:
-    """Read and check a file of settings; InputError with one line for whatever is wrong."""
+    """Read and validate a settings file; InputError with one line if it is invalid."""
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """Refuses a key that is given twice: YAML would silently take the last."""
+        """A loader that rejects duplicate keys: YAML would silently use the last one."""
 
     def mapping(loader: Any, node: Any) -> dict[Any, Any]:
         keys = [loader.construct_object(key) for key, _ in node.value]
@@ -167,13 +168,13 @@ def load(path: Path) -> Settings:
         raise InputError(f"{path}:{line} no YAML: {getattr(error, 'problem', error)}") from error
     if not isinstance(data, dict):
         raise InputError(f"{path}: expected sections like training:, got {data!r:.40}")
-    sections = {f.name: f.type for f in dataclasses.fields(Settings) if f.name != "name"}
-    _known(f"{path}", data, sections)
+    known_sections = {f.name: f.type for f in dataclasses.fields(Settings) if f.name != "name"}
+    _check_keys(f"{path}", data, known_sections)
     hints = typing.get_type_hints(Settings)
-    parts = {
+    sections = {
         name: _section(f"{path}: {name}", hints[name], body or {}) for name, body in data.items()
     }
-    settings = Settings(name=path.stem, **parts)
+    settings = Settings(name=path.stem, **sections)
     try:
         check(settings)
     except InputError as error:
@@ -182,14 +183,14 @@ def load(path: Path) -> Settings:
 
 
 def check(settings: Settings) -> None:
-    """Values that no type rules out; InputError names the setting."""
+    """Check values beyond their types; InputError names the invalid setting."""
     from training.finetune.shapes import SHAPES
 
-    _one_of("model.preset", settings.model.preset, SHAPES)
-    _one_of("model.precision", settings.model.precision, PRECISIONS)
-    _one_of("distributed.strategy", settings.distributed.strategy, STRATEGIES)
+    _check_choice("model.preset", settings.model.preset, SHAPES)
+    _check_choice("model.precision", settings.model.precision, PRECISIONS)
+    _check_choice("distributed.strategy", settings.distributed.strategy, STRATEGIES)
     if isinstance(settings.lora.targets, str):
-        _one_of("lora.targets", settings.lora.targets, TARGETS)
+        _check_choice("lora.targets", settings.lora.targets, TARGETS)
     positive = {
         "lora.r": settings.lora.r,
         "lora.alpha": settings.lora.alpha,
@@ -217,20 +218,20 @@ def check(settings: Settings) -> None:
         )
 
 
-def told(
+def with_overrides(
     settings: Settings,
     *,
     model: str | None = None,
     data: str | None = None,
     strategy: str | None = None,
 ) -> Settings:
-    """The settings with what the command line names; InputError for files that are not there."""
+    """Return settings with the command line's values; InputError for files that do not exist."""
     if model is not None:
-        settings = settings.but("model", path=model)
+        settings = settings.with_values("model", path=model)
     if data is not None:
-        settings = settings.but("data", path=data)
+        settings = settings.with_values("data", path=data)
     if strategy is not None:
-        settings = settings.but("distributed", strategy=strategy)
+        settings = settings.with_values("distributed", strategy=strategy)
     if settings.model.path is not None:
         check_model(settings.model.path)
     if settings.data.path is not None and not Path(settings.data.path).is_file():
@@ -241,19 +242,22 @@ def told(
 
 
 def check_model(path: str) -> None:
-    """InputError where a model's directory is not one; looks at names only."""
+    """Raise InputError if `path` is not a model's directory; checks file names only."""
     folder = Path(path)
     if not folder.is_dir():
         raise InputError(f"model.path: {path} is no directory; give one that holds config.json")
-    for what, kinds in (("config.json", ["config.json"]), ("weights", ["*.safetensors", "*.bin"])):
-        if not any(any(folder.glob(kind)) for kind in kinds):
-            raise InputError(f"model.path: {path} holds no {what}; nothing is downloaded")
+    for content, patterns in (
+        ("config.json", ["config.json"]),
+        ("weights", ["*.safetensors", "*.bin"]),
+    ):
+        if not any(any(folder.glob(pattern)) for pattern in patterns):
+            raise InputError(f"model.path: {path} holds no {content}; nothing is downloaded")
 
 
 def check_packages(strategy: str) -> None:
-    """InputError in one line for what is not installed; nothing is imported."""
-    wanted = (*NEEDED, *(("deepspeed",) if strategy == "zero3" else ()))
-    missing = [name for name in wanted if importlib.util.find_spec(name) is None]
+    """Raise InputError if a required package is not installed; imports nothing."""
+    required = (*REQUIRED_PACKAGES, *(("deepspeed",) if strategy == "zero3" else ()))
+    missing = [name for name in required if importlib.util.find_spec(name) is None]
     if missing:
         extra = "zero3" if missing == ["deepspeed"] else "finetune"
         names = ", ".join("PyYAML" if name == "yaml" else name for name in missing)
@@ -263,35 +267,37 @@ def check_packages(strategy: str) -> None:
         )
 
 
-def _one_of(name: str, value: str, known: typing.Iterable[str]) -> None:
+def _check_choice(name: str, value: str, known: typing.Iterable[str]) -> None:
     if value not in known:
         raise InputError(f"{name}: {value!r} is not known{_hint(value, known)}")
 
 
-def _hint(wrong: str, known: typing.Iterable[str]) -> str:
-    near = difflib.get_close_matches(wrong, list(known), 1)
-    return f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}"
+def _hint(unknown: str, known: typing.Iterable[str]) -> str:
+    matches = difflib.get_close_matches(unknown, list(known), 1)
+    return f"; did you mean {matches[0]}?" if matches else f"; known are {', '.join(known)}"
 
 
-def _known(where: str, data: dict[Any, Any], known: typing.Iterable[str]) -> None:
+def _check_keys(where: str, data: dict[Any, Any], known: typing.Iterable[str]) -> None:
     for key in data:
         if key not in known:
             raise InputError(f"{where}: unknown key {key!r}{_hint(str(key), known)}")
 
 
-def _section(where: str, kind: Any, body: Any) -> Any:
-    if not isinstance(body, dict):
-        raise InputError(f"{where}: expected keys with values, got {body!r:.40}")
-    hints = typing.get_type_hints(kind)
-    _known(where, body, hints)
-    return kind(**{k: _typed(f"{where}.{k}", hints[k], value) for k, value in body.items()})
+def _section(where: str, settings_class: Any, values: Any) -> Any:
+    if not isinstance(values, dict):
+        raise InputError(f"{where}: expected keys with values, got {values!r:.40}")
+    hints = typing.get_type_hints(settings_class)
+    _check_keys(where, values, hints)
+    return settings_class(
+        **{k: _typed(f"{where}.{k}", hints[k], value) for k, value in values.items()}
+    )
 
 
-def _typed(where: str, kind: Any, value: Any) -> Any:
-    """The value where it is of the annotated type; a whole number may stand for a fraction."""
-    kinds = kind.__args__ if isinstance(kind, types.UnionType) else (kind,)
-    for one in kinds:
-        origin = typing.get_origin(one) or one
+def _typed(where: str, annotation: Any, value: Any) -> Any:
+    """Return the value if it has the annotated type; an int is accepted for a float."""
+    accepted = annotation.__args__ if isinstance(annotation, types.UnionType) else (annotation,)
+    for accepted_type in accepted:
+        origin = typing.get_origin(accepted_type) or accepted_type
         if origin is float and type(value) is int:
             return float(value)
         if type(value) is not origin:
@@ -301,11 +307,11 @@ def _typed(where: str, kind: Any, value: Any) -> Any:
         if origin is dict:
             return {str(k): str(v) for k, v in value.items()}
         return value
-    if isinstance(value, str) and float in kinds:
+    if isinstance(value, str) and float in accepted:
         try:
             raise InputError(f"{where}: {value!r} is read as text: write {float(value)!r}")
         except ValueError as error:
             if isinstance(error, InputError):
                 raise
-    names = [str(getattr(k, "__name__", k)).replace("NoneType", "null") for k in kinds]
+    names = [str(getattr(k, "__name__", k)).replace("NoneType", "null") for k in accepted]
     raise InputError(f"{where}: expected {' or '.join(names)}, got {value!r:.40}")

@@ -1,4 +1,4 @@
-"""Shapes of models that random weights stand in for, and what they cost (stdlib only)."""
+"""Model shapes for random weights, as transformers' Qwen2 configuration (stdlib only)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 2,
         "max_position_embeddings": 4096,
         "rope_theta": 10000.0,
-        # With the usual 0.02 no hidden state of this width could make a token certain.
+        # With the usual 0.02 the logits at this width would be too small to predict any token well.
         "initializer_range": 0.1,
         "tie_word_embeddings": True,
     },

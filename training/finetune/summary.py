@@ -1,4 +1,4 @@
-"""What a fine-tuning leaves for people: TensorBoard logs, summary.json, summary.txt (node side)."""
+"""Output of a fine-tuning for users: TensorBoard logs, summary.json, summary.txt (node side)."""
 
 from __future__ import annotations
 
@@ -11,38 +11,39 @@ from fixtures.records.model import SCHEMA
 
 if TYPE_CHECKING:
     from fixtures.workloads.runtime.ranks import Ranks
-    from training.finetune.loop import Trained
+    from training.finetune.loop import StepHistory
 
 COMPLETE = "complete"
 SCALARS = ("loss", "gradient_norm", "learning_rate")
 
 
-class Log:
-    """One training's TensorBoard scalars, a step behind the training; rank 0 has one."""
+class TensorBoardLog:
+    """The TensorBoard scalars of one training; only rank 0 writes them."""
 
     def __init__(self, folder: Path) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             self._writer: Any = None
-            self.why = f"tensorboard is not installed on the node ({error})"
+            self.unavailable_reason = f"tensorboard is not installed on the node ({error})"
             return
-        self.folder, self.why = folder, ""
+        self.folder, self.unavailable_reason = folder, ""
         for old in folder.glob("events.*"):
             old.unlink()
         self._writer = SummaryWriter(str(folder))
 
-    def step(self, step: int, loss: float, norm: float, rate: float) -> None:
+    def add_step(self, step: int, loss: float, norm: float, learning_rate: float) -> None:
+        """Write the scalars of a step."""
         if self._writer is not None:
-            for name, value in zip(SCALARS, (loss, norm, rate), strict=True):
+            for name, value in zip(SCALARS, (loss, norm, learning_rate), strict=True):
                 self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
 
-    def state(self, steps: int) -> str | None:
-        """COMPLETE where every step's scalars are read back; None where they cannot be written."""
+    def completeness(self, steps: int) -> str | None:
+        """Return COMPLETE or what is missing, read from the files; None without tensorboard."""
         if self._writer is None:
             return None
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -50,61 +51,67 @@ class Log:
         events: Any = EventAccumulator(str(self.folder), size_guidance={"scalars": 0})
         events.Reload()
         for name in SCALARS:
-            found = len(events.Scalars(name)) if name in events.Tags()["scalars"] else 0
-            if found != steps:
-                return f"TensorBoard has {found} of {steps} values of {name}"
+            logged = len(events.Scalars(name)) if name in events.Tags()["scalars"] else 0
+            if logged != steps:
+                return f"TensorBoard has {logged} of {steps} values of {name}"
         return COMPLETE
 
 
 def folder(ranks: Ranks) -> Path:
-    """Where all trainings of a run leave their files."""
+    """Return the directory for the files of all trainings of a run."""
     return Path(ranks.spec["run_directory"]) / "finetune"
 
 
-def table(trained: Trained, rates: list[float]) -> list[dict[str, float]]:
-    """One row a step; tokens/s are those of the slowest rank."""
+def table(history: StepHistory, tokens_per_s: list[float]) -> list[dict[str, float]]:
+    """Return one row per step; tokens/s are those of this rank."""
     return [
         {
             "step": k + 1, "loss": round(loss, 5), "gradient_norm": float(f"{norm:.5g}"),
-            "learning_rate": float(f"{rate:.4g}"), "tokens_per_s_gpu": round(speed, 1),
+            "learning_rate": float(f"{learning_rate:.4g}"),
+            "tokens_per_s_gpu": round(step_tokens_per_s, 1),
         }
-        for k, (loss, norm, rate, speed) in enumerate(
-            zip(trained.losses, trained.norms, trained.rates, rates, strict=True)
+        for k, (loss, norm, learning_rate, step_tokens_per_s) in enumerate(
+            zip(history.losses, history.norms, history.learning_rates, tokens_per_s, strict=True)
         )
     ]  # fmt: skip
 
 
-def finite(trained: Trained, where: str) -> None:
-    """RuntimeError with the first step whose loss or gradient is no number any more."""
-    for k, (loss, norm) in enumerate(zip(trained.losses, trained.norms, strict=True), 1):
+def check_finite(history: StepHistory, where: str) -> None:
+    """Raise RuntimeError for the first step whose loss or gradient norm is not finite."""
+    for k, (loss, norm) in enumerate(zip(history.losses, history.norms, strict=True), 1):
         if not math.isfinite(loss) or not math.isfinite(norm):
             raise RuntimeError(
-                f"{where}: loss {loss}, gradient norm {norm} at step {k} of {len(trained.losses)}"
+                f"{where}: loss {loss}, gradient norm {norm} at step {k} of {len(history.losses)}"
             )
 
 
 def write(folder: Path, data: dict[str, Any]) -> None:
-    """summary.json, and the same for reading as summary.txt."""
+    """Write summary.json, and the same as text to summary.txt."""
     write_json(folder / "summary.json", {"schema": SCHEMA, **data})
-    (folder / "summary.txt").write_text(text(data), encoding="utf-8")
+    (folder / "summary.txt").write_text(format_summary(data), encoding="utf-8")
 
 
-def text(data: dict[str, Any]) -> str:
-    """The summary of one training, or the trainings of a run side by side."""
+def format_summary(data: dict[str, Any]) -> str:
+    """Return the trainings of a run side by side as text."""
     columns: dict[str, dict[str, Any]] = data["trainings"]
-    names = [n for n in dict.fromkeys(k for one in columns.values() for k in one) if n != "table"]
+    names = [
+        n for n in dict.fromkeys(k for entry in columns.values() for k in entry) if n != "table"
+    ]
     width = max(len(name) for name in names) + 2
-    wide = max(14, *(len(_shown(one.get(n, ""))) + 2 for one in columns.values() for n in names))
-    lines = [f"{'':{width}}" + "".join(f"{name:>{wide}}" for name in columns)]
+    column_width = max(
+        14, *(len(_format(entry.get(n, ""))) + 2 for entry in columns.values() for n in names)
+    )
+    lines = [f"{'':{width}}" + "".join(f"{name:>{column_width}}" for name in columns)]
     lines += [
-        f"{n:{width}}" + "".join(f"{_shown(one.get(n, '')):>{wide}}" for one in columns.values())
+        f"{n:{width}}"
+        + "".join(f"{_format(entry.get(n, '')):>{column_width}}" for entry in columns.values())
         for n in names
     ]
-    for name, one in columns.items():
+    for name, entry in columns.items():
         lines += ["", f"{name}: step, loss, gradient norm, learning rate, tokens/s/GPU"]
-        lines += ["  ".join(f"{value:>10.6g}" for value in row.values()) for row in one["table"]]
+        lines += ["  ".join(f"{value:>10.6g}" for value in row.values()) for row in entry["table"]]
     return "\n".join(lines) + "\n"
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, float) else str(value)

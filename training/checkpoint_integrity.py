@@ -1,4 +1,4 @@
-"""Which checkpoints are whole: by their manifests, without torch."""
+"""Checks of checkpoints against the sizes and hashes in their manifests, without torch."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pathlib import Path
 from fixtures.records.files import RecordError, read_json
 
 MANIFEST = "manifest.json"
-PIECE = 1 << 24
+READ_BYTES = 1 << 24
 
 
-def newest(directory: Path) -> Path | None:
-    """The newest whole checkpoint; None where there is none. Torn ones are passed over."""
+def newest_intact(directory: Path) -> Path | None:
+    """Return the newest intact checkpoint, skipping damaged ones; None if there is none."""
     for path in sorted(directory.glob("step-*"), reverse=True):
-        if wrong(path) is None:
+        if defect_of(path) is None:
             return path
     return None
 
 
-def wrong(path: Path) -> str | None:
-    """What is wrong with a checkpoint; None where it is whole."""
+def defect_of(path: Path) -> str | None:
+    """Return what is missing or damaged in a checkpoint; None if it is intact."""
     try:
         manifest = read_json(path / MANIFEST)
         files = {str(n): (int(size), str(sha)) for n, (size, sha) in manifest["files"].items()}
@@ -30,17 +30,17 @@ def wrong(path: Path) -> str | None:
         file = path / name
         if not file.is_file():
             return f"{path.name}/{name} is missing"
-        if (found := file.stat().st_size) != size:
-            return f"{path.name}/{name} has {found} bytes, expected {size}"
-        if digest(file) != sha:
+        if (actual_size := file.stat().st_size) != size:
+            return f"{path.name}/{name} has {actual_size} bytes, expected {size}"
+        if sha256_of(file) != sha:
             return f"{path.name}/{name} is not what was written (sha256)"
     return None
 
 
-def digest(path: Path) -> str:
-    """SHA-256 of a file."""
-    found = hashlib.sha256()
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    sha256 = hashlib.sha256()
     with path.open("rb") as file:
-        while piece := file.read(PIECE):
-            found.update(piece)
-    return found.hexdigest()
+        while block := file.read(READ_BYTES):
+            sha256.update(block)
+    return sha256.hexdigest()

@@ -1,0 +1,188 @@
+"""judge(): outliers among like devices, and several rounds of a measurement."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fixtures.records.model import Record
+from fixtures.thresholds.loader import Thresholds
+from fixtures.verdict.model import Outcome
+from tests.selftests import support
+from tests.selftests.judging import PAIR, judged
+from tests.selftests.support import bf16, busbw, node_record, rank, record
+
+pytestmark = pytest.mark.cpu
+quick = settings(deadline=None, max_examples=60)
+
+
+@pytest.fixture(scope="module")
+def limits(tmp_path_factory: pytest.TempPathFactory) -> Thresholds:
+    return support.load(tmp_path_factory.mktemp("limits"))
+
+
+# --- outliers
+
+
+def test_an_outlier_of_four_fails_though_it_is_above_the_floor(limits):
+    rates = [700, 700, 700, 640]
+    verdict = judged(limits, "gemm.bf16", node_record(*rates), gpus=4, siblings=rates)
+    assert verdict.outcome is Outcome.FAIL
+    assert verdict.worst["gpu"] == 3
+    assert verdict.reason == "outlier: 640 is below 0.92 x 700, the median of 4 like devices"
+
+
+def test_the_outlier_of_another_node_is_not_blamed_on_this_one(limits):
+    siblings = [700, 700, 700, 640]
+    assert judged(limits, "gemm.bf16", node_record(700, 700), siblings=siblings).ok
+
+
+def test_three_devices_have_no_outlier(limits):
+    rates = [700, 700, 640]
+    assert judged(limits, "gemm.bf16", node_record(*rates), gpus=3, siblings=rates).ok
+
+
+def test_from_16_devices_on_four_standard_deviations_are_an_outlier_too(limits):
+    """The floor of sigma is what like devices differ by: here 0.3 %, and so 1.2 % below 700."""
+    spread = replace_spread(limits, delta=0.08, device_sigma=0.003)
+    low, high = [700] * 15 + [691], [700] * 15 + [692]
+    verdict = judged(spread, "gemm.bf16", node_record(700, 691), siblings=low)
+    assert verdict.outcome is Outcome.FAIL
+    assert verdict.worst["gpu"] == 1
+    assert verdict.reason == (
+        "outlier: 691 is below 691.6, 4 standard deviations (2.1) under 700, the median of 16 like"
+        " devices"
+    )
+    assert judged(spread, "gemm.bf16", node_record(700, 692), siblings=high).ok
+    assert judged(spread, "gemm.bf16", node_record(700, 691), siblings=low[1:]).ok, "of 15"
+
+
+def test_a_fleet_that_spreads_accuses_nobody_by_standard_deviations(limits):
+    spread = replace_spread(limits, delta=0.08, device_sigma=0.003)
+    fleet = [680 + 3 * k for k in range(16)]
+    verdict = judged(spread, "gemm.bf16", node_record(680, 683), siblings=fleet)
+    assert verdict.ok, verdict.line
+
+
+def test_the_rule_of_a_large_fleet_never_lets_in_what_the_rule_of_a_small_one_refuses(limits):
+    fleet = [700] * 15 + [640]
+    verdict = judged(limits, "gemm.bf16", node_record(700, 640), siblings=fleet)
+    assert verdict.reason.startswith("outlier: 640 is below 0.92 x 700")
+
+
+def replace_spread(limits: Thresholds, **changed: float) -> Thresholds:
+    spread = limits.spread["gemm"].model_copy(update=changed)
+    return replace(limits, spread={**limits.spread, "gemm": spread})
+
+
+# --- several rounds
+
+
+def of_rounds(*devices: tuple[float, ...]) -> Record:
+    """GPUs of one node with the rates of their rounds."""
+    return record(
+        *[
+            rank(k, "worker0", bf16([first] * 5, rounds=further), gpus=len(devices))
+            for k, (first, *further) in enumerate(devices)
+        ]
+    )
+
+
+def test_the_median_of_the_rounds_is_judged_and_never_the_best(limits):
+    verdict = judged(limits, "gemm.bf16", of_rounds((650, 650, 650), (606, 700, 608)))
+    assert (verdict.outcome, verdict.value) == (Outcome.PASS, 608)
+    assert verdict.worst["value"] == 608
+    assert "worker0 gpu1: rounds of 606, 700, 608, 15% apart" in verdict.notes
+
+
+def test_steady_rounds_above_the_limit_pass_with_a_note_of_the_worst_device(limits):
+    verdict = judged(limits, "gemm.bf16", of_rounds((650, 652, 651), (608, 610, 609)))
+    assert verdict.ok
+    assert verdict.notes == ["worker0 gpu1: rounds of 608, 610, 609"]
+
+
+def test_below_the_limit_in_every_round_fails(limits):
+    verdict = judged(limits, "gemm.bf16", of_rounds((650, 650, 650), (600, 560, 604)))
+    assert (verdict.outcome, verdict.value) == (Outcome.FAIL, 600)
+    assert verdict.worst["gpu"] == 1
+
+
+@pytest.mark.parametrize("rounds", [(600, 610, 620), (610, 600, 601), (606, 606, 604.9)])
+def test_rounds_on_both_sides_of_the_limit_are_unstable(limits, rounds):
+    verdict = judged(limits, "gemm.bf16", of_rounds((650, 650, 650), rounds))
+    assert verdict.outcome is Outcome.NOT_MEASURED
+    assert verdict.reason.startswith("unstable: worker0 gpu1 measured ")
+    assert verdict.reason.endswith(", on both sides of >= 605")
+
+
+def test_an_unstable_device_does_not_hide_one_that_surely_fails(limits):
+    verdict = judged(limits, "gemm.bf16", of_rounds((500, 500, 700), (601, 602, 603)))
+    assert verdict.outcome is Outcome.FAIL
+    assert (verdict.worst["gpu"], verdict.value) == (1, 602)
+
+
+def test_a_round_above_the_ceiling_is_a_measurement_error(limits):
+    verdict = judged(limits, "gemm.bf16", of_rounds((650, 650, 650), (606, 1200, 608)))
+    assert verdict.outcome is Outcome.NOT_MEASURED
+    assert "measurement error, 1200" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("rounds", "outcome"),
+    [((640, 641, 642), Outcome.FAIL), ((640, 650, 660), Outcome.NOT_MEASURED),
+     ((660, 650, 640), Outcome.NOT_MEASURED), ((650, 650, 650), Outcome.PASS)],
+)  # fmt: skip
+def test_an_outlier_must_be_one_in_every_round(limits, rounds, outcome):
+    found = of_rounds((700,) * 3, (700,) * 3, (700,) * 3, rounds)
+    siblings = [700, 700, 700, 650]
+    verdict = judged(limits, "gemm.bf16", found, gpus=4, siblings=siblings)
+    assert verdict.outcome is outcome
+    if outcome is Outcome.NOT_MEASURED:
+        assert "on both sides of 0.92 x 700, the median of 4 like devices" in verdict.reason
+
+
+def test_the_rounds_of_a_group_are_combined_round_by_round(limits):
+    def group(*rounds: list[tuple[float, float]], ranks: int = 4) -> Record:
+        found = [
+            rank(
+                k, PAIR[k // 2],
+                replace(busbw(*rounds[0][k]), rounds=[list(r[k]) for r in rounds[1:]]),
+            )
+            for k in range(ranks)
+        ]  # fmt: skip
+        return record(*found, workload="allreduce", placement="all")
+
+    steady, slow = [(60, 90), (120, 90)] * 2, [(60, 60)] * 4  # 80 and 90; 60
+    verdict = judged(limits, "allreduce.pair", group(steady, steady, steady), nodes=PAIR)
+    assert verdict.value == pytest.approx(85)
+    assert verdict.outcome is Outcome.PASS
+    torn = judged(limits, "allreduce.pair", group(steady, slow, steady), nodes=PAIR)
+    assert torn.outcome is Outcome.NOT_MEASURED
+    low = judged(limits, "allreduce.pair", group(slow, slow, slow), nodes=PAIR)
+    assert low.outcome is Outcome.FAIL
+    uneven = group(steady, steady, steady)
+    del uneven.ranks[1].measurements[0].rounds[1]
+    verdict = judged(limits, "allreduce.pair", uneven, nodes=PAIR)
+    assert verdict.reason == "some ranks measured more rounds than others"
+
+
+def test_the_spread_is_taken_between_the_medians_of_the_rounds(limits):
+    verdict = judged(limits, "gemm.spread", of_rounds((650, 650, 650), (600, 650, 650)))
+    assert (verdict.outcome, verdict.value) == (Outcome.PASS, 0)
+
+
+@quick
+@given(
+    devices=st.lists(st.lists(st.floats(500, 700), min_size=3, max_size=3), min_size=2, max_size=2)
+)
+def test_several_rounds_pass_only_if_all_are_above_and_fail_only_if_one_is_always_below(
+    limits, devices
+):
+    outcome = judged(limits, "gemm.bf16", of_rounds(*map(tuple, devices))).outcome
+    above = all(rate >= 605 for rounds in devices for rate in rounds)
+    below = any(all(rate < 605 for rate in rounds) for rounds in devices)
+    wanted = Outcome.PASS if above else Outcome.FAIL if below else Outcome.NOT_MEASURED
+    assert outcome is wanted
