@@ -214,9 +214,14 @@ def _repeated_rows(
     attempts = attempts_of(directory, repeated)
     for key, v in repeated.items():
         earlier = [n for n in attempts.get(key, []) if n.get("attempt", 1) < v["attempt"]]
+        before = [f"attempt {n.get('attempt', 1)}: {_outcome_and_value(n)}" for n in earlier]
+        # A replay has no ledger of the sessions before, but the records of all attempts.
+        before = before or [n for n in v.get("notes", []) if n.startswith("attempt ")]
+        if key[0].startswith("inventory.") and all(": PASS" in line for line in before):
+            continue  # every session takes the inventory again
         yield {
             "criterion": key[0], "subject": key[1], "last": _outcome_and_value(v),
-            "before": "; ".join(map(_outcome_and_value, earlier)) or "never judged",
+            "before": "; ".join(before) or "never judged",
         }  # fmt: skip
 
 

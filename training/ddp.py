@@ -27,6 +27,7 @@ WORKLOAD = Workload(
     ),
     needs_torch=True,
     training=True,
+    judges_devices=True,
     seconds=130,
     cpu_seconds=18,
     deadline_s=1800,

@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: order.get(_group(item), 2 if _group(item).startswith(LONG) else 3))
 
 
-LONG = ("scale", "test_training", "test_finetuning", "test_deploy", "test_calibrate", "test_gemm")
+LONG = ("test_training", "test_finetuning", "test_deploy", "test_calibrate", "test_gemm", "scale")
 """Groups that take a minute and more, after the sandboxes."""
 
 

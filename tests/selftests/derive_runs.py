@@ -321,7 +321,7 @@ def lost_rank(run: Recorded) -> Expected:
     planned = len(data["ranks"])
     del data["ranks"][-1]
     run.write(name, data | {"world_size": planned - 1})
-    return _unusable(name, f"measured on {planned - 1} of {planned} devices")
+    return _unusable(name, f"{planned - 1} of {planned} ranks")
 
 
 def _unusable(name: str, reason: str) -> Expected:

@@ -169,7 +169,7 @@ class Runs:
     def _record(self, root: Path, workload: str, node: str, nonce: str) -> None:
         text = (SOURCE / "records" / f"{workload}@worker0.json").read_text(encoding="utf-8")
         data = json.loads(text.replace("worker0", node).replace("NVIDIA H200", self.product))
-        data["nonce"] = nonce
+        data["nonce"], data["run_id"] = nonce, root.name
         noise = 1 + self.dice.gauss(0, 0.002)
         for rank in data["ranks"]:
             uuid = rank["device"]["uuid"] = f"GPU-{node}-{rank['rank']}"

@@ -111,7 +111,7 @@ def test_a_record_that_cannot_be_trusted_is_not_measured(limits, directory, chan
     assert verdict.outcome is Outcome.NOT_MEASURED
     assert verdict.reason.startswith("unusable record: records/gemm@worker0.json: ")
     assert reason in verdict.reason
-    assert "--retest" in verdict.next_step
+    assert "--resume" in verdict.next_step
 
 
 @pytest.mark.parametrize("keep", [0, 1, 100, -2])

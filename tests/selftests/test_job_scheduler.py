@@ -160,7 +160,7 @@ def test_a_pair_with_a_node_that_was_left_out_is_not_run_and_says_so(conduct):
     assert "pair-worker2--worker0" not in done.submitted
     reasons = {m["reason"] for (_, where), m in done.missing.items() if "worker2" in where}
     assert reasons == {"worker2 was left out: it is ill"}
-    assert {m["kind"] for m in done.missing.values()} == {"not run"}
+    assert {m["kind"] for m in done.missing.values()} == {"left out"}
     assert done.record("allreduce", "all").nodes == ["worker0", "worker1"]
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.sandbox import Sandbox
+from fixtures.records.files import read_json
+from fixtures.sandbox import Sandbox, emulation
 from tests.selftests.cluster import (
     FILES,
     SMALL,
@@ -18,6 +19,7 @@ from tests.selftests.cluster import (
     Suite,
     Waiting,
     bytes_of,
+    measured,
     on,
     queued,
     resume,
@@ -138,3 +140,25 @@ def test_a_node_that_is_cut_off(sandbox: Sandbox, checkout: Path, tmp_path: Path
     sandbox.cut_link("worker1", restore=True)
     sandbox.wait_idle(["worker1"], timeout_s=60)
     expect_mended(checkout, done, sandbox, "worker1", *SMALL)
+
+
+@pytest.mark.parametrize("how", ["--resume", "--retest"])
+def test_a_gpu_that_was_swapped_is_measured_again_and_nothing_else(
+    how: str, sandbox: Sandbox, checkout: Path, tmp_path: Path
+) -> None:
+    first = suite(checkout, tmp_path / "run", *SMALL, env=on(sandbox))
+    first.ended_as("DEMONSTRATION", 0)
+    state = emulation.state_file(sandbox.state, "worker1")
+    old = emulation.gpu_uuid("worker1", 1)
+    state.write_text(state.read_text().replace(old, "GPU-that-came-instead"))
+    done = suite(checkout, first.root, f"{how}={first.root}", *SMALL, new=False, env=on(sandbox))
+    done.ended_as("DEMONSTRATION", 0)
+    attempts: dict[tuple[str, str], int] = {}
+    for workload, placement, attempt, _ in measured(done.directory):
+        attempts[workload, placement] = max(attempt, attempts.get((workload, placement), 0))
+    assert {key for key, attempt in attempts.items() if attempt > 1} == {
+        ("inventory", "worker0"), ("inventory", "worker1"), ("environment", "worker1"),
+        ("connectivity", "all"),
+    }  # fmt: skip
+    ranks = read_json(done.directory.record("environment", "worker1", 2))["ranks"]
+    assert ranks[1]["device"]["uuid"] == "GPU-that-came-instead"

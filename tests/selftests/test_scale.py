@@ -51,7 +51,7 @@ def test_of_many_nodes_the_bad_ones_are_named_by_a_run_that_was_killed_and_resum
     done = cluster.resume(checkout, run, *PROBE, env=env)
 
     done.ended_as("REJECTED", 1)
-    assert (run / "bad-nodes.txt").read_text().split() == sorted(bad.all)
+    assert sorted((run / "bad-nodes.txt").read_text().split()) == sorted(bad.all)
     accused = {s for (_, s), outcome in done.outcomes.items() if outcome != "PASS"}
     assert accused == bad.all
     for node in bad.slow:

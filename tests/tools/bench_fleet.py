@@ -42,6 +42,7 @@ from fixtures.records.files import read_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run import batch_judging
 from fixtures.run.evidence import Evidence
+from fixtures.run.identity import DeviceIndex
 from fixtures.thresholds import loader
 from fixtures.thresholds.contract import Contract
 
@@ -52,7 +53,9 @@ def main(root):
     people = Population.from_json(run["population"])
     began = time.monotonic()
     items = planned_list(limits, people)
-    evidence = Evidence(RunDirectory(root), run["nonce"]).for_batch()
+    directory = RunDirectory(root)
+    devices = DeviceIndex(directory, run["nonce"], people)
+    evidence = Evidence(directory, run["nonce"], devices=devices).for_batch()
     bench = batch_judging.BatchJudge(evidence, limits, people)
     judged = batch_judging.judge_many(bench, items, [i.key for i in items])
     print(time.monotonic() - began, len(judged.verdicts))
@@ -92,7 +95,34 @@ class PeakMemory(threading.Thread):
 
 def figures(nodes: int, gpus: int, shown: int) -> list[Measured]:
     """Return the figures of fleets that are generated into temporary directories."""
-    return [*judging_figures(nodes, gpus), report_opening(shown, gpus)]
+    return [*judging_figures(nodes, gpus), report_opening(shown, gpus), broken_records(shown, gpus)]
+
+
+BROKEN = 1000
+BROKEN_GOAL = 2.0
+"""CPU time of judging a fleet with so many broken records, as a multiple of that with none."""
+
+
+def broken_records(nodes: int, gpus: int) -> Measured:
+    """Measure what broken records cost: truncated files, malformed values, and missing ranks."""
+    with tempfile.TemporaryDirectory(prefix="bench-fleet-") as temporary:
+        source = Path(temporary) / "source"
+        fleet_run.Fleet(source, nodes, gpus).write()
+        whole = _replayed(source, Path(temporary) / "whole")
+        names = [p for p in sorted((source / "records").glob("*@gpu*.json")) if "--" not in p.name]
+        chosen = [p for p in names if not p.name.startswith("inventory@")][:BROKEN]
+        for k, path in enumerate(chosen):
+            text = path.read_text(encoding="utf-8")
+            broken = (text[: len(text) // 2], text.replace('"at":', '"att":'),
+                      text.replace('"rank": 1,', '"rank": 0,', 1))[k % 3]  # fmt: skip
+            path.write_text(broken, encoding="utf-8")
+        judged = _replayed(source, Path(temporary) / "broken")
+        return (
+            f"{nodes} x {gpus}: CPU time with {len(chosen)} broken records",
+            judged.cpu_s / whole.cpu_s,
+            BROKEN_GOAL,
+            f"times that without, {whole.cpu_s:.0f} s; {_load()}",
+        )
 
 
 def judging_figures(nodes: int, gpus: int) -> list[Measured]:

@@ -70,11 +70,6 @@ class Fleet:
             base = _read(NODE, f"{workload}@node0")
             if workload == "inventory":
                 base = _read(PAIR, f"{workload}@worker0")  # of a run with a contract
-            if workload == "health":  # recorded before answer_time existed
-                for rank in base["ranks"]:
-                    rank["measurements"].append(
-                        {"metric": "answer_time", "unit": "us", "samples": [35.0] * 20}
-                    )
             ranks = [base["ranks"][k % len(base["ranks"])] for k in range(self.gpus)]
             ranks = [{**rank, "local_rank": k} for k, rank in enumerate(ranks)]
             versions = self._versions(ranks, self._to_node)

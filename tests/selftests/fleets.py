@@ -1,0 +1,73 @@
+"""A made-up fleet of 4 nodes of 8 H200, to be changed and judged: each change is one fault."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.selftests import support
+from tests.tools.fleet_run import Fleet
+
+NODES = tuple(f"gpu{k:04}" for k in range(1, 5))
+GPUS = 8
+
+Data = dict[str, Any]
+Outcomes = dict[tuple[str, str], Data]
+
+
+class FleetRun:
+    """The run directory of a fleet, to be changed in place."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def names(self, node: str) -> list[str]:
+        """Return the records in which a node took part."""
+        return [
+            path.name
+            for path in sorted((self.root / "records").glob("*.json"))
+            if path.name.partition("@")[0] != "slurm" and node in self.read(path.name)["nodes"]
+        ]
+
+    def read(self, name: str) -> Data:
+        data: Data = json.loads((self.root / "records" / name).read_text(encoding="utf-8"))
+        return data
+
+    def write(self, name: str, data: Data) -> None:
+        (self.root / "records" / name).write_text(json.dumps(data), encoding="utf-8")
+
+    def change(self, name: str, change: Callable[[Data], None]) -> None:
+        data = self.read(name)
+        change(data)
+        self.write(name, data)
+
+    def change_run(self, **fields: Any) -> None:
+        path = self.root / "run.json"
+        data = json.loads(path.read_text(encoding="utf-8"))
+        path.write_text(json.dumps({**data, **fields}), encoding="utf-8")
+
+    def judged(self, into: Path) -> tuple[Data, Outcomes]:
+        """Return verdict.json, and its rows by criterion and subject."""
+        _, verdict = support.judged(self.root, into)
+        return verdict, {(v["criterion"], v["subject"]): v for v in verdict["criteria"]}
+
+
+@pytest.fixture(scope="module")
+def whole_fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("fleet") / "run"
+    Fleet(root, len(NODES), GPUS).write()
+    return root
+
+
+@pytest.fixture
+def fleet(whole_fleet: Path, tmp_path: Path) -> FleetRun:
+    return FleetRun(Path(shutil.copytree(whole_fleet, tmp_path / "fleet")))
+
+
+def names(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").split()

@@ -1,0 +1,195 @@
+"""Why something was not measured: the kind of the reason, its next step, and whom it accuses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fixtures.jobs.failures import Kind
+from fixtures.records.files import RecordError
+from fixtures.records.run_directory import RunDirectory, assemble
+from fixtures.run.node_lists import node_lists
+from fixtures.verdict.causes import CAUSE_OF_KIND, IN_NODE, NEXT_STEP, Cause, of_missing
+from fixtures.verdict.model import Outcome, Verdict
+from tests.selftests import support
+from tests.selftests.fleets import NODES, Data, fleet, names, whole_fleet
+from tests.selftests.support import NONCE, bf16, result_line
+
+__all__ = ["fleet", "whole_fleet"]
+
+pytestmark = pytest.mark.cpu
+
+SICK = NODES[2]
+
+
+def test_every_kind_of_failure_has_a_cause_and_every_cause_a_next_step():
+    assert {kind.value for kind in Kind} | {"unusable record"} == set(CAUSE_OF_KIND)
+    assert set(NEXT_STEP) == set(Cause)
+    for cause in (Cause.LIMIT, Cause.PLAN, Cause.DRIVER):
+        assert "--resume" not in NEXT_STEP[cause], "measuring again cannot help"
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_a_record_that_is_missing_says_where_the_reason_lies(kind):
+    line = {"kind": kind.value, "reason": "r", "placement": SICK}
+    cause, nodes = of_missing(line, [SICK])
+    assert nodes == ([SICK] if cause is Cause.NODE else [])
+    # Of a job over two nodes only what the system says of one of them is that node's fault.
+    pair = {**line, "placement": f"{SICK}--{NODES[3]}", "node": SICK}
+    cause, nodes = of_missing(pair, [SICK, NODES[3]])
+    assert nodes in ([], [SICK])
+    assert nodes == [] or kind in (
+        Kind.NODE_LOST, Kind.GPU_OUT_OF_MEMORY, Kind.HOST_OUT_OF_MEMORY,
+    )  # fmt: skip
+    assert of_missing(pair, [NODES[3]])[1] == []
+
+
+def verdict(
+    outcome: Outcome, subject: str, cause: str = "", nodes: tuple[str, ...] = (), **more
+) -> Verdict:
+    return Verdict(
+        id="X1", criterion=more.pop("criterion", "gemm.bf16"), title="t", subject=subject,
+        outcome=outcome, cause=cause, cause_nodes=list(nodes), reason="why", **more,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("cause", list(Cause))
+def test_only_what_lies_in_a_node_takes_it_out_of_service(cause):
+    at_fault = (NODES[0],) if cause in IN_NODE else ()
+    verdicts = [
+        verdict(Outcome.NOT_MEASURED, NODES[0], cause, at_fault),
+        verdict(Outcome.PASS, NODES[1]),
+    ]
+    lists = node_lists(verdicts, {(v.criterion, v.subject): (v.subject,) for v in verdicts},
+                       NODES[:2], None)  # fmt: skip
+    assert lists.bad == ([NODES[0]] if at_fault else [])
+    assert lists.good == [NODES[1]]
+    kind = "bad" if at_fault else "neither"
+    assert [line.partition(":")[0] for line in lists.reasons] == [f"{NODES[0]} {kind}"]
+
+
+def test_of_a_row_of_all_nodes_without_a_culprit_nobody_is_good_or_bad():
+    worst = {"node": None, "gpu": None, "uuid": None, "part": "all nodes", "value": 1}
+    verdicts = [
+        *(verdict(Outcome.PASS, node) for node in NODES),
+        verdict(Outcome.FAIL, "cluster", criterion="allreduce.cluster.1GiB", worst=worst),
+    ]
+    nodes_of = {(v.criterion, v.subject): (v.subject,) for v in verdicts}
+    nodes_of["allreduce.cluster.1GiB", "cluster"] = NODES
+    lists = node_lists(verdicts, nodes_of, NODES, None)
+    assert (lists.good, lists.bad) == ([], [])
+    assert len(lists.reasons) == len(NODES)
+
+
+# --- A1: an interrupted run, or a part of it
+
+
+def test_an_interrupted_run_accuses_nobody(fleet, tmp_path):
+    for path in (fleet.root / "records").glob("*.json"):
+        if path.name.partition("@")[0] not in ("inventory", "slurm", "environment"):
+            path.unlink()
+    judged, rows = fleet.judged(tmp_path / "judged")
+    assert judged["verdict"] == "INCOMPLETE"
+    assert {v["cause"] for v in rows.values() if v["outcome"] == "NOT_MEASURED"} == {"interrupted"}
+    assert names(tmp_path / "judged" / "bad-nodes.txt") == []
+    assert names(tmp_path / "judged" / "good-nodes.txt") == []
+
+
+def test_a_part_of_a_replay_accuses_nobody(tmp_path):
+    run = support.run_pytest(
+        "-m", "multinode", "--cluster", "replay", f"--from={support.DATA / 'h200-2x2'}", "-q",
+        f"--run-dir={tmp_path / 'run'}", "-k", "gemm",
+    )  # fmt: skip
+    assert run.returncode == 2, run.stdout + run.stderr
+    assert names(tmp_path / "run" / "bad-nodes.txt") == []
+
+
+# --- what the driver does not offer, and what has no limit
+
+
+def test_what_the_driver_does_not_offer_is_said_as_that(fleet, tmp_path):
+    def silent(record: Data) -> None:
+        record["provenance"]["driver"] = "550.90.07"
+        for rank in record["ranks"]:
+            rank["measurements"] = [m for m in rank["measurements"] if m["metric"] != "thermal"]
+            rank["facts"]["not_measured"] = {"thermal": "InvalidArgument"}
+
+    fleet.change(f"under_load@{SICK}.json", silent)
+    _, rows = fleet.judged(tmp_path / "judged")
+    row = rows["health.thermal", SICK]
+    assert (row["outcome"], row["cause"]) == ("NOT_MEASURED", "driver")
+    assert row["reason"] == "driver 550.90.07 does not give thermal: InvalidArgument"
+    assert "not_applicable" in row["next_step"]
+    assert "--resume" not in row["next_step"]
+    assert names(tmp_path / "judged" / "bad-nodes.txt") == []
+    assert SICK not in names(tmp_path / "judged" / "good-nodes.txt")
+
+
+def test_a_limit_that_is_not_set_is_no_reason_to_measure_again(fleet, tmp_path):
+    lines = support.SHIPPED.read_text(encoding="utf-8").split("\n")
+    row = next(k for k, line in enumerate(lines) if "expect: 660, fail_below: 605" in line)
+    lines[row] = "      - {model: H200 SXM, calibrate: true}"
+    limits = tmp_path / "thresholds.yaml"
+    limits.write_text("\n".join(lines), encoding="utf-8")
+    _, judged = support.judged(fleet.root, tmp_path / "judged", limits)
+    rows = {(v["criterion"], v["subject"]): v for v in judged["criteria"]}
+    row = rows["gemm.bf16", SICK]
+    assert (row["outcome"], row["cause"]) == ("NOT_MEASURED", "limit")
+    assert "reports judge" in row["next_step"]
+    assert "--resume" not in row["next_step"]
+    assert names(tmp_path / "judged" / "bad-nodes.txt") == []
+
+
+# --- M8: lines of different starts never make one record
+
+
+def lines(*numbers: int, attempt: int = 1, world_size: int = 4, job: str = "node-worker0") -> list:
+    return [
+        {
+            **result_line(k, bf16([600.0] * 20), node="worker0", world_size=world_size),
+            "attempt": attempt,
+            "job": job,
+        }
+        for k in numbers
+    ]
+
+
+def made(*parts: list):
+    return assemble(
+        [line for part in parts for line in part], run_id="r", nonce=NONCE, workload="gemm",
+        placement="worker0", attempt=1, job={},
+    )  # fmt: skip
+
+
+def test_lines_of_one_start_make_a_record():
+    assert made(lines(0, 1, 2, 3)) is not None
+    assert made(lines(0, 1, 2)) is None
+
+
+def test_lines_of_two_attempts_make_none():
+    assert made(lines(0, 1), lines(2, 3, attempt=2)) is None
+    assert made(lines(0, 1, 2, 3), lines(2, 3, attempt=2)) is None, "a later start replaces it"
+    assert made(lines(0, 1, attempt=1), lines(0, 1, 2, 3, attempt=2)) is not None
+
+
+@pytest.mark.parametrize(
+    ("other", "what"),
+    [
+        (lines(2, 3, world_size=8), "different starts"),
+        (lines(2, 3, job="node-worker0.2"), "different starts"),
+        (lines(1, 2, 3), "two result lines of gemm by rank 1"),
+    ],
+)
+def test_lines_that_cannot_belong_together_are_refused(other, what):
+    with pytest.raises(RecordError, match=what):
+        made(lines(0, 1), other)
+
+
+def test_the_reasons_lie_in_a_file_beside_the_lists(fleet, tmp_path):
+    (fleet.root / "records" / f"memory@{SICK}.json").write_text("{")
+    fleet.judged(tmp_path / "judged")
+    directory = RunDirectory(tmp_path / "judged")
+    text = (directory.root / "node-reasons.txt").read_text(encoding="utf-8")
+    assert text.startswith(f"{SICK} bad: unusable record: records/memory@{SICK}.json")
+    assert json.loads(directory.verdict.read_text())["verdict"] == "INCOMPLETE"
