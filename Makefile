@@ -2,12 +2,14 @@
 #
 #   PYTHON=...      interpreter to start from (default python3); its torch is used if it has one
 #   WHEELHOUSE=DIR  install from wheels in DIR, for a machine without a network
+#   WHEELS=DIR      where `make wheelhouse` puts them (default wheelhouse)
 #   TORCH_INDEX=URL index to take torch from (for a CPU build where the default brings CUDA)
 #   ARGS="..."      more arguments for pytest
 #   IMAGE=NAME      of `make image` and `make test-image`
 
 PYTHON ?= python3
 WHEELHOUSE ?=
+WHEELS ?= wheelhouse
 TORCH_INDEX ?=
 ARGS ?=
 IMAGE ?= gpu-cluster-acceptance
@@ -26,7 +28,7 @@ DEPENDENCIES = $(PY) -c 'import sys, tomllib; p = tomllib.load(open("pyproject.t
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: accept test lint format bench bench-gpu soak soak-gpu drills tour image \
-  test-image setup setup-dev sandbox-packages clean
+  test-image setup wheelhouse setup-dev sandbox-packages clean
 
 accept: $(READY) sandbox-packages ## accept this cluster; without Slurm, a sandbox on this host
 	@$(PY) -m fixtures $(ARGS)
@@ -75,6 +77,13 @@ test-image: ## the suite's own tests inside the image, and a recorded run judged
 
 setup: $(READY)
 
+wheelhouse: $(PY) ## wheels of all that `make setup` installs, in WHEELS=DIR: see docs/air-gap.md
+	@$(DEPENDENCIES) > $(VENV)/requirements.txt
+	$(PY) -m pip wheel --quiet --disable-pip-version-check --constraint constraints.txt \
+	  --wheel-dir $(WHEELS) --requirement $(VENV)/requirements.txt \
+	  $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+	  $$([ -e $(VENV)/.borrowed ] || echo $(TORCH))
+
 setup-dev: $(READY_DEV)
 
 # The interpreter's own torch is never doubled: its packages are put behind those of the venv.
@@ -98,6 +107,10 @@ $(READY): $(PY) pyproject.toml constraints.txt
 	@$(PIP) -r $(VENV)/requirements-finetune.txt \
 	  $$([ -e $(VENV)/.borrowed ] || echo -c constraints.txt) || \
 	  echo "without the extra finetune: fine-tuning will not be applicable"
+	@# Where pytest is borrowed with torch, pip installs no command for it.
+	@[ -x $(VENV)/bin/pytest ] || { \
+	  printf '#!%s\nimport sys\nfrom pytest import console_main\nsys.exit(console_main())\n' \
+	    "$(abspath $(PY))" > $(VENV)/bin/pytest; chmod +x $(VENV)/bin/pytest; }
 	@touch $@
 
 $(READY_DEV): $(READY)

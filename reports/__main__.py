@@ -222,7 +222,7 @@ def _read_run(source: Path) -> dict[str, Any]:
     try:
         run = read_json(RunDirectory(source).run_json)
     except (FileNotFoundError, NotADirectoryError):
-        raise CommandError(f"{source} is no run directory: it has no run.json") from None
+        raise CommandError(f"{source} is not a run directory: it has no run.json") from None
     except (OSError, RecordError) as error:
         raise CommandError(f"{source / 'run.json'}: {error}") from None
     if not isinstance(run, dict) or run.get("schema") != SCHEMA or "id" not in run:

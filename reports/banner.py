@@ -142,10 +142,10 @@ def contract_text(contract: Mapping[str, Any] | None) -> str:
     nodes = given.pop("nodes", None)
     parts = [f"{nodes} nodes" if isinstance(nodes, int) else f"nodes {nodes}"] if nodes else []
     if (gpus := given.pop("gpus_per_node", None)) is not None:
-        parts.append(f"{gpus} x {given.pop('gpu_model', 'GPU')} a node")
+        parts.append(f"{gpus} x {given.pop('gpu_model', 'GPU')} per node")
     rate = given.pop("nic_gbps", None)
     if nics := given.pop("nics_per_node", None):
-        parts.append(f"{nics} NICs a node" + (f" at {rate:g} Gbit/s" if rate else ""))
+        parts.append(f"{nics} NICs per node" + (f" at {rate:g} Gbit/s" if rate else ""))
     parts += [f"{name.replace('_', ' ')} {value}" for name, value in given.items()]
     return ", ".join(parts)
 

@@ -290,8 +290,9 @@ class Suite:
 
 
 def heed_interrupts() -> None:
-    """In a child: nohup and background jobs of a shell hand down that SIGINT is ignored."""
+    """In a child: nohup and background jobs of a shell hand down that signals are ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def suite(checkout: Path, run: Path, *arguments: str, **how: Any) -> Finished:

@@ -33,7 +33,7 @@ WHERE = "in a record"
 RUNS = ("sandbox-2x2-cpu", "h200-1x4", "h200-2x2", "sandbox-2x2-cpu-failures")
 """Recorded runs, in which a figure is made bad."""
 MADE_OF = (2, 4, 8)
-"""GPUs a node of the clusters that records are made up for, where no recorded run has any."""
+"""GPUs per node of the clusters that records are made up for, where no recorded run has any."""
 
 
 @dataclass(frozen=True)

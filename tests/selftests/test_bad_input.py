@@ -176,10 +176,10 @@ def a_run(tmp_path: Path) -> Path:
     [
         (["--cluster", "replay"], r"--cluster replay needs --from RUN"),
         (["--cluster", "local", "--from=RUN"], r"--from RUN goes with --cluster replay"),
-        (["--cluster", "replay", "--from=NOTHING"], r"nothing is no run directory.*no run\.json"),
+        (["--cluster", "replay", "--from=NOTHING"], r"not a run directory.*no run\.json"),
         (["--cluster", "replay", "--from=RUN"], r"earlier/run\.json.*population"),
-        (["--cluster", "local", "--resume=NOTHING"], r"nothing is no run directory.*no run\.json"),
-        (["--cluster", "local", "--retest=NOTHING"], r"nothing is no run directory.*no run\.json"),
+        (["--cluster", "local", "--resume=NOTHING"], r"not a run directory.*no run\.json"),
+        (["--cluster", "local", "--retest=NOTHING"], r"not a run directory.*no run\.json"),
         (["--cluster", "local", "--resume=RUN", "--retest=RUN"], r"exclude each other"),
         (["--cluster", "local", "--run-dir=RUN"], r"holds a run already; use --resume"),
         (["--cluster", "sandbox", "--sandbox-nodes", "0"], r"--sandbox-nodes .*at least 1"),

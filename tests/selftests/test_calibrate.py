@@ -416,7 +416,7 @@ def test_reports_calibrate_takes_the_runs_that_it_is_given(runs, tmp_path, capsy
     assert reports.main(["calibrate", str(made[0]), "--out", str(out)]) == 2
     assert "No limits yet: 1 of 3 runs, 8 of 8 devices" in capsys.readouterr().out
     assert reports.main(["calibrate", str(tmp_path), "--out", str(out)]) == 4
-    assert "no run directory" in capsys.readouterr().err
+    assert "not a run directory" in capsys.readouterr().err
 
 
 def test_the_terminal_says_what_is_missing(runs, tmp_path):

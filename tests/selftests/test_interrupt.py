@@ -178,6 +178,12 @@ def test_a_run_that_is_killed_goes_on_as_if_nothing_had_happened(
     short(tmp_path / "run", event, k, number)
 
 
+def test_a_terminal_that_is_closed_ends_the_run_as_an_interrupt_does(
+    short: Drill, tmp_path: Path
+) -> None:
+    short(tmp_path / "run", "record", 1, signal.SIGHUP)
+
+
 @pytest.mark.parametrize("number", SIGNALS[:2], ids=lambda n: n.name)
 def test_the_controller_of_workers_ends_its_jobs_too(
     number: signal.Signals, sandbox: Sandbox, waiting: Waiting, tmp_path: Path

@@ -101,11 +101,17 @@ def only_kind(done: Conducted) -> str:
 
 
 @pytest.mark.parametrize(
-    "reason", ["ReqNodeNotAvail, UnavailableNodes:worker0", "(PartitionConfig)", "BadConstraints"]
+    ("reason", "kind"),
+    [
+        ("ReqNodeNotAvail, UnavailableNodes:worker0", "never started"),
+        ("(PartitionConfig)", "refused by Slurm"),
+        ("BadConstraints", "refused by Slurm"),
+        ("QOSMaxWallDurationPerJobLimit", "refused by Slurm"),
+    ],
 )
-def test_a_job_that_will_never_start_is_cancelled(conduct, reason):
+def test_a_job_that_will_never_start_is_cancelled(conduct, reason, kind):
     done = conduct({"node-worker0": stays(JobState("PENDING", reason))}, only=["node-worker0"])
-    assert only_kind(done) == "never started"
+    assert only_kind(done) == kind
     assert done.cluster.cancelled == ["node-worker0"]
     assert reason.strip("()") in done.missing["gemm", "worker0"]["reason"]
 

@@ -34,7 +34,7 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> None:
         for k in range(1, 5)
     ]
     monkeypatch.setattr(population, "slurm_nodes", lambda partition=None: listed)
-    monkeypatch.setattr(population, "slurm_partitions", lambda: ["gpu"])
+    monkeypatch.setattr(population, "default_partition", lambda: "gpu")
     monkeypatch.setattr(population, "refuse_unknown_partition", lambda partition: None)
     monkeypatch.setattr(population, "slurm_partition", lambda partition: {})
     monkeypatch.setattr(population, "allocates_whole_nodes", lambda fields: False)

@@ -153,7 +153,7 @@ def test_the_banner_says_what_was_ordered_and_by_which_limits():
            "created": "2026-11-20T14:26:18+00:00",
            "ended": "2026-11-20T15:01:00+00:00"}  # fmt: skip
     text = banner.banner(verdict_json(PASS), run)
-    for said in ("nodes gpu[01-32], 8 x H200 SXM a node, 8 NICs a node at 400 Gbit/s",
+    for said in ("nodes gpu[01-32], 8 x H200 SXM per node, 8 NICs per node at 400 Gbit/s",
                  "fe2a9ad1", "6a4f, with changes that are not committed", "1: worker1",
                  "2026-11-20 14:26 UTC to 2026-11-20 15:01 UTC"):  # fmt: skip
         assert said in text

@@ -230,7 +230,7 @@ def test_a_node_that_takes_jobs_is_available(state):
 @pytest.mark.parametrize(
     "state",
     ["DOWN", "IDLE+DRAIN", "DOWN+NOT_RESPONDING", "IDLE*", "UNKNOWN", "FAIL", "?", "FUTURE",
-     "ALLOCATED+DRAIN", "IDLE+POWERED_DOWN", "INVAL", ""],
+     "ALLOCATED+DRAIN", "INVAL", ""],
 )  # fmt: skip
 def test_every_other_state_is_none_and_is_said_with_its_reason(state):
     found, _ = slurm_survey.node_measurements(slurm_node(state, "bad DIMM"))

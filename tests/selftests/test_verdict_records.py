@@ -179,7 +179,7 @@ def _number(data: Any) -> float:
 def test_null_or_nan_instead_of_the_samples_is_refused():
     data = WHOLE["gemm.bf16"].to_json()
     data["ranks"][0]["measurements"][0]["samples"] = [None]
-    with pytest.raises(RecordError, match="None is no number"):
+    with pytest.raises(RecordError, match="None is not a number"):
         Record.from_json(data)
     data["ranks"][0]["measurements"][0]["samples"] = [math.nan]
     with pytest.raises(RecordError, match="nan is not finite"):
