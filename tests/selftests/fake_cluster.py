@@ -260,3 +260,8 @@ def conductor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Conduct:
         return conducted.finish() if finish else conducted
 
     return run
+
+
+@pytest.fixture
+def conduct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Conduct:
+    return conductor(tmp_path, monkeypatch)

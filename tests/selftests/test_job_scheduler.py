@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -16,22 +15,18 @@ from tests.selftests.fake_cluster import (
     LIMITS,
     PATIENCE_S,
     RUNNING,
-    Conduct,
     FakeJob,
     Refusal,
-    conductor,
+    conduct,
     dies_at_once,
     dies_in,
     healthy,
     stays,
 )
 
+__all__ = ["conduct"]
+
 pytestmark = pytest.mark.cpu
-
-
-@pytest.fixture
-def conduct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Conduct:
-    return conductor(tmp_path, monkeypatch)
 
 
 # --- order

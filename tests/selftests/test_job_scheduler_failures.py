@@ -14,22 +14,18 @@ from tests.selftests.fake_cluster import (
     FAILED,
     PATIENCE_S,
     RUNNING,
-    Conduct,
     Conducted,
     FakeJob,
-    conductor,
+    conduct,
     dies_at_once,
     dies_in,
     stays,
 )
 from tests.selftests.support import result_line
 
+__all__ = ["conduct"]
+
 pytestmark = pytest.mark.cpu
-
-
-@pytest.fixture
-def conduct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Conduct:
-    return conductor(tmp_path, monkeypatch)
 
 
 # --- trying again
