@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.cluster.slurm_survey import AVAILABLE_STATES
 from fixtures.errors import ConfigError, RunError
 from fixtures.jobs import deadlines, failures, launcher, watcher
 from fixtures.jobs.deadlines import DeadlineMonitor, Deadlines
@@ -23,28 +22,11 @@ from fixtures.slurm import client
 from fixtures.verdict.causes import Cause, of_missing
 from fixtures.workloads.runtime import numa
 from tests.selftests import support
+from tests.selftests.fake_commands import command
+
+__all__ = ["command"]
 
 pytestmark = pytest.mark.cpu
-
-
-@pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Put a command of Slurm on the PATH that says this, on which stream, with which status."""
-
-    def make(name: str, out: str = "", *, err: str = "", status: int = 0) -> None:
-        folder = tmp_path / "bin"
-        folder.mkdir(exist_ok=True)
-        (folder / f"{name}.out").write_text(out)
-        (folder / f"{name}.err").write_text(err)
-        script = folder / name
-        script.write_text(
-            f'#!/bin/sh\nenv > "{folder}/{name}.env"\ncat "{folder}/{name}.out"\n'
-            f'cat "{folder}/{name}.err" >&2\nexit {status}\n'
-        )
-        script.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-
-    return make
 
 
 # --- auto: a Slurm that does not answer is no reason to measure the login node
@@ -120,61 +102,6 @@ def test_without_a_default_partition_none_is_guessed(command):
     assert client.default_partition() == "gpu"
 
 
-# --- scontrol show node
-
-NODE = (
-    "NodeName=n1 Arch=x86_64 CoresPerSocket=4 CPUAlloc=0 CPUEfctv=6 CPUTot=8 CPULoad=0.1 "
-    "Gres={gres} NodeAddr=n1 NodeHostName=n1.site CoreSpecCount=1 CPUSpecList=6-7 State=IDLE+DRAIN "
-    "Partitions=gpu BootTime=2026-11-01T00:00:00 {typed}\n"
-)
-
-
-def node(command, typed: str = "", gres: str = "gpu:h200:8(S:0-1)") -> client.SlurmNode:
-    command("scontrol", NODE.format(gres=gres, typed=typed))
-    (found,) = client.slurm_nodes()
-    return found
-
-
-def test_cores_kept_for_the_system_are_not_asked_for(command):
-    assert node(command).cpus == 6
-
-
-@pytest.mark.parametrize(
-    "typed",
-    [
-        "Reason=ECC State=bad [root@2026-11-01T00:00:00]",
-        "Reason=was State=IDLE [root@2026-11-01T00:00:00]",
-        "Reason=Gres=gpu:1 lost, CPUTot=? CPUEfctv=? [root@2026-11-01T00:00:00]",
-        "Comment=State=IDLE Gres=gpu:64 Extra=CPUTot=9",
-    ],
-)
-def test_what_an_admin_typed_is_no_field(typed, command):
-    found = node(command, typed)
-    assert (found.state, found.cpus, found.gpus) == ("IDLE+DRAIN", 6, 8)
-
-
-def test_slices_of_a_gpu_are_not_gpus(command):
-    assert node(command, gres="gpu:h200:8,gpu:a100_1g.5gb:7").gpus == 8
-    assert node(command, gres="gpu:a100_3g.20gb:2(S:0),gpu:a100_1g.5gb:1").gpus == 0
-
-
-def test_the_partition_s_limit_of_cpus_holds(command, monkeypatch):
-    monkeypatch.setattr(client, "slurm_partition", lambda name: {"MaxCPUsPerNode": "4"})
-    command("scontrol", NODE.format(gres="gpu:8", typed=""))
-    assert client.cpus_per_node(["n1"], "gpu") == 4
-    monkeypatch.setattr(client, "slurm_partition", lambda name: {"MaxCPUsPerNode": "UNLIMITED"})
-    assert client.cpus_per_node(["n1"], "gpu") == 6
-
-
-@pytest.mark.parametrize(
-    "state",
-    ["IDLE+CLOUD+POWERED_DOWN", "IDLE+CLOUD+POWERING_UP", "IDLE+POWERING_DOWN",
-     "IDLE+REBOOT_REQUESTED", "ALLOCATED+BLOCKED", "IDLE+PERFCTRS", "IDLE+EXTERNAL"],
-)  # fmt: skip
-def test_a_node_that_starts_with_its_job_is_available(state):
-    assert {*state.split("+")} <= AVAILABLE_STATES
-
-
 # --- what can never start
 
 
@@ -244,6 +171,7 @@ def test_options_that_a_site_demands_reach_sbatch():
         ("--output=x", "the suite itself sets --output"),
         ("--partition=gpu", "use the suite's option --partition"),
         ("--time=10", "use the suite's option --time-limit"),
+        ("--clusters=a,b", "is not the name of one cluster"),
         ("-p gpu", "expected --NAME=VALUE"),
         ("comment", "expected --NAME=VALUE"),
     ],

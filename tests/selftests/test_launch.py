@@ -150,10 +150,10 @@ def test_cancelling_kills_and_then_cancels_all_jobs_at_once(commands):
     ]  # fmt: skip
 
 
-def test_only_slurm_conf_of_an_enclosing_job_is_kept():
+def test_of_an_enclosing_job_only_what_says_which_cluster_it_is_is_kept():
     kept = {
-        "SLURM_CONF": "/etc/slurm/slurm.conf", "PATH": "/bin", "HOME": "/root",
-        "CUDA_VISIBLE_DEVICES": "0",
+        "SLURM_CONF": "/etc/slurm/slurm.conf", "SLURM_CLUSTERS": "b", "PATH": "/bin",
+        "HOME": "/root", "CUDA_VISIBLE_DEVICES": "0",
     }  # fmt: skip
     inherited = dict.fromkeys(
         ["SLURM_JOB_ID", "SLURM_CPU_BIND", "SLURM_CONF_SERVER", "SBATCH_PARTITION", "SRUN_DEBUG",

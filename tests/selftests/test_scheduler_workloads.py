@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from fixtures.cluster import slurm_survey
+from fixtures.records.model import Measurement
 from fixtures.slurm.client import SlurmNode, allocates_whole_nodes
 from fixtures.workloads import binding, isolation, memory_limit, placement
-from fixtures.workloads.runtime import job_steps, numa
+from fixtures.workloads.runtime import core_binding, job_steps, numa
 from fixtures.workloads.runtime.identity import Identity, first_node
 from fixtures.workloads.runtime.ranks import Ranks
 
@@ -151,12 +152,127 @@ def test_the_cores_near_a_gpu_are_those_of_its_numa_node(
         gpu = tmp_path / "bus/pci/devices/0000:0a:00.0"
         gpu.mkdir(parents=True)
         (gpu / "numa_node").write_text(f"{numa_node}\n")
-    pci = {"pci": "00000000:0A:00.0"}
-    monkeypatch.setattr(binding.devices, "nvml_facts_of_rank", lambda rank: pci)
-    spec = {"nodes": ["n0"], "ranks_per_node": 1, "directory": str(tmp_path), "device": "cuda"}
-    me = Identity(rank=0, local_rank=0, world_size=1, node="n0")
-    found, _ = binding.near_cores(Ranks(spec, me), tmp_path)
+    monkeypatch.setattr(core_binding.devices, "pci_of_rank", lambda rank: "00000000:0A:00.0")
+    found, _ = core_binding.near_cores(0, tmp_path)
     assert found == near
+
+
+def host_of(folder: Path, numa_nodes: dict[int, str], gpus: list[int], threads: int = 1) -> Path:
+    """A /sys with these NUMA nodes (number -> cores), and GPU k on node gpus[k]."""
+    cores: set[int] = set()
+    for number, cpulist in numa_nodes.items():
+        node = folder / f"devices/system/node/node{number}"
+        node.mkdir(parents=True)
+        (node / "cpulist").write_text(f"{cpulist}\n")
+        cores |= numa.parse_cpulist(cpulist)
+    (folder / "devices/system/cpu").mkdir(parents=True)
+    (folder / "devices/system/cpu/online").write_text(f"0-{max(cores)}\n")
+    half = len(cores) // threads
+    for core in cores:
+        topology = folder / f"devices/system/cpu/cpu{core}/topology"
+        topology.mkdir(parents=True)
+        twins = ",".join(str(c) for c in sorted(cores) if c % half == core % half)
+        (topology / "thread_siblings_list").write_text(f"{twins}\n")
+    for k, number in enumerate(gpus):
+        gpu = folder / f"bus/pci/devices/0000:0{k}:00.0"
+        gpu.mkdir(parents=True)
+        (gpu / "numa_node").write_text(f"{number}\n")
+    return folder
+
+
+DGX_A100 = {n: f"{16 * n}-{16 * n + 15},{128 + 16 * n}-{143 + 16 * n}" for n in range(8)}
+DGX_A100_GPUS = [3, 3, 1, 1, 7, 7, 5, 5]
+"""As `nvidia-smi topo -m` shows them: two sockets of four NUMA nodes, two threads per core."""
+
+
+class Kernel:
+    """What the kernel lets a process bind itself to: at most the cpuset of its cgroup."""
+
+    def __init__(self, cpuset: set[int], bound: set[int]) -> None:
+        self.cpuset, self.bound = cpuset, bound
+
+    def set(self, pid: int, cores: set[int]) -> None:
+        if not cores & self.cpuset:
+            raise OSError(22, "Invalid argument")
+        self.bound = set(cores) & self.cpuset
+
+    def get(self, pid: int) -> set[int]:
+        return set(self.bound)
+
+
+def binding_row(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, kernel: Kernel, local_rank: int, ranks: int
+) -> tuple[core_binding.CoreBinding, Measurement]:
+    """What a rank binds itself to, and the measurement of scheduler.numa for it."""
+    monkeypatch.setattr(core_binding.devices, "pci_of_rank", lambda k: f"00000000:0{k}:00.0")
+    monkeypatch.setattr(core_binding.os, "sched_setaffinity", kernel.set)
+    monkeypatch.setattr(core_binding.os, "sched_getaffinity", kernel.get)
+    bound = core_binding.bind_near_gpu(local_rank, ranks, folder)
+    spec = {"nodes": ["n0"], "ranks_per_node": ranks, "directory": "/", "device": "cuda"}
+    me = Identity(rank=local_rank, local_rank=local_rank, world_size=ranks, node="n0")
+    this_rank = Ranks(spec, me)
+    this_rank.core_binding = bound
+    (measurement,) = binding.run(this_rank, ["numa"], system=folder).measurements
+    return bound, measurement
+
+
+def test_ranks_of_a_dgx_a100_run_near_their_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = host_of(tmp_path, DGX_A100, DGX_A100_GPUS, threads=2)
+    taken: list[int] = []
+    for k in range(8):
+        # Slurm binds block:block: rank k to the k-th eighth, which is NUMA node k.
+        kernel = Kernel(set(range(256)), numa.parse_cpulist(DGX_A100[k]))
+        bound, measured = binding_row(monkeypatch, host, kernel, k, 8)
+        assert bound.bound <= numa.parse_cpulist(DGX_A100[DGX_A100_GPUS[k]])
+        assert len(bound.bound) == 16
+        assert bound.given == frozenset(numa.parse_cpulist(DGX_A100[k])), "what Slurm gave is kept"
+        assert measured.value == 0
+        taken += bound.bound
+    assert len(taken) == len(set(taken)) == 128, "no two ranks have a core in common"
+
+
+def test_a_job_without_a_core_near_the_gpu_is_told_by_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = host_of(tmp_path, {0: "0-3", 1: "4-7"}, [1, 0])
+    kernel = Kernel({0, 1, 2, 3}, {0, 1})
+    bound, measured = binding_row(monkeypatch, host, kernel, 0, 2)
+    assert bound.bound == {0, 1}
+    assert measured.value == 1
+    assert measured.notes == [
+        "rank 0 runs on cores 0-1, its GPU is near 4-7, the job has none of them"
+    ]
+    _, other = binding_row(monkeypatch, host, Kernel({0, 1, 2, 3}, {2, 3}), 1, 2)
+    assert other.value == 0
+
+
+def test_a_rank_keeps_its_cores_where_nobody_says_what_is_near(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = host_of(tmp_path, {0: "0-3", 1: "4-7"}, [-1, -1])
+    monkeypatch.setattr(core_binding.devices, "pci_of_rank", lambda k: f"00000000:0{k}:00.0")
+    kernel = Kernel(set(range(8)), {0, 1})
+    monkeypatch.setattr(core_binding.os, "sched_setaffinity", kernel.set)
+    monkeypatch.setattr(core_binding.os, "sched_getaffinity", kernel.get)
+    assert core_binding.bind_near_gpu(0, 2, host).bound == {0, 1}
+
+
+def test_a_host_without_numa_gives_every_rank_its_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu = tmp_path / "devices/system/cpu"
+    cpu.mkdir(parents=True)
+    (cpu / "online").write_text("0-7\n")
+    bound, measured = binding_row(monkeypatch, tmp_path, Kernel(set(range(8)), set(range(8))), 1, 2)
+    assert bound.bound == {4, 5, 6, 7}
+    assert measured.value == 0
+
+
+def test_more_ranks_than_near_cores_keep_what_slurm_gave(tmp_path: Path) -> None:
+    assert core_binding.shares([{0, 1}, {0, 1}, {0, 1}], tmp_path) == [set(), set(), set()]
+    assert core_binding.shares([{0, 1, 2}, {0, 1, 2}, None], tmp_path) == [{0}, {1}, set()]
 
 
 # --- where ranks meet
