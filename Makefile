@@ -6,6 +6,8 @@
 #   TORCH_INDEX=URL index to take torch from (for a CPU build where the default brings CUDA)
 #   ARGS="..."      more arguments for pytest
 #   IMAGE=NAME      of `make image` and `make test-image`
+#   TRIXIE=DIR      where `make test-trixie` keeps its root (default in the user's cache)
+#   RELEASE=NAME    of Debian there (default trixie)
 
 PYTHON ?= python3
 WHEELHOUSE ?=
@@ -13,6 +15,8 @@ WHEELS ?= wheelhouse
 TORCH_INDEX ?=
 ARGS ?=
 IMAGE ?= gpu-cluster-acceptance
+TRIXIE ?=
+RELEASE ?= trixie
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP = $(PY) -m pip install --quiet --disable-pip-version-check \
@@ -28,7 +32,7 @@ DEPENDENCIES = $(PY) -c 'import sys, tomllib; p = tomllib.load(open("pyproject.t
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: accept test lint format bench bench-gpu soak soak-gpu drills tour image \
-  test-image setup wheelhouse setup-dev sandbox-packages clean
+  test-image test-trixie setup wheelhouse setup-dev sandbox-packages clean
 
 accept: $(READY) sandbox-packages ## accept this cluster; without Slurm, a sandbox on this host
 	@$(PY) -m fixtures $(ARGS)
@@ -74,6 +78,14 @@ test-image: ## the suite's own tests inside the image, and a recorded run judged
 	docker run --rm $(IMAGE) make test
 	docker run --rm $(IMAGE) pytest -m multinode --cluster replay \
 	  --from=tests/selftests/data/sandbox-2x2-cpu
+
+test-trixie: ## Debian trixie in a chroot: setup, tests and a healthy run on its Slurm and Python
+	@if command -v debootstrap /usr/sbin/debootstrap >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing debootstrap"; export DEBIAN_FRONTEND=noninteractive; \
+	  apt-get update -qq >/dev/null && \
+	  apt-get install -y -qq debootstrap debian-archive-keyring >/dev/null; fi
+	@$(PYTHON) -m tests.tools.trixie $(TRIXIE) --release $(RELEASE) $(ARGS)
 
 setup: $(READY)
 

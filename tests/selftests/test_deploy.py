@@ -9,6 +9,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import hcl2
@@ -81,7 +82,11 @@ def test_only_publish_and_release_may_write_and_neither_runs_for_a_pull_request(
 
 
 def test_the_three_pythons_and_the_tags_of_the_image():
-    assert jobs()["cpu"]["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13"]
+    pythons = jobs()["cpu"]["strategy"]["matrix"]["python"]
+    assert pythons == ["3.11", "3.12", "3.13"]
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    assert project["requires-python"] == f">={pythons[0]}"
+    assert project["classifiers"] == [f"Programming Language :: Python :: {p}" for p in pythons]
     (push,) = [s["run"] for s in jobs()["publish"]["steps"] if "docker push" in s.get("run", "")]
     # It reads what is piped into it, as docker does: else the writer may find the pipe closed.
     stand_in = 'docker() { echo docker "$@"; case $1 in login) cat >/dev/null; esac; }\n'

@@ -4,7 +4,9 @@
 
 import os
 import re
+import secrets
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -138,6 +140,16 @@ def test_nodes_reach_each_other_by_name(sandbox: Sandbox) -> None:
     script += f'exec {sys.executable} -c "$1"'
     done = call(sandbox, "srun", "-N2", "sh", "-c", script, server, client)
     assert "worker1" in done.stdout
+
+
+def test_slurmctld_and_nodes_know_this_host_by_name(sandbox: Sandbox) -> None:
+    lookup = ["getent", "hosts", socket.gethostname()]
+    slurmctld = sandbox.state.processes["slurmctld"].pid
+    for argv in (
+        ["nsenter", f"--target={slurmctld}", "--mount", *lookup],
+        sandbox.inside("worker0", *lookup),
+    ):
+        assert call(sandbox, *argv).stdout.split()[0] == sandbox.state.address()
 
 
 def test_a_job_with_one_gpu_is_kept_out_of_the_other(sandbox: Sandbox) -> None:
@@ -390,19 +402,25 @@ def test_up_sweeps_what_an_owner_left(registry: Path) -> None:
         assert leftovers(old.id, registry=registry) == []
 
 
+def own_id() -> str:
+    """An id that no other run of these tests on this machine has, in another root perhaps."""
+    return f"t{secrets.token_hex(3)}"
+
+
 def test_the_command_line_from_up_to_down(registry: Path) -> None:
     where = ["--state-dir", str(registry)]
-    started = cli(*where, "up", "--nodes", "1", "--gpus", "1", "--id", "clitest")
+    id = own_id()
+    started = cli(*where, "up", "--nodes", "1", "--gpus", "1", "--id", id)
     try:
         assert started.returncode == 0, started.stderr
-        assert f"export SLURM_CONF={registry}/clitest/slurm.conf" in started.stdout
+        assert f"export SLURM_CONF={registry}/{id}/slurm.conf" in started.stdout
         assert sweep(registry) == []
         assert "idle" in cli(*where, "status").stdout
         assert cli(*where, "run", "--", "srun", "hostname").stdout == "worker0\n"
         assert cli(*where, "exec", "worker0", "--", "hostname").stdout == "worker0\n"
-        again = cli(*where, "up", "--id", "clitest")
+        again = cli(*where, "up", "--id", id)
         assert again.returncode == 1
-        assert "down --id clitest" in again.stderr
+        assert f"down --id {id}" in again.stderr
         for verb in (
             ["drain", "worker0"],
             ["drain", "worker0", "--resume"],
@@ -414,8 +432,8 @@ def test_the_command_line_from_up_to_down(registry: Path) -> None:
         done = cli(*where, "cut-link", "worker7")
         assert "has no node 'worker7'" in done.stderr
     finally:
-        assert cli(*where, "down", "--id", "clitest").returncode == 0
-    assert leftovers("clitest", registry=registry) == []
+        assert cli(*where, "down", "--id", id).returncode == 0
+    assert leftovers(id, registry=registry) == []
 
 
 def test_run_starts_one_and_takes_it_down(registry: Path) -> None:
@@ -430,7 +448,8 @@ def test_run_starts_one_and_takes_it_down(registry: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_broken_off_run_leaves_nothing(number: signal.Signals, registry: Path) -> None:
-    argv = ["--state-dir", str(registry), "run", "--id", "broken", "--nodes", "1", "--"]
+    id = own_id()
+    argv = ["--state-dir", str(registry), "run", "--id", id, "--nodes", "1", "--"]
     with subprocess.Popen(
         [sys.executable, "-m", "fixtures.sandbox", *argv, "sh", "-c", "echo on; sleep 600"],
         cwd=CHECKOUT,
@@ -442,7 +461,7 @@ def test_a_broken_off_run_leaves_nothing(number: signal.Signals, registry: Path)
         assert running.stdout.readline() == "on\n"
         running.send_signal(number)
         running.wait(DEADLINE_S)
-    assert leftovers("broken", registry=registry) == []
+    assert leftovers(id, registry=registry) == []
 
 
 @pytest.mark.parametrize(
