@@ -23,7 +23,7 @@ from fixtures.paths import CHECKOUT, RUNS, commit
 from fixtures.records.files import RecordError, read_json, replace_file, write_json
 from fixtures.records.model import SCHEMA
 from fixtures.records.run_directory import RunDirectory
-from reports import certificate, compare, export, github, verify, watch
+from reports import certificate, compare, export, github, limits, verify, watch
 from reports.tables import records_of, table
 
 INCOMPLETE, BROKEN, USAGE = 2, 3, 4
@@ -77,6 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     compare_.add_argument("--thresholds", type=Path, metavar="T", help="for what runs differ by")
     compare_.add_argument("--all", action="store_true", help="also what did not change")
     watch.add_to(commands)
+    limits.add_to(commands)
     github.add_to(commands)
     calibrate_ = commands.add_parser("calibrate", help="propose limits from runs of one fleet")
     calibrate_.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run directories")
@@ -87,6 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if options.command == "watch":
             return watch.main(options)
+        if options.command == "limits":
+            return limits.main(options)
         if options.command == "summary":
             return github.main(options)
         if options.command == "calibrate":
@@ -105,9 +108,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return export.write(source, options.kind, options.out)
         if options.command == "compare":
             _read_run(options.other.resolve())
-            limits = options.thresholds or CHECKOUT / "thresholds.yaml"
+            file = options.thresholds or CHECKOUT / "thresholds.yaml"
             return compare.show(
-                source, options.other.resolve(), limits, include_unchanged=options.all
+                source, options.other.resolve(), file, include_unchanged=options.all
             )
         return judge(source, thresholds=options.thresholds, into=options.run_dir)
     except CommandError as error:

@@ -20,6 +20,7 @@ from fixtures.records.files import RecordError, read_json, replace_file
 from fixtures.records.run_directory import RunDirectory
 from fixtures.slurm.hostlist import hostlist
 from fixtures.thresholds.conditions import digits
+from fixtures.thresholds.overview import LimitRow, read_csv
 from reports import banner
 from reports.areas import AREAS, OTHER, areas, coverage
 from reports.rows import attempts_of, outcome_text, split_limit
@@ -177,8 +178,16 @@ def page(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> s
         coverage=coverage(criteria, nodes),
         gpus=gpus,
         hashes=hashes(directory),
+        limits=_limits(directory),
         namespace=NAMESPACE,
     )
+
+
+def _limits(directory: RunDirectory) -> list[LimitRow]:
+    """Return the annex: the limits that held for the run; [] for runs before 0.2.0."""
+    if not directory.limits.exists():
+        return []
+    return read_csv(directory.limits.read_text(encoding="utf-8"))
 
 
 def _criterion_rows(criteria: Iterable[Mapping[str, Any]]) -> list[CriterionRow]:

@@ -16,38 +16,37 @@ COLUMN_WIDTH = 10
 """Width of a cell in characters."""
 
 _MATRIX_TITLES = {
-    "write": "memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)",
-    "both": "memcpy CE GPU(row) <-> GPU(column) bandwidth (GB/s), total of both ways",
+    "p2p.write": "memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)",
+    "p2p.both": "memcpy CE GPU(row) <-> GPU(column) bandwidth (GB/s), total of both ways",
 }
 _ROW_TITLES = {
-    "h2d": "memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)",
-    "d2h": "memcpy CE CPU(row) <- GPU(column) bandwidth (GB/s)",
-    "h2d_all": "memcpy CE CPU(row) -> all GPUs(column) at once bandwidth (GB/s)",
-    "d2h_all": "memcpy CE CPU(row) <- all GPUs(column) at once bandwidth (GB/s)",
-    "copy": "local copy GPU(column) bandwidth (GB/s), read and written counted",
-    "triad": "local triad GPU(column) bandwidth (GB/s), two reads and a write counted",
-    "read": "local read GPU(column) bandwidth (GB/s)",
-    "fill": "local fill GPU(column) bandwidth (GB/s)",
+    "hostcopy.h2d": "memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)",
+    "hostcopy.d2h": "memcpy CE CPU(row) <- GPU(column) bandwidth (GB/s)",
+    "hostcopy.h2d_all": "memcpy CE CPU(row) -> all GPUs(column) at once bandwidth (GB/s)",
+    "hostcopy.d2h_all": "memcpy CE CPU(row) <- all GPUs(column) at once bandwidth (GB/s)",
+    "memory.copy": "local copy GPU(column) bandwidth (GB/s), read and written counted",
+    "memory.triad": "local triad GPU(column) bandwidth (GB/s), two reads and a write counted",
+    "memory.read": "local read GPU(column) bandwidth (GB/s)",
+    "memory.fill": "local fill GPU(column) bandwidth (GB/s)",
 }
 """Titles of nvbandwidth, or in its wording where it has no such test."""
 
 
 def nvbandwidth_tables(record: Record) -> str:
-    """Return the values of a record of `memory`, `hostcopy` or `p2p` in the form of nvbandwidth.
+    """Return a record's bandwidths within a node in the form of nvbandwidth.
 
-    One table per metric and node, medians in GB/s; "" for a record of another workload.
+    One table per metric and node, medians in GB/s; "" for a record without such a metric.
     """
-    if record.workload not in ("memory", "hostcopy", "p2p"):
-        return ""
+    rows, matrices = (_titles_of(record, titles) for titles in (_ROW_TITLES, _MATRIX_TITLES))
     blocks = []
     for node in record.nodes:
         ranks = sorted((r for r in record.ranks if r.node == node), key=lambda r: r.local_rank)
-        for metric, title in _ROW_TITLES.items():
+        for metric, title in rows.items():
             cells = {
                 (0, r.local_rank): v for r in ranks for v in _median_by_peer(r, metric).values()
             }
             blocks += _table_blocks(f"{node}: {title}", [0], [r.local_rank for r in ranks], cells)
-        for metric, title in _MATRIX_TITLES.items():
+        for metric, title in matrices.items():
             cells = {
                 (r.local_rank, int(to)): v
                 for r in ranks
@@ -109,19 +108,13 @@ def _records_by_hand(run: RunDirectory, run_json: Mapping[str, Any]) -> Iterator
                 yield record
 
 
-COLLECTIVES = (
-    "allreduce", "allreduce_ring", "allgather", "reducescatter", "alltoall", "broadcast",
-    "sendrecv", "rails",
-)  # fmt: skip
-
-
 def nccl_tables(record: Record) -> str:
     """Return the sweep of a collective in the form of nccl-tests, with times as mean over ranks.
 
-    One table per group of ranks (each rail is one); "" for a record of another workload. `graph`
+    One table per group of ranks (each rail is one); "" for a record without a sweep. `graph`
     is the time of NCCL's call in a CUDA graph, `algo` the algorithm that NCCL logged.
     """
-    if record.workload not in COLLECTIVES:
+    if not all("busbw" in row for rank in record.ranks for row in rank.facts.get("table", [{}])):
         return ""
     groups: dict[str, list[RankResult]] = {}
     for rank in record.ranks:
@@ -152,6 +145,12 @@ def _sweep_table(workload: str, name: str, ranks: list[RankResult]) -> str:
             f"{f'{statistics.fmean(graph):.2f}' if graph else '-':>8} {algorithm or '-':>12}"
         )
     return "\n".join(lines)
+
+
+def _titles_of(record: Record, titles: Mapping[str, str]) -> dict[str, str]:
+    """Return metric -> title of those titles that are of the record's workload."""
+    own = f"{record.workload}."
+    return {m.removeprefix(own): title for m, title in titles.items() if m.startswith(own)}
 
 
 def _median_by_peer(rank: RankResult, metric: str) -> dict[int | None, float]:

@@ -24,13 +24,14 @@ from fixtures.paths import CHECKOUT
 from fixtures.records.files import read_json
 from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory
+from fixtures.thresholds import definitions
 from fixtures.thresholds.conditions import digits
 from reports.tables import records_of, table
 from reports.watch import LATEST, PIPE_COLUMNS
 
-HEALTH = ("inventory", "environment", "scheduler", "isolation", "health", "nvlink", "infiniband")
-"""First parts of the keys of criteria on the state of a node, which precede benchmarks."""
-TRAINING = ("training_single", "training_ddp", "training_fsdp", "training_resume", "finetune")
+HEALTH = ("inventory", "scheduler", "health", "infiniband")
+"""Areas of criteria (files of fixtures/criteria) on the state of a node, before benchmarks."""
+TRAINING = ("training", "finetuning")
 OUTCOME_COLOURS = {"PASS": "green", "FAIL": "red", "NOT_MEASURED": "yellow", "WAIVED": "yellow"}
 
 
@@ -143,7 +144,7 @@ def benchmarks(records: Iterable[Record]) -> Iterator[str]:
 
 
 def _key_area(criterion: Mapping[str, Any]) -> str:
-    return str(criterion["criterion"]).partition(".")[0]
+    return definitions.shipped().area_of(str(criterion["criterion"]))
 
 
 if __name__ == "__main__":

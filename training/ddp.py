@@ -21,18 +21,29 @@ if TYPE_CHECKING:
     from training.strategies import Team
 
 WORKLOAD = Workload(
-    metrics=(
-        "ranks", "coverage", "replicas", "curve", "accumulation", "fall", "gradients", "tokens",
-        "mfu", "mfu_half", "efficiency", "efficiency_slowest",
-    ),
+    metrics={
+        "ranks": "ranks",
+        "coverage": "samples",
+        "replicas": "ranks",
+        "curve": "%",
+        "accumulation": "%",
+        "fall": "%",
+        "gradients": "steps",
+        "tokens": "tokens/s",
+        "mfu": "%",
+        "mfu_half": "%",
+        "efficiency": "%",
+        "efficiency_slowest": "%",
+    },
     needs_torch=True,
+    synchronous=True,
     training=True,
     judges_devices=True,
     seconds=130,
     cpu_seconds=18,
     deadline_s=1800,
     cpu_deadline_s=300,
-)  # fmt: skip
+)
 
 PRESET = "1b"
 TOKENS_PER_STEP = 65536

@@ -23,7 +23,14 @@ from training import checkpoint_integrity
 from training.victim import CHECKPOINT_DIRECTORY, LOCK_FILE, gpu_memory, shared_memory
 
 WORKLOAD = Workload(
-    metrics=("end", "named", "left", "kept", "lost", "curve"),
+    metrics={
+        "end": "s",
+        "named": "state",
+        "left": "leftovers",
+        "kept": "state",
+        "lost": "s",
+        "curve": "%",
+    },
     needs_torch=False,
     seconds=30,
     cpu_seconds=12,

@@ -21,17 +21,27 @@ if TYPE_CHECKING:
     from training.strategies import Team
 
 WORKLOAD = Workload(
-    metrics=(
-        "curve", "sharded", "memory", "fall", "gradients", "tokens", "mfu", "mfu_half", "gemm",
-        "efficiency", "efficiency_slowest",
-    ),
+    metrics={
+        "curve": "%",
+        "sharded": "%",
+        "memory": "%",
+        "fall": "%",
+        "gradients": "steps",
+        "tokens": "tokens/s",
+        "mfu": "%",
+        "mfu_half": "%",
+        "gemm": "%",
+        "efficiency": "%",
+        "efficiency_slowest": "%",
+    },
     needs_torch=True,
+    synchronous=True,
     training=True,
     seconds=360,
     cpu_seconds=22,
     deadline_s=2400,
     cpu_deadline_s=300,
-)  # fmt: skip
+)
 
 PRESET = "8b-short"
 FULL_PRESET = "8b"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from training.strategies import Team
 
 WORKLOAD = Workload(
-    metrics=("resume", "other_ranks", "torn"),
+    metrics={"resume": "%", "other_ranks": "%", "torn": "state"},
     needs_torch=True,
     training=True,
     seconds=60,

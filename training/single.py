@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from training.strategies import Team
 
 WORKLOAD = Workload(
-    metrics=("curve", "reload", "fall", "gradients", "tokens", "mfu"),
+    metrics={
+        "curve": "%",
+        "reload": "tensors",
+        "fall": "%",
+        "gradients": "steps",
+        "tokens": "tokens/s",
+        "mfu": "%",
+    },
     needs_torch=True,
     training=True,
     seconds=90,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from training.strategies import Team
 
 WORKLOAD = Workload(
-    metrics=("curve",),
+    metrics={"curve": "%"},
     needs_torch=True,
     training=True,
     seconds=30,

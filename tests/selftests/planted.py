@@ -173,7 +173,7 @@ def _healthy(
         good = resolved.expect or float(resolved.value) * 1.02
     elif resolved.kind == "above":
         good = resolved.expect or 0
-    bounds = criterion.valid_for(limit)
+    bounds = criterion.valid_for(limit, facts)
     checks = {k: float(low if low is not None else high or 0) for k, (low, high) in bounds.items()}
     same: dict[str, Any] = {
         "metric": criterion.metric, "unit": criterion.unit, "at": dict(criterion.at),

@@ -46,28 +46,56 @@ def swapped(old: str, new: str) -> Callable[[str], str]:
     return change
 
 
-FLOOR = "fail_below: 0.008, loose: demonstration"
-"""The first floor of the model cpu: gemm.bf16."""
+FLOOR = "expect: 660, fail_below: 605"
+"""Of gemm.bf16 on H200 SXM."""
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         pytest.param(
-            swapped("    gate: true", "    gat: true"),
-            r"^limits\.yaml:\d+: criteria\.inventory\.gpus: unknown key 'gat', did you mean 'gate'",
+            swapped("    unit: GPUs", "    unt: GPUs"),
+            r"^limits\.yaml:\d+: criteria\.inventory\.gpus: unknown key 'unt', did you mean 'unit'",
+            id="another key",
+        ),
+        pytest.param(
+            swapped("    unit: GPUs", "    unit: GPUs\n    titel: x"),
+            r"^limits\.yaml:\d+: criteria\.inventory\.gpus: unknown key 'titel', did you mean 'tit",
             id="unknown key",
         ),
         pytest.param(
-            swapped("    gate: true", "    gate: true\n    gate: true"),
-            r"^limits\.yaml:\d+: .*gate.*twice|duplicate", id="duplicate key",
+            swapped("    unit: GPUs", "    unit: GPUs\n    statistic: value"),
+            r"^limits\.yaml:\d+: criteria\.inventory\.gpus\.statistic: inventory\.yaml defines it",
+            id="another definition",
         ),
         pytest.param(
-            swapped(FLOOR, "fail_below: 1e-2, loose: demonstration"),
-            r"gemm\.bf16\.limits\[\d+\]\.fail_below: '1e-2' is read as text: write", id="1e-2",
+            swapped("    unit: TFLOPS", "    unit: GB/s"),
+            r"^limits\.yaml:\d+: criteria\.gemm\.bf16\.unit: gemm\.bf16 is in TFLOPS, not in GB/s",
+            id="another unit",
         ),
         pytest.param(
-            swapped(FLOOR, "fail_below: 0, loose: demonstration"),
+            swapped("{model: pcie,", "{model: pci,"),
+            r"^limits\.yaml:\d+: .*GPU model 'pci' is not known", id="unknown group",
+        ),
+        pytest.param(
+            swapped("source: note 1}", "source: note 1000}"),
+            r"^limits\.yaml:\d+: .*no note '1000' in notes:", id="unknown note",
+        ),
+        pytest.param(
+            swapped("{is: large}", "{is: larg}"),
+            r"^limits\.yaml:\d+: .*no set 'larg' in conditions:, did you mean 'large'",
+            id="unknown conditions",
+        ),
+        pytest.param(
+            swapped("    unit: GPUs", "    unit: GPUs\n    unit: GPUs"),
+            r"^limits\.yaml:\d+: .*unit.*twice|duplicate", id="duplicate key",
+        ),
+        pytest.param(
+            swapped(FLOOR, "expect: 660, fail_below: 6e2"),
+            r"gemm\.bf16\.limits\[\d+\]\.fail_below: '6e2' is read as text: write", id="6e2",
+        ),
+        pytest.param(
+            swapped(FLOOR, "expect: 660, fail_below: 0"),
             r"gemm\.bf16\.limits\[\d+\].*a floor of 0 or less cannot fail", id="toothless",
         ),
         pytest.param(
@@ -87,19 +115,13 @@ def test_a_mistake_in_the_limits_is_one_line_with_its_place(tmp_path, change, sa
 
 def test_a_limit_that_cannot_be_chosen_prints_the_conditions(tmp_path):
     """Two rows that the plan cannot tell apart; found before anything is submitted."""
-    text = SHIPPED.read_text(encoding="utf-8")
-    row = (
-        "      - {model: cpu, fail_below: 0.008, loose: demonstration, "
-        "valid: {overlap: [0.1, null], batches: [5, null]},"
-    )
-    assert row in text
-    twins = "".join(
-        row.replace("model: cpu,", f"model: cpu, when: {{{condition}}},")
-        + " source: demonstration}\n"
-        for condition in ("gpus: 2", "nodes: 1")
-    )
+    row = "{model: cpu, when: {%s}, fail_below: 0.008, loose: x, source: x}"
     limits = tmp_path / "limits.yaml"
-    limits.write_text(text.replace(row, twins + row, 1), encoding="utf-8")
+    limits.write_text(
+        f"schema: 1\nbase: {SHIPPED}\ncriteria:\n  gemm.bf16:\n    limits:\n"
+        f"      - {row % 'gpus: 2'}\n      - {row % 'nodes: 1'}\n",
+        encoding="utf-8",
+    )
     line = refused(*SANDBOX, f"--thresholds={limits}", f"--run-dir={tmp_path / 'run'}")
     assert "criteria.gemm.bf16: two limits are equally specific for model=cpu" in line
     assert "nodes=1" in line
@@ -129,7 +151,7 @@ STRAY_TESTS = {
         "@pytest.mark.multinode\n"
         "@pytest.mark.criterion('gemm.bf16')\n"
         "def test_stray(): assert True",
-        r"tests/test_stray\.py::test_stray judges nothing: take the fixture `verdict`",
+        r"tests/test_stray\.py::test_stray judges nothing: take the fixtures `measured`",
     ),
     "with an unknown key": (
         "import pytest\n"

@@ -10,7 +10,7 @@ from fixtures.workloads import crosscheck
 from fixtures.workloads.runtime import nccl_log
 from fixtures.workloads.runtime.collective_ops import OPERATIONS
 from fixtures.workloads.runtime.collective_sweep import Sweep
-from tests.selftests.test_workloads import Job
+from tests.selftests.test_workloads import TORCH, Job
 
 pytestmark = pytest.mark.cpu
 
@@ -49,7 +49,7 @@ def run(ranks, metrics, **sweep):
 def test_allreduce_on_two_ranks_is_a_valid_measurement(tmp_path: Path) -> None:
     job = Job(tmp_path, per_node=2)
     job.add("allreduce", ["busbw", "latency", "errors"], max_size=4 << 20)
-    assert job.run() == [0, 0], job.output()
+    assert job.run(warm=TORCH) == [0, 0], job.output()
     record = job.record("allreduce")
     for (_, busbw), (_, latency) in zip(
         record.points("busbw", {"size": 1 << 20}),
@@ -76,7 +76,7 @@ def three_ranks(tmp_path_factory: pytest.TempPathFactory) -> Job:
     job = Job(tmp_path_factory.mktemp("three"), per_node=3)
     for name in WORKLOADS:
         job.add(name, ["busbw", "latency", "errors"], min_size=4096, max_size=4 << 20, step=32)
-    assert job.run() == [0, 0, 0], job.output()
+    assert job.run(warm=TORCH) == [0, 0, 0], job.output()
     return job
 
 
@@ -89,7 +89,7 @@ def one_wrong_element(tmp_path_factory: pytest.TempPathFactory) -> Job:
         text = CORRUPT.format(module=name, operation=operation)
         (folder / f"corrupt_{name}.py").write_text(text)
         job.add(f"corrupt_{name}", ["errors"], min_size=1 << 20, max_size=2 << 20, step=2)
-    assert job.run() == [0, 0], job.output()
+    assert job.run(warm=TORCH) == [0, 0], job.output()
     return job
 
 
@@ -99,7 +99,7 @@ def one_rank(tmp_path_factory: pytest.TempPathFactory) -> Job:
     job = Job(tmp_path_factory.mktemp("one"))
     for name in WORKLOADS:
         job.add(name, ["busbw", "latency", "errors"], min_size=1 << 20, max_size=2 << 20, step=2)
-    assert job.run() == [0], job.output()
+    assert job.run(warm=TORCH) == [0], job.output()
     return job
 
 
@@ -138,7 +138,7 @@ def test_one_rank_has_no_bus_bandwidth(name: str, one_rank: Job) -> None:
 def test_a_rail_is_the_ranks_of_one_index_over_all_nodes(tmp_path: Path) -> None:
     job = Job(tmp_path, nodes=["worker0", "worker1"], per_node=2)
     job.add("rails", ["busbw", "errors"])
-    assert job.run(slurm=True) == [0] * 4, job.output()
+    assert job.run(slurm=True, warm=TORCH) == [0] * 4, job.output()
     record = job.record("rails")
     assert [rank.facts["ranks"] for rank in record.ranks] == [2] * 4
     for _, m in record.points("busbw", {"size": 16 << 20}):
@@ -152,7 +152,7 @@ def test_a_forced_ring_leaves_no_trace_in_what_comes_after(tmp_path: Path) -> No
     job = Job(tmp_path, per_node=2)
     job.add("allreduce_ring", ["busbw", "errors"])
     job.add("broadcast", ["errors"], max_size=4096)
-    assert job.run() == [0, 0], job.output()
+    assert job.run(warm=TORCH) == [0, 0], job.output()
     assert len(job.record("allreduce_ring").points("busbw", {"size": 16 << 20})) == 2
     assert "NCCL_ALGO" in job.record("allreduce_ring").ranks[0].facts["settings"]
     assert "NCCL_ALGO" not in job.record("broadcast").ranks[0].facts["settings"]
@@ -171,7 +171,10 @@ def test_bus_bandwidth_factors_are_those_of_nccl_tests(
     assert OPERATIONS[operation].factor(n) == factor
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize(
+    "operation",
+    ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"],
+)
 def test_the_right_result_follows_from_what_is_put_in(operation: str) -> None:
     """addend() and expected() are written down apart: here one is computed from the other."""
     op, n = OPERATIONS[operation], 5
@@ -261,7 +264,7 @@ def test_crosscheck_reports_how_far_both_are_apart(
     monkeypatch.setenv("PATH", f"{tmp_path}/bin", prepend=":")
     job = Job(tmp_path, per_node=2)
     job.add("crosscheck", ["difference"], sizes=[1 << 20])
-    assert job.run() == [0, 0], job.output()
+    assert job.run(warm=TORCH) == [0, 0], job.output()
     record = job.record("crosscheck")
     ((rank, m),) = record.points("difference", {})
     ours = rank.facts["ours"]["1048576"]

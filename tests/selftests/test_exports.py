@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.paths import THRESHOLDS
 from fixtures.records.run_directory import RunDirectory
-from fixtures.thresholds import loader
+from fixtures.thresholds import loader, overview
 from fixtures.verdict.model import Outcome
 from fixtures.verdict.run_verdict import conclude
 from reports import __main__ as command
@@ -120,6 +121,22 @@ def test_an_interrupted_run_says_how_much_of_it_was_judged(tmp_path):
     page = Page(certificate.page(written(tmp_path / "run", plan, interrupted="it was killed")))
     assert "NOT ACCEPTED: INCOMPLETE" in page.text
     assert "4 of 6 verdicts were reached" in page.text
+
+
+def test_the_certificate_s_annex_has_the_limits_that_held(tmp_path):
+    directory = written(tmp_path / "run")
+    assert "Annex" not in Page(certificate.page(directory)).text, "a run before 0.2.0"
+    held = overview.limit_rows(
+        loader.load(THRESHOLDS),
+        overview.OrderedSite(gpu_model="H200 SXM", nodes=("n",)),
+        sized=True,
+    )
+    directory.limits.write_text(overview.csv_text(held), encoding="utf-8")
+    text = Page(certificate.page(directory)).text
+    assert "Annex: the limits that held" in text
+    assert [row.criterion for row in held if row.criterion not in text] == []
+    assert [row.source for row in held if row.limit and row.source not in text] == []
+    assert directory.limits in directory.evidence()
 
 
 @pytest.mark.parametrize("make", [certificate.page, lambda d: figures.figures(d, *both(d))])

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from fixtures.records.model import Measurement, Record
 from fixtures.run.judge_item import judge_item
-from fixtures.thresholds import loader
+from fixtures.thresholds import facts, loader
 from fixtures.verdict.model import Outcome, Verdict
 from fixtures.verdict.outliers import sibling_values
 from fixtures.workloads import memory, p2p
@@ -30,7 +30,7 @@ from fixtures.workloads.runtime.ranks import Ranks
 from fixtures.workloads.runtime.timing import Batches
 from reports.tables import nvbandwidth_tables
 from tests.selftests import support
-from tests.selftests.test_workloads import Job
+from tests.selftests.test_workloads import TORCH, Job
 
 pytestmark = pytest.mark.cpu
 
@@ -189,7 +189,7 @@ def job_with(
     job = Job(tmp_path, per_node=ranks)
     (tmp_path / "planted.py").write_text(HEAD.format(name=name) + plant)
     job.add("planted", metrics, **params)
-    assert job.run() == [0] * ranks, job.output()
+    assert job.run(warm=TORCH) == [0] * ranks, job.output()
     return job.record("planted")
 
 
@@ -311,7 +311,7 @@ def test_a_node_that_is_not_there_is_refused_and_said(tmp_path):
 def test_host_copies_are_measured_in_turn_and_at_once(tmp_path):
     job = Job(tmp_path, per_node=2)
     job.add("hostcopy", ["h2d", "d2h", "h2d_all", "d2h_all", "errors"])
-    assert job.run() == [0, 0], job.output()
+    assert job.run(warm=TORCH) == [0, 0], job.output()
     record = job.record("hostcopy")
     for way in ("h2d", "d2h"):
         alone = [(m.started, m.ended[-1]) for _, m in record.points(way, {})]
@@ -363,7 +363,7 @@ def test_virtual_nodes_of_one_host_cannot_copy_alone():
     people = support.population(2, 2, "H200 SXM")
     for way in ("h2d", "d2h_all"):
         reason = support.item(f"hostcopy.{way}", LIMITS, people, "worker0").not_applicable
-        assert reason == loader.WHEN["own_host"]
+        assert reason == facts.FACTS["own_host"].otherwise
     assert support.item("p2p.write", LIMITS, people, "worker0").not_applicable is None
 
 
@@ -384,7 +384,7 @@ def test_every_two_gpus_meet_once_and_nobody_is_in_two_pairs_at_once(gpus):
 def test_three_ranks_measure_every_link_in_both_directions(tmp_path):
     job = Job(tmp_path, per_node=3)
     job.add("p2p", ["write", "both", "errors"], size=1 << 20)
-    assert job.run() == [0] * 3, job.output()
+    assert job.run(warm=TORCH) == [0] * 3, job.output()
     record = job.record("p2p")
     wanted = sorted(itertools.permutations(range(3), 2))
     for metric, arrow in (("write", "->"), ("both", "<->")):

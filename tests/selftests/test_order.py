@@ -10,8 +10,8 @@ import yaml
 
 from fixtures.cluster import population
 from fixtures.errors import ConfigError
-from fixtures.plan import items
 from fixtures.slurm.client import SlurmNode
+from fixtures.thresholds import definitions, facts
 from fixtures.thresholds.contract import Contract
 from tests.selftests import support
 from tests.selftests.fleets import NODES, fleet, whole_fleet
@@ -99,7 +99,7 @@ def test_what_was_installed_then_decides_and_not_what_is_installed_here(fleet, t
 
     fleet.change("training_finetune@all.json", mostly_wrong)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(items, "installed_here", nothing_installed)
+        patch.setattr(facts, "installed_here", nothing_installed)
         verdict, rows = fleet.judged(tmp_path / "judged")
     assert rows[key]["outcome"] == "FAIL"
     assert verdict["verdict"] == "REJECTED"
@@ -126,14 +126,12 @@ def test_what_stood_in_the_scope_and_is_not_planned_today_is_not_measured(fleet,
 
 
 def test_a_criterion_made_optional_by_other_limits_is_still_owed(fleet, tmp_path):
-    text = support.SHIPPED.read_text(encoding="utf-8")
-    head, mark, rest = text.partition("\n  memory.errors:\n")
-    body, tier, tail = rest.partition("    id:")
+    whole = yaml.safe_load(support.SHIPPED.read_text(encoding="utf-8"))
+    definition = definitions.shipped().criteria["memory.errors"]
+    assert "tier" not in definition
+    whole["criteria"]["memory.errors"] |= {**definition, "tier": "optional"}
     other = tmp_path / "thresholds.yaml"
-    assert tier
-    assert "tier:" not in body
-    other.write_text(f"{head}{mark}{body}    tier: optional\n{tier}{tail}", encoding="utf-8")
-    assert yaml.safe_load(other.read_text())["criteria"]["memory.errors"]["tier"] == "optional"
+    other.write_text(yaml.safe_dump(whole, sort_keys=False), encoding="utf-8")
     _, verdict = support.judged(fleet.root, tmp_path / "judged", other)
     assert verdict["verdict"] == "INCOMPLETE"
     assert verdict["counts"]["not_measured"] == len(NODES)

@@ -49,7 +49,7 @@ def judged(
     criterion = limits.criteria[key]
     checks = {"batches": 20.0, "overlap": 1.0, "operand_std": 1.0, "relative_error": 1e-5}
     checks |= {"wall_over_events": 1.0, "array_over_cache": 300.0, "wrong": 0.0}
-    checks |= {"steps": 30.0, "gradient_norm": 1.0, "padding": 0.0}
+    checks |= {"clock_ceiling": 1.0, "steps": 30.0, "gradient_norm": 1.0, "padding": 0.0}
     m = Measurement(
         metric=criterion.metric, unit=criterion.unit, samples=[figure] * 20, at=dict(criterion.at),
         conditions=conditions, checks=checks,

@@ -48,7 +48,7 @@ BAD = {
         ":8: criteria.gemm.bf16.unit: gemm.bf16 is in TFLOPS, not in GB/s",
     ]),
     "unknown unit": ("unit: TFLOPS", "unit: TFLOP", [
-        ":8: criteria.gemm.bf16.unit: unit 'TFLOP' is not known, did you mean 'TFLOPS'?",
+        ":8: criteria.gemm.bf16.unit: gemm.bf16 is in TFLOPS, not in TFLOP",
     ]),
     "unit against the ceiling": ("ceiling: gemm", "ceiling: hbm", ["hbm is in GB/s"]),
     "unknown ceiling": ("ceiling: gemm", "ceiling: gem", ["did you mean 'gemm'?"]),

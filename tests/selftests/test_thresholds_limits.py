@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fixtures import hardware
 from fixtures.errors import ConfigError
-from fixtures.thresholds import limits, loader
+from fixtures.thresholds import facts, limits, loader
 from fixtures.thresholds.conditions import RECORD_ONLY
 from fixtures.thresholds.contract import Contract
 from fixtures.thresholds.lint import lint_row
@@ -199,8 +199,8 @@ def test_a_lowered_power_limit_leaves_no_limit(shipped):
 
 def test_rows_replace_the_criterions_bounds_of_the_same_name(shipped):
     criterion = shipped.criteria["gemm.fp32"]
-    cpu = criterion.valid_for(criterion.limit_for({"model": "cpu"}))
-    gpu = criterion.valid_for(criterion.limit_for(H200))
+    cpu = criterion.valid_for(criterion.limit_for({"model": "cpu"}), {"model": "cpu"})
+    gpu = criterion.valid_for(criterion.limit_for(H200), H200)
     assert gpu == criterion.valid | {"clock_ceiling": (None, 1.05)}
     assert cpu == criterion.valid | {"batches": (5, None), "overlap": (0.1, None)}
     assert gpu["batches"] == (20, None)
@@ -214,7 +214,7 @@ def test_reasons_for_not_running(small, shipped):
     gemm, gpus = small.criteria["gemm.bf16"], small.criteria["inventory.gpus"]
     assert small.not_applicable(gemm, {"model": "cpu"}, set()) == "no such unit"
     assert small.not_applicable(gemm, H200, set()) is None
-    assert small.not_applicable(gpus, H200, set()) == loader.WHEN["order"]
+    assert small.not_applicable(gpus, H200, set()) == facts.FACTS["order"].otherwise
     assert small.not_applicable(gpus, H200, {"order"}) is None
     reason = shipped.not_applicable(
         shipped.criteria["allreduce.cluster.8GiB"], {"model": "cpu"}, {"multinode"}

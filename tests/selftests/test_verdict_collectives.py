@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from fixtures import entry
 from fixtures.records.model import Measurement, RankResult, Record
 from fixtures.thresholds import loader
 from fixtures.thresholds.loader import Thresholds
-from fixtures.verdict import samples
 from fixtures.verdict.judge import judge
 from fixtures.verdict.model import Case, Outcome, Verdict
 from tests.selftests.support import CHECKOUT, SHIPPED, case, rank, record
@@ -214,7 +214,10 @@ def test_every_workload_whose_ranks_wait_for_each_other_is_known_as_one() -> Non
         p.stem for p in folder.glob("*.py") if "collective_sweep.run(" in p.read_text("utf-8")
     }
     assert len(of_all) >= 8
-    assert of_all | {"training_ddp", "training_fsdp"} == samples.SYNCHRONOUS_WORKLOADS
+    names = {c.workload for c in loader.load(CHECKOUT / "thresholds.yaml").criteria.values()}
+    described = {name: entry.known(name) for name in names}
+    synchronous = {name for name, w in described.items() if w is not None and w.synchronous}
+    assert of_all | {"training_ddp", "training_fsdp"} == synchronous
 
 
 def test_what_all_ranks_say_alike_accuses_none_of_them(limits: Thresholds) -> None:

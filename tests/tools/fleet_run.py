@@ -335,7 +335,7 @@ class Fleet:
         samples = [value or 1000.0] * 10
         checks = {
             name: (low + high) / 2 if low is not None and high is not None else 1.1 * (low or 0)
-            for name, (low, high) in criterion.valid_for(limit).items()
+            for name, (low, high) in criterion.valid_for(limit, facts).items()
         }
         return {**measurement, "samples": samples, "conditions": conditions, "checks": checks}
 

@@ -14,10 +14,21 @@ from fixtures.workloads.runtime.ranks import Ranks
 from fixtures.workloads.runtime.spec import Workload
 
 WORKLOAD = Workload(
-    metrics=(
-        "loss", "checkpoint", "logs", "parses", "function", "arguments", "exact", "fsdp_loss",
-        "fsdp_share", "zero3_loss", "rate", "speedup", "ooms",
-    ),
+    metrics={
+        "loss": "nats",
+        "checkpoint": "state",
+        "logs": "state",
+        "parses": "%",
+        "function": "%",
+        "arguments": "%",
+        "exact": "%",
+        "fsdp_loss": "%",
+        "fsdp_share": "%",
+        "zero3_loss": "%",
+        "rate": "tokens/s",
+        "speedup": "%",
+        "ooms": "errors",
+    },
     needs_torch=True,
     seconds=240,
     cpu_seconds=40,
@@ -25,7 +36,7 @@ WORKLOAD = Workload(
     cpu_deadline_s=300,
     across=True,
     training=True,
-)  # fmt: skip
+)
 
 
 def run(ranks: Ranks, metrics: list[str], **params: Any) -> Result:

@@ -1,0 +1,124 @@
+"""`python -m reports limits`: the limits that hold for an order, and what changed in them."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from fixtures.hardware import MODELS
+from fixtures.paths import THRESHOLDS
+from fixtures.thresholds import loader
+from fixtures.thresholds.loader import Thresholds
+from fixtures.thresholds.overview import LimitRow, OrderedSite, csv_text, limit_rows
+
+WIDTH, PAGE_LINES = 106, 78
+"""Columns and lines of a printed page of the text form: A4 in 8 point Courier."""
+NAME_COLUMN, LIMIT_COLUMN = 33, 26
+NO_UNIT = ("state", "model")
+"""Units that say nothing beside the value."""
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the subcommand `limits`."""
+    parser = commands.add_parser("limits", help="print the limits of an order, or what changed")
+    parser.add_argument(
+        "--model", choices=MODELS, metavar="MODEL", help="for this GPU model, of any order"
+    )
+    parser.add_argument(
+        "--thresholds", type=Path, default=THRESHOLDS, metavar="FILE",
+        help="file of limits (default: the shipped one); without --model for its `cluster:`",
+    )  # fmt: skip
+    parser.add_argument("--diff", type=Path, metavar="OTHER", help="what differs from this file")
+    parser.add_argument("--csv", action="store_true", help="as CSV")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Print the limits; return 0, or with --diff 1 where something differs."""
+    limits = loader.load(options.thresholds)
+    model = options.model
+    if options.diff is not None:
+        lines = list(differences(rows_of(limits, model), rows_of(loader.load(options.diff), model)))
+        print("\n".join(lines) or "no limit differs")
+        return int(bool(lines))
+    rows = rows_of(limits, model)
+    text = csv_text(rows) if options.csv else "\n".join([*page(rows, heading(limits, model)), ""])
+    print(text, end="")
+    return 0
+
+
+def rows_of(limits: Thresholds, model: str | None) -> list[LimitRow]:
+    """Return the rows for the file's order, or for a model of any order."""
+    if model is None and limits.cluster is not None:
+        return limit_rows(limits, OrderedSite.of(limits.cluster), sized=True)
+    return limit_rows(limits, OrderedSite(gpu_model=model), sized=False)
+
+
+def heading(limits: Thresholds, model: str | None) -> str:
+    """Return what the limits are of: the order or the model, the file and its SHA-256."""
+    what = f"{model}, any order" if model else "any order"
+    if model is None and (order := limits.cluster) is not None:
+        what = f"{order.node_count} nodes of {order.gpus_per_node} {order.gpu_model}"
+    return f"Limits for {what}; {limits.path.name}, SHA-256 {limits.sha256[:12]}"
+
+
+def page(rows: Sequence[LimitRow], heading: str) -> Iterator[str]:
+    """Yield the text form: limits, then their sources by number, then what is not judged."""
+    yield from (heading, "")
+    judged = [row for row in rows if row.limit]
+    sources = list(dict.fromkeys(row.source for row in judged))
+    previous = ""
+    for row in judged:
+        shown = "" if row.criterion == previous else row.criterion
+        previous = row.criterion
+        if len(shown) > NAME_COLUMN:
+            yield shown
+            shown = ""
+        beside = "; ".join(filter(None, (row.expect and f"expect {row.expect}", row.when)))
+        number = f"[{sources.index(row.source) + 1}]"
+        line = f"{shown:<{NAME_COLUMN}} {_limit(row):<{LIMIT_COLUMN}} {number:<5} {beside}"
+        yield from _wrapped(line.rstrip(), indent=NAME_COLUMN + 3)
+    yield from ("", "Sources")
+    yield from _wrapped("   ".join(f"[{k}] {s}" for k, s in enumerate(sources, 1)), indent=0)
+    yield from ("", "Not judged")
+    for reason in dict.fromkeys(row.not_judged for row in rows if row.not_judged):
+        names = [
+            f"{row.criterion} ({row.when})" if row.when else row.criterion
+            for row in rows
+            if row.not_judged == reason
+        ]
+        yield from _wrapped(f"{reason}: {', '.join(names)}", indent=4)
+
+
+def differences(rows: Sequence[LimitRow], others: Sequence[LimitRow]) -> Iterator[str]:
+    """Yield what changes from `others` to `rows`: a line each for the old and the new limit."""
+    old, new = ({(r.criterion, r.when): r for r in each} for each in (others, rows))
+    for key in dict.fromkeys([*old, *new]):
+        before, after = old.get(key), new.get(key)
+        if before == after:
+            continue
+        yield f"{key[0]}{f' ({key[1]})' if key[1] else ''}"
+        for sign, row in (("-", before), ("+", after)):
+            if row is not None:
+                yield from (f"  {line}" for line in _wrapped(f"{sign} {_said(row)}", indent=4))
+
+
+def _said(row: LimitRow) -> str:
+    if not row.limit:
+        return f"not judged: {row.not_judged}"
+    expect = f", expect {row.expect}" if row.expect else ""
+    return f"{_limit(row)}{expect}; {row.source}"
+
+
+def _limit(row: LimitRow) -> str:
+    """Return limit and unit; of a fraction whose ceiling is known, the number alone."""
+    limit = row.limit.partition(" (")[0]
+    return limit if row.unit in NO_UNIT else f"{limit} {row.unit}"
+
+
+def _wrapped(line: str, *, indent: int) -> list[str]:
+    return textwrap.wrap(
+        line, WIDTH, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False,
+        drop_whitespace=True, replace_whitespace=False,
+    )  # fmt: skip
