@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fixtures.hardware import MODELS
@@ -16,8 +17,6 @@ from fixtures.thresholds.overview import LimitRow, OrderedSite, csv_text, limit_
 WIDTH, PAGE_LINES = 106, 78
 """Columns and lines of a printed page of the text form: A4 in 8 point Courier."""
 NAME_COLUMN, LIMIT_COLUMN = 33, 26
-NO_UNIT = ("state", "model")
-"""Units that say nothing beside the value."""
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -113,8 +112,7 @@ def _said(row: LimitRow) -> str:
 
 def _limit(row: LimitRow) -> str:
     """Return limit and unit; of a fraction whose ceiling is known, the number alone."""
-    limit = row.limit.partition(" (")[0]
-    return limit if row.unit in NO_UNIT else f"{limit} {row.unit}"
+    return replace(row, limit=row.limit.partition(" (")[0]).shown_limit
 
 
 def _wrapped(line: str, *, indent: int) -> list[str]:
