@@ -409,13 +409,21 @@ def _figure(width: float, height: float) -> tuple[Any, Any]:
 
 
 def _svg(figure: Any) -> str:
-    import matplotlib
+    """Return the figure as SVG on a transparent ground.
 
+    Not by savefig, which draws a figure with a layout twice.
+    """
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    for part in (figure, *(axes.patch for axes in figure.axes)):
+        part.set(facecolor="none", edgecolor="none")
     text = io.StringIO()
     with matplotlib.rc_context(
         {"svg.fonttype": "none", "svg.hashsalt": "acceptance", "font.family": ["sans-serif"],
          "text.parse_math": False}
     ):  # fmt: skip
-        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+        canvas: Any = FigureCanvasSVG(figure)
+        canvas.print_svg(text, metadata={"Date": None})
     svg = text.getvalue()
     return svg[svg.index("<svg") :]

@@ -252,7 +252,7 @@ def test_pasted_rows_pass_the_runs_that_they_come_from_and_fail_a_slower_device(
     limits.write_text(pasted(found["text"]))
     wanted = {loader.load(limits).criteria[key].key for key in CRITERIA}
     for k, run in enumerate(made):
-        _, verdict = support.replay(run, tmp_path / f"again{k}", f"--thresholds={limits}")
+        _, verdict = support.judged(run, tmp_path / f"again{k}", limits)
         judged = outcomes(verdict)
         assert {key for key, _ in judged} == wanted
         assert set(judged.values()) == {"PASS"}, verdict["criteria"]
@@ -272,7 +272,7 @@ def test_a_run_is_judged_by_the_limits_of_before(runs, tmp_path):
     """A device that the proposal would fail passes what holds today, with and without it."""
     made = [runs.add() for _ in range(3)]
     slower(made[0], "gpu02", 0, 0.95)
-    _, plain = support.replay(made[0], tmp_path / "plain")
+    _, plain = support.judged(made[0], tmp_path / "plain")
     _, verdict = support.replay(made[0], tmp_path / "made", "--calibrate")
     found = data_of((tmp_path / "made" / "proposal.yaml").read_text(encoding="utf-8"))
     assert outcomes(verdict) == outcomes(plain)
@@ -303,7 +303,7 @@ def test_runs_of_another_fleet_do_not_count(runs, tmp_path, change, why):
 def test_a_run_counts_once_however_often_it_is_there(runs, tmp_path):
     made = runs.add()
     runs.add()
-    support.replay(made, runs.folder / "replay")
+    support.judged(made, runs.folder / "replay")
     assert proposed(made)["proposal"]["runs"] == 2
 
 

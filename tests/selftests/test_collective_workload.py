@@ -10,7 +10,7 @@ from fixtures.workloads import crosscheck
 from fixtures.workloads.runtime import nccl_log
 from fixtures.workloads.runtime.collective_ops import OPERATIONS
 from fixtures.workloads.runtime.collective_sweep import Sweep
-from tests.selftests.test_workloads import TORCH, Job
+from tests.selftests.rank_job import TORCH, Job
 
 pytestmark = pytest.mark.cpu
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.selftests import support
 from tests.selftests.finetuning_cases import ROW
-from tests.selftests.test_workloads import clean_environment
+from tests.selftests.rank_job import clean_environment
 from training.finetune import glaive, sample, settings
 from training.finetune.settings import InputError, LoraSettings, Settings
 

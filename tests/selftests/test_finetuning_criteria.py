@@ -12,7 +12,7 @@ from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.model import Outcome
 from tests.selftests import support
 from tests.selftests.finetuning_cases import CALL, decided, judged
-from tests.selftests.test_workloads import Job
+from tests.selftests.rank_job import TORCH, Job
 from training.finetune import WORKLOAD, evaluate, settings
 
 pytestmark = pytest.mark.cpu
@@ -77,11 +77,14 @@ def test_the_example_for_sbatch_is_a_script_that_starts_the_fine_tuning():
     assert '-m training.finetune --out "$OUT" "$@"' in path.read_text()
 
 
-def job_of(root: Path, metrics: list[str]) -> Job:
+WARM = (*TORCH, "torch.distributed.fsdp", "transformers", "peft")
+
+
+def job_of(root: Path, metrics: list[str], module: str = "training.finetune") -> Job:
     job = Job(root, nodes=["worker0", "worker1"])
     job.spec["workloads"].append(
         {
-            "name": "training_finetune", "module": "training.finetune", "placement": "all",
+            "name": "training_finetune", "module": module, "placement": "all",
             "metrics": metrics, "params": {}, "deadline_s": 110,
         }
     )  # fmt: skip
@@ -107,14 +110,15 @@ class Finder:
         return None
 
 sys.meta_path.insert(0, Finder())
+from training.finetune import WORKLOAD, run
 '''
 
 
 def test_faults_are_red_and_name_the_rank(tmp_path, limits):
     """Unsharded weights, and a rank whose kernels are slow: the job's rate is that rank's."""
-    job = job_of(tmp_path, ["fsdp_loss", "fsdp_share", "rate", "speedup"])
-    (tmp_path / "sitecustomize.py").write_text(FAULTS)
-    assert job.run(slurm=True) == [0, 0], job.output()
+    job = job_of(tmp_path, ["fsdp_loss", "fsdp_share", "rate", "speedup"], "faulty")
+    (tmp_path / "faulty.py").write_text(FAULTS)
+    assert job.run(slurm=True, warm=WARM) == [0, 0], job.output()
     record = job.record("training_finetune")
     share = decided(limits, "finetune.fsdp.share", record)
     assert (share.outcome, share.value) == (Outcome.FAIL, 200.0), share.line
@@ -139,7 +143,7 @@ def test_faults_are_red_and_name_the_rank(tmp_path, limits):
 
 def test_fsdp_has_the_losses_of_the_plain_training_and_shards(tmp_path, limits):
     job = job_of(tmp_path, ["fsdp_loss", "fsdp_share"])
-    assert job.run(slurm=True) == [0, 0], job.output()
+    assert job.run(slurm=True, warm=WARM) == [0, 0], job.output()
     record = job.record("training_finetune")
     for key in ("finetune.fsdp.loss", "finetune.fsdp.share"):
         verdict = decided(limits, key, record)

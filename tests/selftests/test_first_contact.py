@@ -129,22 +129,34 @@ POLICY = (
 
 
 @pytest.mark.parametrize(
-    ("said", "busy", "refused"),
+    ("said", "busy", "of_a_node"),
     [
-        (f"sbatch: error: {POLICY}", False, True),
-        (f"sbatch: error: QOSMaxNodePerUserLimit\nsbatch: error: {POLICY}", False, True),
-        (f"sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: {POLICY}", True, True),
-        (f"sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: {POLICY}", True, True),
-        ("sbatch: error: Requested node configuration is not available", False, True),
-        ("sbatch: error: Invalid account or account/partition combination specified", False, True),
+        (f"sbatch: error: {POLICY}", False, False),
+        (f"sbatch: error: QOSMaxNodePerUserLimit\nsbatch: error: {POLICY}", False, False),
+        (f"sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: {POLICY}", True, False),
+        (f"sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: {POLICY}", True, False),
+        ("sbatch: error: Requested node configuration is not available", False, False),
+        ("sbatch: error: Invalid account or account/partition combination", False, False),
+        ("sbatch: error: this site wants --comment=PROJECT", False, False),
+        ("sbatch: error: Batch job submission failed: Invalid license specification", False, False),
         ("sbatch: error: Unable to contact slurm controller (connect failure)", True, False),
         ("sbatch: error: Socket timed out on send/recv operation", True, False),
-        ("sbatch: error: invalid node name specified", False, False),
+        ("sbatch: error: invalid node name specified", False, True),
     ],
 )
-def test_what_sbatch_says_is_busy_refused_or_of_a_node(said, busy, refused):
+def test_what_sbatch_says_is_busy_refused_or_of_a_node(said, busy, of_a_node):
     assert bool(launcher.BUSY_MESSAGES.search(said)) is busy
-    assert bool(launcher.POLICY_MESSAGES.search(said)) is refused
+    assert bool(launcher.NODE_MESSAGES.search(said)) is of_a_node
+
+
+@pytest.mark.parametrize("reason", ["(ReqNodeNotAvail, Reserved for maintenance)", "(Reservation)"])
+def test_a_reservation_of_somebody_else_is_no_fault_of_the_node(reason):
+    state = JobState("PENDING", reason)
+    assert state.unstartable_reason
+    assert state.against_policy
+    node_down = JobState("PENDING", "(ReqNodeNotAvail, UnavailableNodes:n1)")
+    assert node_down.unstartable_reason
+    assert not node_down.against_policy
 
 
 @pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.NOT_VISIBLE, Kind.CONTAINER, Kind.MEMLOCK])

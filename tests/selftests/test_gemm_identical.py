@@ -19,8 +19,8 @@ from fixtures.verdict.model import Outcome
 from fixtures.workloads import burnin, identical
 from tests.selftests.cluster import copy_checkout, on, suite
 from tests.selftests.gemm_judging import verdict_on
+from tests.selftests.rank_job import TORCH, Job, clean_environment
 from tests.selftests.support import CHECKOUT
-from tests.selftests.test_workloads import Job, clean_environment
 
 pytestmark = pytest.mark.cpu
 
@@ -105,7 +105,7 @@ def run(ranks, metrics, *, rank=1, at=(7,), workload="identical", **params):
 def test_healthy_ranks_get_identical_products(tmp_path: Path) -> None:
     job = Job(tmp_path, per_node=2)
     job.add("identical", ["products"])
-    assert job.run() == [0, 0], job.output()
+    assert job.run(warm=TORCH) == [0, 0], job.output()
     record = job.record("identical")
     assert [rank.facts["like_devices"] for rank in record.ranks] == [2, 2]
     sums = {tuple(rank.facts["checksums"]) for rank in record.ranks}
@@ -124,7 +124,7 @@ def test_a_bit_flip_names_the_device(
     job = Job(tmp_path, per_node=ranks)
     (tmp_path / "flipped.py").write_text(BIT_FLIP, encoding="utf-8")
     job.add("flipped", ["products"], at=at, rank=worst)
-    assert job.run() == [0] * ranks, job.output()
+    assert job.run(warm=TORCH) == [0] * ranks, job.output()
     verdict = verdict_on("gemm.identical", job.record("flipped"))
     assert (verdict.outcome, verdict.value) == (Outcome.FAIL, value)
     assert (verdict.worst["node"], verdict.worst["gpu"]) == ("worker0", worst)
@@ -135,7 +135,7 @@ def test_two_that_disagree_both_count_and_say_that_nobody_knows(tmp_path: Path) 
     job = Job(tmp_path, per_node=2)
     (tmp_path / "flipped.py").write_text(BIT_FLIP, encoding="utf-8")
     job.add("flipped", ["products"], at=list(range(1, 21)))
-    assert job.run() == [0, 0], job.output()
+    assert job.run(warm=TORCH) == [0, 0], job.output()
     record = job.record("flipped")
     assert [m.value for _, m in record.points("products", {})] == [20, 20]
     verdict = verdict_on("gemm.identical", record)
@@ -204,7 +204,7 @@ def test_the_ends_of_a_burnin_are_compared_by_their_medians(rates, per_cent):
 def test_a_burnin_holds_the_load_and_watches(tmp_path: Path) -> None:
     job = Job(tmp_path, per_node=2)
     job.add("burnin", ["bf16", "steadiness", "products"], seconds=1.5)
-    assert job.run() == [0, 0], job.output()
+    assert job.run(warm=TORCH) == [0, 0], job.output()
     record = job.record("burnin")
     for rank in record.ranks:
         assert rank.facts["compared"] == 1 + rank.facts["stretches"] == 4
@@ -230,7 +230,7 @@ def test_a_bit_flip_in_a_burnin_names_the_device(tmp_path: Path) -> None:
     (tmp_path / "flipped.py").write_text(BIT_FLIP, encoding="utf-8")
     # The first product is what the later ones are compared with.
     job.add("flipped", ["products"], workload="burnin", at=[1], seconds=1.0)
-    assert job.run() == [0, 0], job.output()
+    assert job.run(warm=TORCH) == [0, 0], job.output()
     verdict = verdict_on("burnin.products", job.record("flipped"))
     assert (verdict.outcome, verdict.worst["gpu"]) == (Outcome.FAIL, 1)
 

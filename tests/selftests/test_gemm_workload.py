@@ -24,8 +24,8 @@ from fixtures.workloads.runtime.ranks import Ranks
 from fixtures.workloads.runtime.timing import Batches
 from tests.selftests import support
 from tests.selftests.gemm_judging import LIMITS, verdict_on
+from tests.selftests.rank_job import TORCH, Job
 from tests.selftests.support import H200
-from tests.selftests.test_workloads import Job
 
 pytestmark = pytest.mark.cpu
 
@@ -325,7 +325,7 @@ def test_a_workload_that_cheats_is_not_measured(tmp_path: Path, text: str, reaso
     job = Job(tmp_path)
     (tmp_path / "cheat.py").write_text(text, encoding="utf-8")
     job.add("cheat", ["fp32"], soak_s=0.01, window_s=0.5, size=512)
-    assert job.run() == [0], job.output()
+    assert job.run(warm=TORCH) == [0], job.output()
     verdict = verdict_on("gemm.fp32", job.record("cheat"))
     assert verdict.outcome is Outcome.NOT_MEASURED
     assert reason in verdict.reason
@@ -334,7 +334,7 @@ def test_a_workload_that_cheats_is_not_measured(tmp_path: Path, text: str, reaso
 def test_the_honest_workload_is_measured(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.add("gemm", ["fp32"], soak_s=0.01, window_s=0.5, size=256)
-    assert job.run() == [0], job.output()
+    assert job.run(warm=TORCH) == [0], job.output()
     verdict = verdict_on("gemm.fp32", job.record("gemm"))
     assert verdict.outcome is not Outcome.NOT_MEASURED, verdict.line
     assert verdict.value is not None
@@ -352,7 +352,7 @@ def test_a_search_tries_a_hundred_shapes_at_most_and_measures_the_best_again(
     assert len(set(tried)) == len(tried) <= 100
     job = Job(tmp_path, per_node=2)
     job.add("gemm_search", ["search", "cube"], soak_s=0.01)
-    assert job.run() == [0, 0], job.output()
+    assert job.run(warm=TORCH) == [0, 0], job.output()
     record = job.record("gemm_search")
     for rank in record.ranks:
         found = {m.metric: m for m in rank.measurements}

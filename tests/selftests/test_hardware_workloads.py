@@ -25,7 +25,7 @@ from fixtures.workloads.runtime import devices, telemetry
 from fixtures.workloads.runtime.rank_main import run_spec
 from fixtures.workloads.runtime.watchdog import Watchdog
 from tests.selftests import support
-from tests.selftests.test_workloads import Job
+from tests.selftests.rank_job import Job
 
 pytestmark = pytest.mark.cpu
 
@@ -33,7 +33,7 @@ LIMITS = """\
 schema: 1
 cluster: {nodes: 3, gpus_per_node: 2, gpu_model: H200 SXM, nics_per_node: 2, nic_gbps: 400}
 criteria:
-  health.ecc:
+  health.ecc_sram:
     {id: E1, title: Sound, per: node, unit: errors, statistic: value, over: devices,
      limits: [{fail_above: 0, source: exact}]}
   infiniband.rate:
@@ -63,21 +63,21 @@ def verdict(limits: Thresholds, key: str, found: Record, nodes: tuple[str, ...])
 def health(*errors: int | None) -> Record:
     """A node's ranks, each with its count of errors; None did not measure."""
     ranks = [
-        support.rank(k, "worker0", *([] if n is None else [support.value("ecc", "errors", n)]))
+        support.rank(k, "worker0", *([] if n is None else [support.value("ecc_sram", "errors", n)]))
         for k, n in enumerate(errors)
     ]
     return support.record(*ranks, workload="health")
 
 
 def test_device_that_did_not_measure_is_no_pass(limits: Thresholds) -> None:
-    assert verdict(limits, "health.ecc", health(0, 0), ("worker0",)).outcome is Outcome.PASS
-    found = verdict(limits, "health.ecc", health(0, None), ("worker0",))
+    assert verdict(limits, "health.ecc_sram", health(0, 0), ("worker0",)).outcome is Outcome.PASS
+    found = verdict(limits, "health.ecc_sram", health(0, None), ("worker0",))
     assert found.outcome is Outcome.NOT_MEASURED
     assert found.reason == "measured on 1 of 2 devices"
 
 
 def test_device_that_fails_is_a_failure_whatever_the_others_left_out(limits: Thresholds) -> None:
-    found = verdict(limits, "health.ecc", health(None, 2), ("worker0",))
+    found = verdict(limits, "health.ecc_sram", health(None, 2), ("worker0",))
     assert found.outcome is Outcome.FAIL
     assert found.worst is not None
     assert (found.worst["gpu"], found.worst["uuid"]) == (1, "GPU-worker0-1")
@@ -264,7 +264,7 @@ def test_sandbox_without_a_compiler_comes_up_without_a_driver(
 AROUND = """\
 from fixtures.records.model import Measurement, Result
 from fixtures.workloads.runtime.spec import Workload
-WORKLOAD = Workload(metrics=("order",), needs_torch=False, seconds=1, cpu_seconds=1,
+WORKLOAD = Workload(metrics=dict(order="ranks"), needs_torch=False, seconds=1, cpu_seconds=1,
                     deadline_s=30, spans_job=True)
 def begin(ranks):
     if {broken}:

@@ -27,7 +27,9 @@ from tests.selftests.support import CHECKOUT, DATA
 pytestmark = pytest.mark.cpu
 
 ROWS, COLUMNS = 60, 110
-RUN = ["-m", "singlenode", "--cluster", "local", "--budget=12s", "-p", "no:cacheprovider"]
+RUN = ["-m", "singlenode", "--cluster", "local", "--budget=12s", "-p", "no:cacheprovider",
+       "-k", "environment or identical"]  # fmt: skip
+"""Of what fits into the budget, what is there without torch and what has to wait for it."""
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -30,7 +30,7 @@ from fixtures.workloads.runtime.ranks import Ranks
 from fixtures.workloads.runtime.timing import Batches
 from reports.tables import nvbandwidth_tables
 from tests.selftests import support
-from tests.selftests.test_workloads import TORCH, Job
+from tests.selftests.rank_job import TORCH, Job
 
 pytestmark = pytest.mark.cpu
 

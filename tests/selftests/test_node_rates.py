@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from fixtures import entry
 from fixtures.cluster.population import Population
+from fixtures.entry import Workload
+from fixtures.errors import ConfigError
 from fixtures.plan.items import Item
 from fixtures.records.model import Measurement, Record
 from fixtures.run.judge_item import judge_item
@@ -126,3 +129,22 @@ def test_the_file_of_limits_takes_it_for_every_rate(tmp_path: Path) -> None:
     wrong = LIMITS.replace("over: nodes", "over: node")
     with pytest.raises(Exception, match="over 'node' is not known, did you mean 'nodes'"):
         small_thresholds.load(tmp_path, wrong)
+
+
+def test_a_workload_that_cannot_be_read_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(workload: str) -> None:
+        raise TypeError("metrics=('x',): expected a mapping, metric -> unit")
+
+    monkeypatch.setattr(entry, "known", broken)
+    with pytest.raises(ConfigError) as error:
+        small_thresholds.load(tmp_path, LIMITS)
+    line = str(error.value)
+    assert line.startswith("thresholds.yaml:4: criteria.scratch.write.measure: workload scratch")
+    assert "TypeError: metrics=('x',)" in line
+
+
+def test_metrics_without_units_are_refused() -> None:
+    with pytest.raises(TypeError, match="expected a mapping, metric -> unit"):
+        Workload(metrics=("x",), needs_torch=False, seconds=1, cpu_seconds=1, deadline_s=1)  # type: ignore[arg-type]

@@ -208,13 +208,13 @@ def test_a_sibling_without_the_figure_does_not_count():
 
 
 def test_the_job_is_told_in_its_spec(tmp_path: Path) -> None:
-    from tests.selftests.test_workloads import Job
+    from tests.selftests.rank_job import TORCH, Job
 
     told = [{"metric": "fp32", "at": {}, "limit": 1e6, "sigma": 0.003, "delta": 0.08}]
     job = Job(tmp_path, per_node=2)
     job.add("gemm", ["bf16", "fp32"], soak_s=0.01, window_s=0.1, size=64)
     job.spec["workloads"][0]["references"] = told
-    assert job.run() == [0, 0], job.output()
+    assert job.run(warm=TORCH) == [0, 0], job.output()
     for rank in job.record("gemm").ranks:
         found = {m.metric: m for m in rank.measurements}
         assert len(found["fp32"].rounds) == repeat_rounds.EXTRA_ROUNDS, "far below the limit"

@@ -192,7 +192,8 @@ def test_a_count_that_is_no_count_never_passes(limits, wrong, first):
 
 def test_no_samples_never_passes(limits):
     found = record(rank(0, "worker0", bf16([])), rank(1, "worker0", bf16()))
-    assert judged(limits, "gemm.bf16", found).reason == "worker0 gpu0: no samples"
+    reason = judged(limits, "gemm.bf16", found).reason
+    assert reason == "worker0 gpu0: the workload returned no samples"
 
 
 def test_a_value_above_the_ceiling_is_a_measurement_error(limits):

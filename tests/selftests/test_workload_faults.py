@@ -45,7 +45,8 @@ import os, sys, time
 from fixtures.records.model import Measurement, Result
 from fixtures.workloads.runtime.ranks import Ranks
 from fixtures.workloads.runtime.spec import Workload
-WORKLOAD = Workload(metrics=("versions", "run_directory"), needs_torch=False, seconds=1,
+WORKLOAD = Workload(metrics=dict(versions="packages", run_directory="state"),
+                    needs_torch=False, seconds=1,
                     cpu_seconds=1, deadline_s=5, cpu_deadline_s=5)
 def run(ranks, metrics, **more):
     if ranks.node == "worker1" and ranks.rank == 1:

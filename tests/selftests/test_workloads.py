@@ -1,14 +1,12 @@
 """The node side: entry, ranks' lines, and the workloads on CPU ranks."""
 
-# Length: it also defines Job, with which other files of tests start ranks on the CPU.
+# Length: what ranks write, how they meet and how they end share their builders.
 
 from __future__ import annotations
 
 import importlib
 import json
-import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,169 +16,25 @@ from typing import Any
 import pytest
 
 from fixtures.entry import Workload, describe
-from fixtures.records.files import read_json, read_lines, write_json
+from fixtures.records.files import read_json, read_lines
 from fixtures.records.model import Measurement, Record
-from fixtures.records.run_directory import assemble, new_nonce
+from fixtures.records.run_directory import assemble
 from fixtures.workloads import connectivity, inventory
 from fixtures.workloads.runtime import nccl_log
 from fixtures.workloads.runtime.identity import Identity, identify
 from fixtures.workloads.runtime.rank_main import kind_of
 from fixtures.workloads.runtime.ranks import Ranks
+from tests.selftests.rank_job import (
+    LIMIT_S,
+    MODULES,
+    ROOT,
+    TORCH,
+    Job,
+    clean_environment,
+    free_port,
+)
 
 pytestmark = pytest.mark.cpu
-
-ROOT = Path(__file__).resolve().parents[2]
-WORKLOADS = ROOT / "fixtures" / "workloads"
-MODULES = sorted(p.stem for p in WORKLOADS.glob("*.py") if "\nWORKLOAD = " in p.read_text())
-LIMIT_S = 120
-
-PROBE = '''
-"""A workload that does what a test asks for."""
-import os, signal, sys, time
-from fixtures.records.model import Measurement, Result
-from fixtures.workloads.runtime.spec import Workload
-
-WORKLOAD = Workload(metrics=("x",), needs_torch=False, seconds=1, cpu_seconds=1, deadline_s=30)
-
-def run(ranks, metrics, *, do="pass", rank=0):
-    if ranks.rank == rank:
-        if do == "raise":
-            raise ValueError("on purpose")
-        if do == "import":
-            import no_such_module
-        if do == "memory":
-            raise MemoryError
-        if do == "full":
-            raise OSError(28, "No space left on device")
-        if do == "exit":
-            sys.exit(0)
-        if do == "vanish":
-            os._exit(0)
-        if do == "hang":
-            time.sleep(60)
-        if do == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if do == "nan":
-            return Result(measurements=[Measurement(metric="x", unit="", samples=[float("nan")])])
-        if do == "nothing":
-            return None
-    torch = "torch" in sys.modules
-    return Result(measurements=[Measurement(metric="x", unit="", value=1)], facts={"torch": torch})
-'''
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-class Job:
-    """A job of the suite, started as submitit's local executor or Slurm would start its ranks."""
-
-    def __init__(self, root: Path, *, nodes: list[str] | None = None, per_node: int = 1) -> None:
-        self.root = root
-        self.nodes = nodes or ["worker0"]
-        self.per_node = per_node
-        self.directory = root / "jobs" / "job"
-        self.directory.mkdir(parents=True)
-        (root / "token").write_text("a token\n")
-        (root / "probe.py").write_text(PROBE)
-        self.spec: dict[str, Any] = {
-            "schema": 1,
-            "run_id": "run",
-            # Ranks take their places under its name, on this host: two test runs at a time may.
-            "nonce": new_nonce(),
-            "job": "job",
-            "attempt": 1,
-            "run_directory": str(root),
-            "directory": str(self.directory),
-            "nodes": self.nodes,
-            "ranks_per_node": per_node,
-            "master_address": "127.0.0.1",
-            "master_port": free_port(),
-            "backend": None,
-            "device": "cpu",
-            "demonstration": True,
-            "gpu_model": "cpu",
-            "addresses": dict.fromkeys(self.nodes, "127.0.0.1"),
-            "expected": {},
-            "token": "a token",
-            "workloads": [],
-        }
-
-    def add(self, name: str, metrics: list[str], **params: Any) -> None:
-        module = f"fixtures.workloads.{name}" if name in MODULES else name
-        item = {"name": name, "module": module, "placement": self.placement, "metrics": metrics}
-        self.spec["workloads"].append({**item, "params": params})
-
-    @property
-    def placement(self) -> str:
-        return self.nodes[0] if len(self.nodes) == 1 else "all"
-
-    def run(self, *, slurm: bool = False, prolog: dict[str, str] | None = None) -> list[int]:
-        """Exit status of every rank; `prolog`: what a site's TaskProlog exports."""
-        path = self.directory / "spec.json"
-        write_json(path, self.spec)
-        size = len(self.nodes) * self.per_node
-        ranks = []
-        for k in range(size):
-            env = clean_environment() | {"PYTHONPATH": f"{ROOT}:{self.root}"}
-            if slurm:
-                env |= {"SLURM_PROCID": str(k), "SLURM_LOCALID": str(k % self.per_node)}
-                env |= {"SLURM_NTASKS": str(size)}
-                env |= {"SLURMD_NODENAME": self.nodes[k // self.per_node]}
-            else:
-                env |= {"SUBMITIT_LOCAL_GLOBALID": str(k), "SUBMITIT_LOCAL_LOCALID": str(k)}
-                env |= {"SUBMITIT_LOCAL_NTASKS": str(size)}
-            env |= prolog or {}
-            code = f"from fixtures import entry; entry.run({str(path)!r})"
-            command = [sys.executable, "-W", "error", "-c", code]
-            out = (self.directory / f"out{k}.txt").open("w")
-            ranks.append(subprocess.Popen(command, env=env, stdout=out, stderr=out, cwd=self.root))
-            out.close()
-        try:
-            return [rank.wait(LIMIT_S) for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
-                rank.wait()
-
-    def lines(self, rank: int = 0) -> list[dict[str, Any]]:
-        return [
-            line
-            for line in read_lines(self.directory / f"rank{rank}.jsonl")
-            if line["event"] != "alive"
-        ]
-
-    def events(self, rank: int = 0) -> list[tuple[str, str]]:
-        return [(line["event"], line.get("workload", "")) for line in self.lines(rank)]
-
-    def error(self, rank: int = 0) -> dict[str, Any]:
-        (line,) = [line for line in self.lines(rank) if line["event"] == "error"]
-        return line
-
-    def output(self) -> str:
-        return "".join(p.read_text() for p in sorted(self.directory.glob("out*.txt")))
-
-    def record(self, workload: str) -> Record:
-        lines = [x for k in range(len(self.nodes) * self.per_node) for x in self.lines(k)]
-        record = assemble(
-            lines,
-            run_id="run",
-            nonce=self.spec["nonce"],
-            workload=workload,
-            placement=self.placement,
-            attempt=1,
-            job={"id": "1"},
-        )
-        assert record is not None, self.output()
-        return record
-
-
-def clean_environment() -> dict[str, str]:
-    drop = ("SLURM", "SUBMITIT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "MASTER_")
-    return {k: v for k, v in os.environ.items() if not k.startswith(drop)}
 
 
 def only(record: Record, metric: str) -> Measurement:
@@ -250,6 +104,16 @@ def test_started_line_names_the_workload_that_a_rank_died_in(tmp_path: Path, do:
     assert assemble(lines, workload="environment", **about) is not None
 
 
+@pytest.mark.parametrize("do", ["pass", "raise", "exit", "kill"])
+def test_a_forked_rank_writes_and_ends_as_a_started_one(tmp_path: Path, do: str) -> None:
+    found = []
+    for name, warm in (("started", ()), ("forked", ("json",))):
+        job = Job(tmp_path / name, per_node=2)
+        job.add("probe", ["x"], do=do)
+        found.append((job.run(warm=warm), job.events(0), job.events(1)))
+    assert found[0] == found[1]
+
+
 def test_hung_workload_is_ended_at_its_deadline_with_stacks(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.add("probe", ["x"], do="hang")
@@ -298,7 +162,7 @@ def test_two_ranks_with_one_local_rank_are_no_measurement(tmp_path: Path) -> Non
 def test_gemm_on_two_ranks_is_a_valid_measurement(tmp_path: Path) -> None:
     job = Job(tmp_path, per_node=2)
     job.add("gemm", ["bf16", "fp32", "fp8"], soak_s=0.05, window_s=0.5)
-    assert job.run() == [0, 0], job.output()
+    assert job.run(warm=TORCH) == [0, 0], job.output()
     record = job.record("gemm")
     for rank in record.ranks:
         assert [m.metric for m in rank.measurements] == ["bf16", "fp32"]

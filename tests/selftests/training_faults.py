@@ -296,9 +296,11 @@ def start(out: Path, names: Iterable[str] = ()) -> None:
         raise RuntimeError(f"torchrun ended with {run.returncode}: {run.stderr[-3000:]}")
 
 
-def judged(run: Path, into: Path) -> dict[str, dict[str, Any]]:
+def judged(
+    run: Path, into: Path, by: Callable[[Path, Path], support.Replayed] = support.judged
+) -> dict[str, dict[str, Any]]:
     """The rows that were measured, by criterion."""
-    _, verdict = support.replay(run, into, "-m", "training")
+    _, verdict = by(run, into)
     names = {
         m["metric"]
         for path in (into / "records").glob("*.json")
@@ -314,8 +316,8 @@ def judged(run: Path, into: Path) -> dict[str, dict[str, Any]]:
 
 
 def red(run: Path, into: Path) -> dict[str, int]:
-    """The criteria that a fault turned red, each with the GPU that was named."""
-    rows = judged(run, into)
+    """The criteria that a fault turned red by a real replay, each with the GPU that was named."""
+    rows = judged(run, into, lambda run, into: support.replay(run, into, "-m", "training"))
     return {k: (r["worst"] or {}).get("gpu", -1) for k, r in rows.items() if r["outcome"] == "FAIL"}
 
 
