@@ -193,26 +193,40 @@ def test_one_slowed_device_is_an_outlier(sandbox: Sandbox, tmp_path: Path) -> No
     """Slow once all ranks have met: a rank whose start takes forty times as long never joins.
 
     Four ranks share two cores, and whatever else is at work: one that runs a fortieth of the time
-    has a twentieth of its share at most, and less than a seventh of it on a busy host.
+    has a twentieth of its share at most, and less than a seventh of it on a busy host. Where a
+    round of it falls into a moment that the others did not have, the rate is unstable, and is
+    measured again, as its row says.
     """
-    waiting = waiting_in(tmp_path, "gemm")
+    for attempt in range(MOST_UNSTABLE):
+        done = _with_a_slowed_device(sandbox, tmp_path / str(attempt))
+        row = done.rows["gemm.bf16", "worker1"]
+        assert done.outcomes["gemm.bf16", "worker0"] == "PASS", done.said
+        if row["outcome"] != "NOT_MEASURED":
+            break
+        assert row["reason"].startswith("unstable: worker1 gpu1 measured "), done.said
+    done.ended_as("REJECTED", 1)
+    assert row["outcome"] == "FAIL"
+    assert row["reason"].startswith("outlier: ")
+    assert (row["worst"]["node"], row["worst"]["gpu"]) == ("worker1", 1)
+    assert (done.root / "bad-nodes.txt").read_text() == "worker1\n"
+
+
+MOST_UNSTABLE = 4
+"""Attempts at a rate of a device that runs now and then."""
+
+
+def _with_a_slowed_device(sandbox: Sandbox, folder: Path) -> Finished:
+    folder.mkdir()
+    waiting = waiting_in(folder, "gemm")
     selection = ("tests/test_compute.py", "-k", "gemm.bf16-")
-    with Suite(waiting.checkout, tmp_path / "run", *selection, env=on(sandbox)) as at_work:
+    with Suite(waiting.checkout, folder / "run", *selection, env=on(sandbox)) as at_work:
         at_work.until(lambda: waiting.here() == 4, "gemm on every rank")
         with sandbox.slow("worker1", rank=1, factor=40):
             at_work.until(
                 lambda: "stopped" in rank_states(sandbox, "worker1", 1), "a rank that stands"
             )
             waiting.let_go()
-            done = at_work.wait()
-    done.ended_as("REJECTED", 1)
-    assert done.outcomes == {
-        ("gemm.bf16", "worker0"): "PASS", ("gemm.bf16", "worker1"): "FAIL",
-    }  # fmt: skip
-    row = done.rows["gemm.bf16", "worker1"]
-    assert row["reason"].startswith("outlier: ")
-    assert (row["worst"]["node"], row["worst"]["gpu"]) == ("worker1", 1)
-    assert (done.root / "bad-nodes.txt").read_text() == "worker1\n"
+            return at_work.wait()
 
 
 RATES = ("TFLOPS", "GB/s")
