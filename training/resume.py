@@ -100,7 +100,6 @@ def _resumed_curve(
         metric=metric,
         unit="%",
         value=reference_run.max_difference_percent(losses, expected_losses),
-        checks={"reporters": team.size},
         notes=notes,
     )
 

@@ -244,7 +244,7 @@ def test_a_measurement_in_another_unit_is_not_measured(limits):
     found = record(rank(0, "worker0", bf16()), rank(1, "worker0", bf16(unit="GFLOPS")))
     verdict = judged(limits, "gemm.bf16", found)
     assert verdict.outcome is Outcome.NOT_MEASURED
-    assert verdict.reason == "measured in GFLOPS, the contract says TFLOPS"
+    assert verdict.reason == "worker0 gpu1: measured in GFLOPS, the contract says TFLOPS"
 
 
 def test_conditions_that_differ_between_devices_are_not_measured(limits):

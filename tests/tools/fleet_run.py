@@ -332,11 +332,11 @@ class Fleet:
         if criterion.statistic == "value":
             return {**measurement, "value": value}
         # A criterion that is recorded but not judged has no limit.
-        samples = [value or 1000.0] * 10
         checks = {
             name: (low + high) / 2 if low is not None and high is not None else 1.1 * (low or 0)
             for name, (low, high) in criterion.valid_for(limit, facts).items()
         }
+        samples = [value or 1000.0] * round(checks.get("steps", 10))
         return {**measurement, "samples": samples, "conditions": conditions, "checks": checks}
 
     def _limits_and_population(self) -> tuple[Thresholds, Population]:

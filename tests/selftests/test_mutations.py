@@ -1,0 +1,96 @@
+"""Any change of one measurement of a recorded run is noticed, or the changed value is a good one.
+
+The property, the changes and what may pass: mutations.py. `make soak` draws ten times as many.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.selftests.mutations import CHANGES, Mutated, Target
+from tests.selftests.support import DATA
+
+pytestmark = pytest.mark.cpu
+
+RUNS = ("h200-1x4", "h200-2x2", "h200-2x2-scaling", "sandbox-2x2-cpu")
+"""Whole runs, whose devices an inventory names; and one that has records over two nodes only."""
+DRAWN = int(os.environ.get("MUTATIONS", "2000"))
+WHOLE = 50
+UNJUDGED = {
+    # points of a curve, below the sizes from which on it is judged
+    "allreduce.busbw", "allreduce.latency", "allgather.busbw", "reducescatter.busbw",
+    "alltoall.busbw", "broadcast.busbw", "sendrecv.busbw", "allreduce_ring.busbw",
+    "allreduce.graph_latency",
+    # a second look at both ends of a fall, which counts where it is the smaller one (dip)
+    "allreduce.busbw_again", "allgather.busbw_again", "reducescatter.busbw_again",
+    # beside the judged rate of the same training
+    "training_fsdp.mfu_half", "training_fsdp.sharded",
+}  # fmt: skip
+"""Measurements that no criterion is about; of all others one says at least `recorded:`."""
+
+
+@pytest.fixture(scope="module")
+def mutated(tmp_path_factory):
+    @cache
+    def load(run: str) -> tuple[Mutated, tuple[Target, ...]]:
+        loaded = Mutated(DATA / run, tmp_path_factory.mktemp(run) / "run")
+        return loaded, tuple(loaded.targets())
+
+    return load
+
+
+def test_a_changed_measurement_does_not_pass_unnoticed(mutated):
+    @settings(
+        max_examples=DRAWN, deadline=None, database=None, phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(st.data())
+    def check(data):
+        run, targets = mutated(data.draw(st.sampled_from(RUNS)))
+        target = data.draw(st.sampled_from(targets))
+        kind = data.draw(st.sampled_from(sorted(CHANGES)))
+        assert run.survives(target, kind) == []
+
+    check()
+
+
+def test_judged_whole_a_changed_run_comes_to_the_same(mutated):
+    """The rows that read the record, judged again, are what the whole run would have there."""
+
+    @settings(
+        max_examples=WHOLE, deadline=None, database=None, phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(st.data())
+    def check(data):
+        run, targets = mutated(data.draw(st.sampled_from(RUNS)))
+        target = data.draw(st.sampled_from(targets))
+        kind = data.draw(st.sampled_from(sorted(CHANGES)))
+        readers = run.readers(target)
+        if not run.change(target, kind):
+            return
+        try:
+            whole = run.judge(run.run.scope)
+            assert {k: v.outcome for k, v in run.judge(readers).items()} == {
+                item.key: whole[item.key].outcome for item in readers
+            }
+        finally:
+            run.restore()
+
+    check()
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_what_nobody_judges_is_declared(run, mutated):
+    loaded, targets = mutated(run)
+    unread = {
+        f"{target.record.partition('@')[0]}.{loaded.measurement(target)['metric']}"
+        for target in targets
+        if not loaded.is_read(target)
+    }
+    assert unread <= UNJUDGED
