@@ -23,6 +23,7 @@ PIP = $(PY) -m pip install --quiet --disable-pip-version-check \
       $(if $(WHEELHOUSE),--no-index --find-links $(WHEELHOUSE))
 TORCH := torch==2.13.0
 SLURM := slurmctld slurmd slurm-client munge iproute2 gcc libc6-dev
+SLURM_ACCOUNTING := slurmdbd mariadb-server
 READY := $(VENV)/.ready
 READY_DEV := $(VENV)/.ready-dev
 DEPENDENCIES = $(PY) -c 'import sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
@@ -32,7 +33,7 @@ DEPENDENCIES = $(PY) -c 'import sys, tomllib; p = tomllib.load(open("pyproject.t
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: accept test lint format bench bench-gpu soak soak-gpu drills tour image \
-  test-image test-trixie setup wheelhouse setup-dev sandbox-packages clean
+  test-image test-trixie setup wheelhouse setup-dev sandbox-packages site-packages clean
 
 accept: $(READY) sandbox-packages ## accept this cluster; without Slurm, a sandbox on this host
 	@$(PY) -m fixtures $(ARGS)
@@ -61,7 +62,7 @@ bench-gpu: $(READY) ## our figures beside nccl-tests' and nvbandwidth's, on GPUs
 soak-gpu: $(READY) ## healthy GPUs pass every time, a slowed one is named every time
 	$(PY) -m tests.tools.soak_gpu $(ARGS)
 
-soak: $(READY_DEV) sandbox-packages ## what takes long: 20 healthy runs, every point of interruption
+soak: $(READY_DEV) site-packages ## what takes long: 20 healthy runs, every point of interruption
 	$(PY) -m tests.tools.soak
 	$(PY) -m pytest -m "cpu and slow" $(ARGS)
 
@@ -117,12 +118,12 @@ $(READY): $(PY) pyproject.toml constraints.txt
 	@$(PIP) $$([ -e $(VENV)/.borrowed ] || echo -c constraints.txt) -r $(VENV)/requirements.txt
 	@$(DEPENDENCIES) finetune > $(VENV)/requirements-finetune.txt
 	@$(PIP) -r $(VENV)/requirements-finetune.txt \
-	  $$([ -e $(VENV)/.borrowed ] || echo -c constraints.txt) || \
-	  echo "without the extra finetune: fine-tuning will not be applicable"
+	  $$([ -e $(VENV)/.borrowed ] || echo -c constraints.txt) 2> $(VENV)/finetune.log || \
+	  echo "without the extra finetune ($(VENV)/finetune.log): fine-tuning will not be applicable"
 	@# Where pytest is borrowed with torch, pip installs no command for it.
 	@[ -x $(VENV)/bin/pytest ] || { \
-	  printf '#!%s\nimport sys\nfrom pytest import console_main\nsys.exit(console_main())\n' \
-	    "$(abspath $(PY))" > $(VENV)/bin/pytest; chmod +x $(VENV)/bin/pytest; }
+	  printf '#!/bin/sh\nexec "%s" -m pytest "$$@"\n' "$(CURDIR)/$(PY)" > $(VENV)/bin/pytest; \
+	  chmod +x $(VENV)/bin/pytest; }
 	@touch $@
 
 $(READY_DEV): $(READY)
@@ -137,6 +138,13 @@ sandbox-packages:
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && [ -z "$(WHEELHOUSE)" ]; then \
 	  echo "installing $(SLURM)"; export DEBIAN_FRONTEND=noninteractive; \
 	  apt-get update -qq >/dev/null && apt-get install -y -qq $(SLURM) >/dev/null; fi
+
+# For the foreign site of the suite's own tests (tests/tools/foreign_site.py).
+site-packages: sandbox-packages
+	@if command -v slurmdbd >/dev/null && command -v mariadbd >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && [ -z "$(WHEELHOUSE)" ]; then \
+	  echo "installing $(SLURM_ACCOUNTING)"; export DEBIAN_FRONTEND=noninteractive; \
+	  apt-get update -qq >/dev/null && apt-get install -y -qq $(SLURM_ACCOUNTING) >/dev/null; fi
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

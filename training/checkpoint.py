@@ -23,11 +23,13 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
-from fixtures.records.files import read_json, write_json
+from fixtures.records.files import is_visible, read_json, write_json
 from training import checkpoint_integrity
 from training.checkpoint_integrity import MANIFEST
+from training.checkpoint_integrity import awaited_intact as awaited_intact
 from training.checkpoint_integrity import defect_of as defect_of
 from training.checkpoint_integrity import newest_intact as newest_intact
+from training.checkpoint_integrity import step_of as step_of
 from training.strategies import Team
 
 
@@ -52,12 +54,14 @@ def save(directory: Path, step: int, state: dict[str, Any], *, team: Team) -> Pa
     with _dist_disabled_warning_ignored():
         dcp_save(state, checkpoint_id=partial, process_group=team.group, no_dist=team.group is None)
     _barrier(team)
-    # Each rank hashes a part of the files: one rank would take longer than all took to write.
-    files = sorted(p for p in partial.iterdir() if p.is_file())
-    own_hashes = {
-        p.name: [p.stat().st_size, checkpoint_integrity.sha256_of(p)]
-        for p in files[team.rank :: team.size]
-    }
+    # Each rank hashes a part of the files: one rank would take longer than all took to write. What
+    # one has written, others may see late.
+    listings = _gather(team, [p.name for p in partial.iterdir()])
+    files = [partial / name for name in sorted({n for names in listings for n in names})]
+    own_hashes = {}
+    for path in files[team.rank :: team.size]:
+        is_visible(path)  # where it does not come, stat() says which it is
+        own_hashes[path.name] = [path.stat().st_size, checkpoint_integrity.sha256_of(path)]
     gathered = _gather(team, own_hashes)
     if team.rank == 0:
         hashes = {name: entry for part in gathered for name, entry in part.items()}

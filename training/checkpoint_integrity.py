@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from pathlib import Path
 
-from fixtures.records.files import RecordError, read_json
+from fixtures.records.files import VISIBLE_S, RecordError, read_json
 
 MANIFEST = "manifest.json"
 READ_BYTES = 1 << 24
@@ -17,6 +18,26 @@ def newest_intact(directory: Path) -> Path | None:
         if defect_of(path) is None:
             return path
     return None
+
+
+def awaited_intact(directory: Path, step: int = 0, timeout_s: float = VISIBLE_S) -> Path | None:
+    """Return the newest intact checkpoint, which other hosts wrote and this one may see late.
+
+    Waits for one of this step or later; without one in time it is what newest_intact() returns.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        newest = newest_intact(directory)
+        if newest is not None and step_of(newest) >= step:
+            return newest
+        if time.monotonic() > deadline:
+            return newest
+        time.sleep(0.2)
+
+
+def step_of(path: Path) -> int:
+    """Return the step of a checkpoint's directory."""
+    return int(path.name.removeprefix("step-"))
 
 
 def defect_of(path: Path) -> str | None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fixtures.records.files import read_lines
+from fixtures.records.files import is_visible, read_lines
 from fixtures.records.model import Measurement, Result, Scalar
 from fixtures.workloads.runtime import devices
 from fixtures.workloads.runtime.ranks import Ranks
@@ -39,6 +39,8 @@ WORKLOAD = Workload(
     small=SmallJob(pair=True, memory_mib=1024),
 )
 
+VISIBLE_S = 30.0
+"""Wait for the files of the victim's ranks on other nodes; below this workload's own deadline."""
 LEFTOVER_GRACE_S = 5.0
 """Wait for leftovers to disappear: a driver may free memory with a delay."""
 MEMORY_SLACK_MIB = 64
@@ -50,7 +52,8 @@ def run(
 ) -> Result:
     """Measure each metric on this node; `victim` is the directory of the job that failed."""
     folder = Path(victim)
-    lines = [line for path in sorted(folder.glob("rank*.jsonl")) for line in read_lines(path)]
+    paths = [p for p in sorted(folder.glob("rank*.jsonl")) if is_visible(p, VISIBLE_S)]
+    lines = [line for path in paths for line in read_lines(path)]
     lines = [line for line in lines if line.get("nonce") == ranks.spec["nonce"]]
     at: dict[str, Scalar] = {"way": way}
     measurements: list[Measurement] = []
@@ -198,8 +201,10 @@ def _checkpoint_state(
     if not steps:
         notes = ["no checkpoint was whole before the fault"]
         return Measurement(metric="kept", unit="state", at=at, notes=notes)
-    newest = checkpoint_integrity.newest_intact(folder / CHECKPOINT_DIRECTORY)
-    step = int(newest.name.removeprefix("step-")) if newest else None
+    newest = checkpoint_integrity.awaited_intact(
+        folder / CHECKPOINT_DIRECTORY, max(steps), VISIBLE_S
+    )
+    step = checkpoint_integrity.step_of(newest) if newest else None
     # A newer one may have been completed just before the line on it was written.
     intact = step is not None and step >= max(steps)
     notes = [f"step {max(steps)} was whole, {f'step {step}' if step else 'none'} is taken now"]

@@ -58,7 +58,7 @@ def run(ranks: Ranks, metrics: list[str]) -> Result:
         _tear(to_tear)
     ranks.barrier()
     measurements = []
-    newest = checkpoint.newest_intact(directory)
+    newest = checkpoint.awaited_intact(directory, checkpoint.step_of(intact))
     # All ranks have chosen before any resumes: no checkpoint is written after this.
     torn = Measurement(
         metric="torn", unit="state", value="passed over" if newest == intact else "taken",

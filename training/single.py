@@ -12,6 +12,7 @@ import statistics
 from typing import TYPE_CHECKING, Any
 
 from fixtures.records.model import Measurement, Result
+from fixtures.records.settings import CUDA, MATH
 from fixtures.workloads.runtime.ranks import Ranks
 from fixtures.workloads.runtime.spec import Workload
 
@@ -34,6 +35,7 @@ WORKLOAD = Workload(
     cpu_seconds=12,
     deadline_s=600,
     cpu_deadline_s=300,
+    settings=(CUDA, MATH),
 )
 
 PRESET = "1b"

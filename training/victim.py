@@ -228,7 +228,7 @@ def _train_through_node_loss(ranks: Ranks, team: Team) -> Result:
             ranks.write_line({"event": "fault", "way": "node", "step": training.step})
         while True:
             signal.pause()  # within its training, until the node is lost
-    if checkpoint.newest_intact(directory) is None:
+    if checkpoint.awaited_intact(directory) is None:
         raise RuntimeError(f"started again, and no whole checkpoint in {directory}")
     training = reference_run.new_training(replace(settings, resume=True), team)
     first_step = training.step

@@ -13,6 +13,7 @@ from fixtures.errors import ConfigError, RunError
 from fixtures.jobs import deadlines, failures, launcher, watcher
 from fixtures.jobs.deadlines import DeadlineMonitor, Deadlines
 from fixtures.jobs.failures import Kind
+from fixtures.jobs.retry import RetryPolicy
 from fixtures.jobs.submission import Submission
 from fixtures.jobs.watcher import JobState
 from fixtures.plan.jobs import Job
@@ -109,10 +110,13 @@ def test_without_a_default_partition_none_is_guessed(command):
     "reason",
     ["QOSMaxWallDurationPerJobLimit", "AssocMaxWallDurationPerJobLimit", "QOSMaxCpuPerJobLimit",
      "QOSMaxGRESPerJob", "QOSMaxNodePerJobLimit", "AssocMaxNodePerJobLimit", "QOSMaxMemoryPerJob",
-     "QOSMinGRES", "QOSNotAllowed"],
+     "QOSMinGRES", "QOSNotAllowed",
+     "Job's account not permitted to use this partition (gpu allows root not research)"],
 )  # fmt: skip
 def test_a_limit_that_one_job_exceeds_ends_it_at_once(reason):
-    assert JobState("PENDING", f"({reason})").unstartable_reason == reason
+    state = JobState("PENDING", reason)
+    assert state.unstartable_reason == reason.strip("()")
+    assert state.against_policy
 
 
 @pytest.mark.parametrize(
@@ -135,6 +139,7 @@ POLICY = (
         (f"sbatch: error: QOSMaxNodePerUserLimit\nsbatch: error: {POLICY}", False, False),
         (f"sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: {POLICY}", True, False),
         (f"sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: {POLICY}", True, False),
+        (f"sbatch: error: AssocGrpSubmitJobsLimit\nsbatch: error: {POLICY}", True, False),
         ("sbatch: error: Requested node configuration is not available", False, False),
         ("sbatch: error: Invalid account or account/partition combination", False, False),
         ("sbatch: error: this site wants --comment=PROJECT", False, False),
@@ -164,6 +169,39 @@ def test_what_the_site_does_not_allow_or_provide_blames_no_node(kind):
     cause, nodes = of_missing({"kind": kind.value, "placement": "n1"}, ["n1"])
     assert cause in (Cause.SCHEDULER, Cause.SETUP)
     assert nodes == []
+
+
+def test_slurm_s_reason_stands_beside_the_state_of_a_node(command):
+    command("sinfo", "n1 drained Prolog error\nn2 idle none\nn3 down* Not responding\n")
+    slurm = watcher.SlurmWatcher()
+    job = Job(
+        name="all", stage="cluster", placement="all", nodes=("n1", "n2", "n3"), ranks_per_node=1,
+        workloads=(("allreduce", ("busbw",)),),
+    )  # fmt: skip
+    lost = RetryPolicy(slurm, on_slurm=True).lost_nodes(job)
+    assert lost == {"n1": "drained (Prolog error)", "n3": "down* (Not responding)"}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "idle"),
+    [("n1 idle none\nn2 drained bad\n", True), ("n1 idle none\nn2 mixed none\n", False),
+     ("n1 idle none\nn2 completing none\n", False), ("n1 draining bad\n", False), ("", False)],
+)  # fmt: skip
+def test_a_cluster_without_jobs_is_idle(command, nodes, idle):
+    command("sinfo", nodes)
+    assert watcher.SlurmWatcher().all_idle() is idle
+
+
+def test_who_has_no_job_in_the_queue_waits_for_none(command):
+    command("squeue", "7|COMPLETED|0:0|x||None|\n")
+    slurm = watcher.SlurmWatcher()
+    assert slurm.none_queued(0.0) is False  # nobody was asked yet
+    slurm.states(["7"])
+    assert slurm.none_queued(0.0) is True
+    command("squeue", "7|RUNNING|0:0|x||None|\n")
+    slurm.invalidate()
+    slurm.states(["7"])
+    assert slurm.none_queued(0.0) is False
 
 
 # --- options for sbatch
@@ -205,6 +243,8 @@ def test_options_on_which_the_measurement_rests_are_refused(given, why):
         ("slurmstepd: error: couldn't chdir to `/home/u/suite': No such file or directory",
          Kind.NOT_VISIBLE),
         ("slurmstepd: error: Could not open stdout file /x/1_log.out", Kind.NOT_VISIBLE),
+        ("RuntimeError: Waited for 60 seconds but could not find submitted jobs in path:\n/x.pkl",
+         Kind.NOT_VISIBLE),
         ("ModuleNotFoundError: No module named 'torch'", Kind.IMPORT_FAILURE),
         ("pyxis: failed to import docker image", Kind.CONTAINER),
         ("pyxis: couldn't start container", Kind.CONTAINER),

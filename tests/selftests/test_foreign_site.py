@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from fixtures.sandbox import Sandbox
-from tests.selftests.cluster import NODES_ONLY, on, queued, resume, suite
+from tests.selftests.cluster import NODES_ONLY, eventually, on, queued, refuse, resume, suite
+from tests.tools.foreign_config import OPTIONS, UID
+from tests.tools.foreign_site import ForeignSite, open_lines
 
 pytestmark = pytest.mark.cpu
 
@@ -81,3 +83,43 @@ def test_a_slow_prolog_is_given_the_time_that_slurm_gives_it(
         done = suite(checkout, tmp_path / "run", *NODES_ONLY, env=on(site))
         done.ended_as("DEMONSTRATION", 0)
         assert queued(site) == {}
+
+
+# --- a site of which nothing is the sandbox's, and its ordinary user (tests/tools/foreign_site.py)
+
+
+def test_an_ordinary_user_has_every_row_judged_on_a_site_unlike_ours(
+    request: pytest.FixtureRequest,
+) -> None:
+    refuse(request, ForeignSite.refusal())
+    with ForeignSite() as site:
+        checkout = site.install()
+        done = suite(
+            checkout, site.user_home / "runs" / "run", "-m", "multinode", *OPTIONS,
+            "--thresholds=site.yaml",
+            "-k", "environment or scheduler or filesystem or isolation",
+            env=site.env, cwd=Path("/"), before=site.pytest(checkout),
+        )  # fmt: skip
+        assert done.not_measured() == {}, done.said
+        done.ended_as("DEMONSTRATION", 0)
+        areas = {key[0].partition(".")[0] for key, o in done.outcomes.items() if o == "PASS"}
+        assert areas >= {"environment", "scheduler", "filesystem", "isolation"}
+        assert (done.root / "bad-nodes.txt").read_text() == ""
+        assert {path.stat().st_uid for path in [done.root, *done.root.rglob("*")]} == {UID}
+        eventually(lambda: site.queued() == {}, "an empty queue")
+        home, host = site.home, Path("/etc/passwd").read_text()
+    assert not home.exists()
+    assert "alice" not in host
+
+
+def test_only_what_lies_in_a_closed_home_is_shown_besides_it(tmp_path: Path) -> None:
+    shut, inner = tmp_path / "home", tmp_path / "home" / "python" / "lib"
+    inner.mkdir(parents=True)
+    for path in (tmp_path, *tmp_path.parents):
+        if not path.stat().st_mode & 0o001:
+            shut = path
+    shut.chmod(shut.stat().st_mode & ~0o001)
+    lines = open_lines([inner.parent, inner, Path("/usr")])
+    assert f"mount -t tmpfs -o mode=755 open {shut}" in lines
+    assert f"mount --bind {inner.parent} private/open0" in lines
+    assert sum("--move" in line for line in lines) == 1

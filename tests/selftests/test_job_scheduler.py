@@ -197,10 +197,28 @@ def test_a_job_that_was_taken_though_sbatch_failed_is_not_submitted_twice(conduc
     assert sorted(done.submitted) == ["node-worker0", "node-worker1"]
 
 
+LIMITED = Refusal(False, "AssocMaxSubmitJobLimit")
+
+
+@pytest.mark.parametrize("others_queued", [False, True])
+def test_a_limit_of_submitted_jobs_is_for_good_if_there_are_none(
+    conduct, monkeypatch, others_queued
+):
+    monkeypatch.setattr(submission_queue, "BACK_OFF_S", (0.01, 0.02))
+    refusals = [LIMITED] * (3 if others_queued else 1000)
+    done = conduct(only=["node-worker0"], refusals=refusals, others_queued=others_queued)
+    if others_queued:  # one day they have ended
+        assert sorted(done.records) == sorted(done.planned)
+    else:
+        assert {m["kind"] for m in done.missing.values()} == {"refused by Slurm"}
+        assert "AssocMaxSubmitJobLimit" in done.missing["gemm", "worker0"]["reason"]
+
+
 def test_a_slurmctld_that_stays_busy_is_given_up_after_the_queue_s_deadline(conduct, monkeypatch):
     monkeypatch.setattr(submission_queue, "BACK_OFF_S", (0.01, 0.02))
     done = conduct(only=["node-worker0"], refusals=[Refusal(False)] * 1000, queue_s=0.2)
-    assert {m["kind"] for m in done.missing.values()} == {"never started"}
+    # Of the scheduler: the nodes, of which nobody knows anything, are not to blame.
+    assert {m["kind"] for m in done.missing.values()} == {"timed out in queue"}
     assert "Socket timed out" in done.missing["gemm", "worker0"]["reason"]
 
 

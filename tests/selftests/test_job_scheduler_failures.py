@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from fixtures.errors import RunError
 from fixtures.jobs.watcher import JobState
+from fixtures.verdict.causes import Cause, of_missing
 from tests.selftests.fake_cluster import (
     COMPLETED,
     FAILED,
@@ -19,6 +21,7 @@ from tests.selftests.fake_cluster import (
     conduct,
     dies_at_once,
     dies_in,
+    healthy,
     stays,
 )
 from tests.selftests.support import result_line
@@ -110,6 +113,21 @@ def test_a_job_that_will_never_start_is_cancelled(conduct, reason, kind):
     assert only_kind(done) == kind
     assert done.cluster.cancelled == ["node-worker0"]
     assert reason.strip("()") in done.missing["gemm", "worker0"]["reason"]
+
+
+@pytest.mark.parametrize("reason", ["AssocGrpGRES", "(QOSGrpCpuLimit)"])
+def test_a_limit_of_a_group_is_for_good_where_no_job_runs(conduct, reason):
+    """Others' jobs of the association may be hidden; that no node is in use is not."""
+    script = {"node-worker0": stays(JobState("PENDING", reason))}
+    done = conduct(script, only=["node-worker0"], idle=True, group_s=0)
+    assert only_kind(done) == "refused by Slurm"
+    assert reason.strip("()") in done.missing["gemm", "worker0"]["reason"]
+
+
+def test_a_limit_of_a_group_is_waited_for_where_jobs_run(conduct):
+    script = {"node-worker0": stays(JobState("PENDING", "AssocGrpGRES"))}
+    done = conduct(script, only=["node-worker0"], group_s=0, queue_s=0.2)
+    assert only_kind(done) == "timed out in queue"
 
 
 def test_a_job_that_waits_too_long_times_out_in_the_queue(conduct):
@@ -204,3 +222,54 @@ def test_a_result_that_cannot_be_trusted_is_missing_with_the_reason(conduct, wro
     done = conduct({"node-worker0": lies}, only=["node-worker0"])
     assert list(done.missing) == [("gemm", "worker0")]
     assert done.missing["gemm", "worker0"]["reason"].startswith("unusable result: ")
+
+
+# --- what nodes do not see
+
+
+BOTH = ("node-worker0", "node-worker1")
+
+
+def unseen(job: FakeJob) -> JobState:
+    """Its interpreter is not there: no rank writes a line."""
+    folder = Path(job.spec["directory"]) / "submitit"
+    folder.mkdir()
+    (folder / f"{job.id}_0_log.out").write_text(
+        "slurmstepd: error: execve(): /home/u/.venv/bin/python: No such file or directory\n"
+    )
+    return FAILED
+
+
+def test_what_one_node_alone_does_not_see_is_that_node_s_fault(conduct):
+    """Its job fails at once, while the other has not begun yet."""
+    asked = itertools.count()
+
+    def begins_later(job: FakeJob) -> JobState:
+        if next(asked) < 10:
+            job.asked = False
+            return RUNNING
+        return healthy(job)
+
+    done = conduct({"node-worker0": unseen, "node-worker1": begins_later}, only=BOTH)
+    lines = [m for (_, placement), m in done.missing.items() if placement == "worker0"]
+    assert lines
+    for line in lines:
+        assert line["kind"] == "not visible on the nodes"
+        assert of_missing(line, ["worker0"]) == (Cause.NODE, ["worker0"])
+        assert "it is not so on worker1" in line["reason"]
+    assert {p for _, p in done.records} == {"worker1"}
+
+
+def test_a_job_that_came_before_its_directory_was_shown_blames_no_node(conduct):
+    """It left no log: Slurm could not open it, for now."""
+    done = conduct({"node-worker0": stays(FAILED)}, only=BOTH)
+    assert {p for _, p in done.records} == {"worker1"}
+    for line in done.missing.values():
+        assert of_missing(line, ["worker0"]) == (Cause.SETUP, [])
+
+
+def test_what_no_node_sees_is_the_set_up(conduct):
+    done = conduct({"node-worker0": unseen, "node-worker1": unseen}, only=BOTH)
+    assert sorted(done.missing) == sorted(done.planned)
+    for line in done.missing.values():
+        assert of_missing(line, [line["placement"]]) == (Cause.SETUP, [])

@@ -1,0 +1,197 @@
+"""The configuration files of the foreign site (foreign_site.py): as unlike the sandbox's as can be.
+
+Every name in it is another one than in the sandbox: users, nodes, partitions, folders, ports.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from pathlib import Path
+
+USER, UID = "alice", 20_417
+"""Who runs the suite."""
+DAEMON, DAEMON_UID = "slurm", 20_418
+"""SlurmUser, where the host has no such user."""
+ACCOUNT = "research"
+CLUSTER = "foreign"
+DOMAIN = "hpc.example"
+LOGIN = "login01"
+GPUS = 2
+SUBNET = "10.77.0"
+COMMENT = "--sbatch-args=--comment=project-7"
+"""What the site's submit filter demands."""
+OPTIONS = ("--partition=gpu", COMMENT)
+"""What an engineer has to give on this site."""
+
+HOSTS = {"rack1n1": "u11-a", "rack2n1": "u11-b", "svc1": "services"}
+"""NodeName -> the host's name without its domain."""
+GPU_NODES = ("rack1n1", "rack2n1")
+CONTRACT = """\
+base: thresholds.yaml
+cluster:
+  nodes: rack[1-2]n[1-1]
+  gpus_per_node: 2
+  gpu_model: cpu
+waivers:
+  - {{criterion: scheduler.cpu_binding, node: rack1n1, owner: A. Name, expires: "{expires}",
+     reason: the nodes claim more cores than the machine has that they are on}}
+  - {{criterion: scheduler.cpu_binding, node: rack2n1, owner: A. Name, expires: "{expires}",
+     reason: the nodes claim more cores than the machine has that they are on}}
+"""
+"""What was ordered, for a file beside thresholds.yaml, and what is known to be otherwise."""
+
+FILTER = """\
+function slurm_job_submit(job, partitions, uid)
+  if job.comment == nil or job.comment == "" then
+    slurm.log_user("this site wants --comment=PROJECT")
+    return slurm.ERROR
+  end
+  return slurm.SUCCESS
+end
+function slurm_job_modify(job, record, partitions, uid)
+  return slurm.SUCCESS
+end
+"""
+PROLOG = """\
+#!/bin/sh
+# What a site checks here takes its time.
+sleep 2
+"""
+PARTITIONS = """\
+PartitionName=batch Default=YES Nodes=svc1 State=UP MaxTime=INFINITE
+PartitionName=gpu Nodes=rack1n1,rack2n1 State=UP MaxTime=1-00:00:00
+"""
+SLURM = """\
+ClusterName={cluster}
+SlurmctldHost={login}({subnet}.1)
+SlurmctldPort=16817
+SlurmdPort=16818
+SlurmUser={daemon}
+AuthType=auth/munge
+StateSaveLocation={state}/slurmctld
+SlurmctldPidFile={state}/run/slurmctld.pid
+SlurmctldLogFile={state}/log/slurmctld.log
+SlurmdSpoolDir=/var/spool/slurmd
+SlurmdPidFile=/run/slurmd.pid
+SlurmdLogFile={state}/log/slurmd-%n.log
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+GresTypes=gpu
+ProctrackType=proctrack/cgroup
+TaskPlugin=task/cgroup
+MpiDefault=none
+# The nodes claim more CPUs than this host has.
+SlurmdParameters=config_overrides
+ReturnToService=1
+Prolog=/etc/slurm/prolog.sh
+PrivateData={private}
+{submit}
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=localhost
+AccountingStorageEnforce=associations,limits,qos
+AccountingStorageTRES=gres/gpu
+JobAcctGatherType=jobacct_gather/linux
+{more}
+{nodes}
+{partitions}
+"""
+NODE = (
+    "NodeName={name} NodeHostname={host}.{domain} NodeAddr={address} Sockets=2 CoresPerSocket=3 "
+    "ThreadsPerCore=2 CoreSpecCount=1 RealMemory={memory}{gres}"
+)
+SLURMDBD = """\
+AuthType=auth/munge
+DbdHost=localhost
+SlurmUser={daemon}
+LogFile={state}/log/slurmdbd.log
+PidFile={state}/run/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser={daemon}
+StorageLoc=accounting
+"""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What is otherwise on a site than the usual foreign one."""
+
+    slurm: str = ""
+    """Lines at the end of slurm.conf."""
+    private: str = "jobs,usage,users,accounts"
+    partitions: str = PARTITIONS
+    prolog: str = PROLOG
+    submit_filter: bool = True
+    accounting: tuple[str, ...] = ()
+    """Commands of sacctmgr, after the account and the user were made."""
+    setup: str = ""
+    """A shell script of root on the login node, in the user's home, before the nodes start."""
+    hidden: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Node -> directories that are empty there, relative to the user's home."""
+
+
+def contract() -> str:
+    """Return the contract, with waivers that hold for a month."""
+    return CONTRACT.format(expires=date.today() + timedelta(days=30))
+
+
+def address(name: str) -> str:
+    """Return the address of a node, or of the login node."""
+    return f"{SUBNET}.{11 + list(HOSTS).index(name) if name in HOSTS else 1}"
+
+
+def hosts() -> str:
+    """Return /etc/hosts: full names first, as sites have it."""
+    lines = ["127.0.0.1 localhost", f"{SUBNET}.1 {LOGIN}.{DOMAIN} {LOGIN}"]
+    lines += [f"{address(name)} {host}.{DOMAIN} {host} {name}" for name, host in HOSTS.items()]
+    return "\n".join([*lines, ""])
+
+
+def slurm_conf(variant: Variant, *, state: Path, memory_mib: int) -> str:
+    """Return slurm.conf."""
+    nodes = [
+        NODE.format(
+            name=name, host=host, domain=DOMAIN, address=address(name), memory=memory_mib,
+            gres=f" Gres=gpu:h200:{GPUS}" if name in GPU_NODES else "",
+        )
+        for name, host in HOSTS.items()
+    ]  # fmt: skip
+    partitions = "\n".join(
+        f"{line} DefMemPerCPU={memory_mib // 12}" for line in variant.partitions.splitlines()
+    )
+    return SLURM.format(
+        cluster=CLUSTER, login=LOGIN, subnet=SUBNET, daemon=DAEMON, state=state,
+        private=variant.private, submit="JobSubmitPlugins=lua" if variant.submit_filter else "",
+        nodes="\n".join(nodes), partitions=partitions, more=variant.slurm,
+    )  # fmt: skip
+
+
+def gres_conf(devices: Mapping[str, list[str]]) -> str:
+    """Return gres.conf: typed GPUs by their device files."""
+    lines = [
+        f"NodeName={name} Name=gpu Type=h200 File={file}"
+        for name, files in devices.items()
+        for file in files
+    ]
+    return "\n".join(["AutoDetect=off", *lines, ""])
+
+
+def cgroup_conf(version: int, *, memory: bool) -> str:
+    """Return cgroup.conf: devices are constrained."""
+    lines = [
+        f"CgroupPlugin=cgroup/v{version}",
+        "CgroupMountpoint=/sys/fs/cgroup",
+        "ConstrainDevices=yes",
+        f"ConstrainRAMSpace={'yes' if memory else 'no'}",
+        "ConstrainCores=no",
+        *(["IgnoreSystemd=yes"] if version == 2 else []),
+    ]
+    return "\n".join([*lines, ""])
+
+
+def users(host_file: str, name_of: Mapping[str, int], fields: str) -> str:
+    """Return the host's passwd or group with these users or groups added where they are not."""
+    lines = host_file.rstrip("\n").splitlines()
+    known = {line.partition(":")[0] for line in lines}
+    added = [fields.format(name=n, id=i) for n, i in name_of.items() if n not in known]
+    return "\n".join([*lines, *added, ""])

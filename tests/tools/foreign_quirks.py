@@ -1,0 +1,341 @@
+"""What sites do that the sandbox does not, one by one, and what the suite must make of each.
+
+Every row runs on a foreign site of its own (foreign_site.py), as its ordinary user: the suite ends
+with a verdict or one clear line and the right exit status, blames no healthy node, and leaves no
+job in the queue. tests/selftests/test_foreign_quirks.py runs them (`make soak`).
+"""
+
+import contextlib
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from fixtures.records.run_directory import RunDirectory
+from tests.selftests.cluster import (
+    NODES_ONLY,
+    Finished,
+    Suite,
+    Waiting,
+    eventually,
+    waiting_in,
+)
+from tests.tools import foreign_config as config
+from tests.tools.foreign_config import GPU_NODES, OPTIONS, PARTITIONS, Variant
+from tests.tools.foreign_site import ForeignSite
+
+SMALL_DISK = """\
+truncate -s 16M disk.img
+mkfs.ext4 -q {options} disk.img
+mount -o loop disk.img runs
+chown {uid} runs
+"""
+UNSEEN = "not visible on the nodes"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the suite made of a quirk."""
+
+    status: int
+    said: str
+    bad: tuple[str, ...]
+    """bad-nodes.txt."""
+    ran: bool
+    """Whether there is a run directory."""
+
+
+@dataclass
+class Case:
+    """A quirk at work."""
+
+    site: ForeignSite
+    checkout: Path
+    run: Path
+    until_end: contextlib.ExitStack
+    """What is ended after the suite has ended."""
+    suite: Suite | None = None
+
+    @property
+    def at_work(self) -> Suite:
+        assert self.suite is not None
+        return self.suite
+
+    def ranks(self) -> int:
+        """How many ranks have begun the workload that waits."""
+        return len(self.at_work.lines("node-*", event="started", workload="environment"))
+
+    def job_of(self, node: str) -> str:
+        """The id of the suite's job on a node; empty while there is none."""
+        jobs = self.site.queued().items()
+        return next((job for job, name in jobs if name.endswith(f"node-{node}")), "")
+
+    def signal(self, number: int) -> None:
+        """Send a signal to pytest, which is the one child of nsenter."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for process in psutil.Process(self.at_work.process.pid).children():
+                process.send_signal(number)
+
+
+@dataclass(frozen=True)
+class Quirk:
+    """One way in which a site is unlike ours, and what the suite must make of it."""
+
+    name: str
+    status: int
+    says: str
+    """A regular expression in what the suite prints."""
+    bad: tuple[str, ...] = ()
+    """bad-nodes.txt: nodes that are at fault."""
+    variant: Variant = field(default_factory=Variant)
+    options: tuple[str, ...] = OPTIONS
+    more: tuple[str, ...] = ()
+    """Options beside these."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    owner: int = config.UID
+    """Whose the checkout is."""
+    before: Callable[[Case], object] | None = None
+    """Done before the suite starts."""
+    during: Callable[[Case], object] | None = None
+    """Done while all ranks wait in `environment`; then they go on."""
+    meanwhile: Callable[[Case], object] | None = None
+    """Done while the suite works."""
+    runs: bool = True
+    """Whether there is a run at all; else one line and no run directory."""
+    quick: bool = False
+    """Whether it is part of `make test`: what new sites meet first."""
+
+    @property
+    def id(self) -> str:
+        return self.name.replace(" ", "-")
+
+
+def execute(quirk: Quirk, site: ForeignSite) -> Outcome:
+    """Run the suite on a site that has the quirk."""
+    waiting = waiting_in(site.user_home, "environment") if quirk.during else None
+    root = waiting.checkout if waiting else site.user_home / "suite"
+    site.install(root, owner=quirk.owner)
+    arguments = (*NODES_ONLY, "--thresholds=site.yaml", *quirk.options, *quirk.more)
+    with contextlib.ExitStack() as until_end:
+        case = Case(site, root, site.user_home / "runs" / "run", until_end)
+        if quirk.before:
+            quirk.before(case)
+        done = _run(quirk, case, waiting, arguments)
+    bad = done.root / "bad-nodes.txt"
+    named = bad.read_text().split() if bad.exists() else []
+    return Outcome(done.status, done.said, tuple(named), done.root.exists())
+
+
+def _run(quirk: Quirk, case: Case, waiting: Waiting | None, arguments: Sequence[str]) -> Finished:
+    site, root = case.site, case.checkout
+    with Suite(
+        root, case.run, *arguments, cwd=Path("/"), before=site.pytest(root),
+        env={**site.env, **quirk.env},
+    ) as case.suite:  # fmt: skip
+        case.suite.directory = RunDirectory(site.seen(case.run))
+        if waiting and quirk.during:
+            ranks = config.GPUS * len(GPU_NODES)
+            case.suite.until(lambda: case.ranks() == ranks, "all ranks run")
+            quirk.during(case)
+            waiting.let_go()
+        if quirk.meanwhile:
+            quirk.meanwhile(case)
+        try:
+            return case.suite.wait(300)
+        except subprocess.TimeoutExpired:
+            jobs = site.root("squeue", "--noheader", "-o", "%A %T %r %R")
+            raise AssertionError(f"no end in 300 s: {jobs}\n{case.suite.said}") from None
+
+
+# --- what is done to a site
+
+
+def by_root(*command: str) -> Callable[[Case], object]:
+    return lambda case: case.site.root(*command)
+
+
+def fill(case: Case) -> None:
+    """Write into the run directory's file system until nothing more can be written."""
+    case.site.root("sh", "-c", f"dd if=/dev/zero of={case.run.parent}/filler bs=1k || true")
+
+
+def use_up_names(case: Case) -> None:
+    """Make files there until no more can be made."""
+    script = "k=0; while : > $k; do k=$((k+1)); done"
+    case.site.root("sh", "-c", f"cd {case.run.parent}; sh -c {shlex.quote(script)} || true")
+
+
+def restart_controller(case: Case) -> None:
+    case.site.stop_controller()
+    case.site.start_controller()
+
+
+def cancel_one(case: Case) -> None:
+    job = case.job_of(GPU_NODES[1])
+    case.site.root("scancel", job)
+    eventually(lambda: job not in case.site.queued(), "the end of the cancelled job")
+
+
+def hold_one(case: Case) -> None:
+    """Hold the suite's job on a node that somebody else's job keeps busy; then end that one."""
+    site = case.site
+    job = case.at_work.until(lambda: case.job_of(GPU_NODES[1]), "a job on the second node")
+    site.root("scontrol", "hold", job)
+    site.root("scancel", "--name=other")
+
+
+def occupy(case: Case) -> None:
+    case.site.root("sbatch", "--partition=gpu", f"--nodelist={GPU_NODES[1]}", "--exclusive",
+                   "--comment=x", "--job-name=other", "--output=/dev/null",
+                   "--wrap=sleep 600")  # fmt: skip
+    eventually(lambda: "R other" in case.site.root("squeue", "-ho", "%t %j"), "the other job")
+
+
+def twice(number: int) -> Callable[[Case], object]:
+    """Send a signal, and again while the suite waits for the end of the jobs that it cancelled."""
+
+    def send(case: Case) -> None:
+        case.signal(number)
+        eventually(lambda: "R" not in case.site.root("squeue", "-ho", "%t"), "the first signal")
+        case.signal(number)
+
+    return send
+
+
+def covered_by(fault: str, *, login: bool = False) -> Callable[[Case], object]:
+    """Cover the runs by a filesystem with this fault, on the nodes and also on the login node.
+
+    "late": each node sees what others wrote only some time after it asked.
+    """
+
+    def cover(case: Case) -> None:
+        argv = [str(case.site.python), "-m", "fixtures.sandbox.faulty_filesystem",
+                str(case.run.parent), fault]  # fmt: skip
+        places = [case.site.on_node(node, *argv) for node in GPU_NODES]
+        for command in [*places, *([case.site.on_login(*argv)] if login else [])]:
+            server = case.until_end.enter_context(subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(case.checkout)},
+            ))  # fmt: skip
+            case.until_end.callback(server.communicate)
+            assert server.stdout is not None
+            assert server.stdout.readline() == "ready\n"
+
+    return cover
+
+
+BROKEN_PROLOG = f"#!/bin/sh\n[ $SLURMD_NODENAME != {GPU_NODES[1]} ]\n"
+SHORT = PARTITIONS.replace("1-00:00:00", "1")
+
+QUIRKS = (
+    Quirk("nothing but the site", 0, "DEMONSTRATION"),
+    # --- files
+    Quirk("disk full", 2, "No space left|full", during=fill,
+          variant=Variant(setup=SMALL_DISK.format(options="", uid=config.UID))),
+    Quirk("no inodes left", 2, "No space left|full", during=use_up_names,
+          variant=Variant(setup=SMALL_DISK.format(options="-N 256", uid=config.UID))),
+    Quirk("disk quota is used up", 2, "Disk quota exceeded",
+          during=covered_by("quota", login=True)),
+    Quirk("files are visible late", 0, "DEMONSTRATION", quick=True, before=covered_by("late")),
+    Quirk("checkout not visible on the nodes", 2, UNSEEN,
+          variant=Variant(hidden=dict.fromkeys(GPU_NODES, ("suite",)))),
+    Quirk("run directory not visible on the nodes", 2, UNSEEN, quick=True,
+          variant=Variant(hidden=dict.fromkeys(GPU_NODES, ("runs",)))),
+    Quirk("interpreter missing on one node", 2, UNSEEN, bad=GPU_NODES[1:],
+          variant=Variant(hidden={GPU_NODES[1]: ("../../venv",)})),
+    Quirk("read-only checkout", 0, "DEMONSTRATION", owner=0),
+    # --- nodes
+    Quirk("node drained at the start", 2, GPU_NODES[1], bad=GPU_NODES[1:],
+          more=("--queue-timeout=1",),
+          before=by_root("scontrol", "update", f"NodeName={GPU_NODES[1]}", "State=DRAIN",
+                         "Reason=bad DIMM")),
+    Quirk("node drained in the middle", 0, "DEMONSTRATION",
+          during=by_root("scontrol", "update", f"NodeName={GPU_NODES[1]}", "State=DRAIN",
+                         "Reason=later")),
+    Quirk("prolog fails on one node", 2, r"rack2n1 is drained \(Prolog error\)", bad=GPU_NODES[1:],
+          more=("--queue-timeout=1",), variant=Variant(prolog=BROKEN_PROLOG)),
+    # --- what the scheduler is asked for and refuses
+    Quirk("reservation holds the nodes", 2, "not measured", more=("--queue-timeout=1",),
+          before=by_root("scontrol", "create", "reservation", "ReservationName=other",
+                         "Users=root", "Nodes=ALL", "StartTime=now", "Duration=60",
+                         "Flags=MAINT,IGNORE_JOBS")),
+    Quirk("submit filter refuses", 2, "this site wants --comment=PROJECT", quick=True,
+          options=("--partition=gpu",)),
+    Quirk("comment by sbatch-args", 0, "DEMONSTRATION",
+          options=("--partition=gpu", "--sbatch-args=--comment=project 7")),
+    Quirk("MaxSubmitJobs of the association", 0, "DEMONSTRATION",
+          variant=Variant(accounting=(f"modify user {config.USER} set MaxSubmitJobs=1",))),
+    Quirk("no job may be submitted", 2, "refused by Slurm: .*MaxSubmitJob", quick=True,
+          variant=Variant(accounting=(f"modify user {config.USER} set MaxSubmitJobs=0",))),
+    Quirk("MaxWall of the QOS without DenyOnLimit", 2, "QOSMaxWall",
+          variant=Variant(accounting=("modify qos gpu set MaxWall=1",))),
+    Quirk("GrpTRES of the association that one job never meets", 2,
+          "refused by Slurm: .*AssocGrpGRES, and no other job runs",
+          before=by_root("sacctmgr", "-i", "modify", "account", config.ACCOUNT, "set",
+                         "GrpTRES=gres/gpu=1")),
+    Quirk("GrpSubmitJobs of the association", 0, "DEMONSTRATION",
+          variant=Variant(accounting=(f"modify account {config.ACCOUNT} set GrpSubmitJobs=1",))),
+    Quirk("a QOS that the user does not have", 2, "Invalid qos", more=("--qos=other",),
+          variant=Variant(accounting=("add qos other",))),
+    Quirk("wrong default partition", 4, "batch has none of rack1n1, rack2n1: give --partition",
+          options=(config.COMMENT,), runs=False),
+    Quirk("no default partition", 4, "no default partition: give --partition", runs=False,
+          options=(config.COMMENT,),
+          variant=Variant(partitions=PARTITIONS.replace("Default=YES ", ""))),
+    Quirk("partition never allows the time", 2, "refused by Slurm",
+          variant=Variant(partitions=SHORT)),
+    Quirk("partition is down", 2, "not measured", more=("--queue-timeout=1",),
+          before=by_root("scontrol", "update", "PartitionName=gpu", "State=DOWN")),
+    Quirk("another account's partition", 2, "account not permitted to use this partition",
+          variant=Variant(partitions=PARTITIONS.replace(
+              "MaxTime=1-00:00:00", "AllowAccounts=root"))),
+    Quirk("licenses are demanded and there", 0, "DEMONSTRATION",
+          variant=Variant(slurm="Licenses=site:4"), more=("--sbatch-args=--licenses=site:1",)),
+    Quirk("a license that the site does not have", 2, "nvalid license",
+          more=("--sbatch-args=--licenses=other:1",)),
+    Quirk("PrivateData hides the nodes", 4, "PrivateData|permission|no node|visible", runs=False,
+          variant=Variant(private="jobs,usage,users,accounts,nodes")),
+    # --- what happens to a run
+    Quirk("slurmctld is down at the start", 4, "lurm", runs=False,
+          before=lambda case: case.site.stop_controller()),
+    Quirk("slurmctld restarted in the middle", 0, "DEMONSTRATION", during=restart_controller),
+    Quirk("variables of the user", 0, "DEMONSTRATION",
+          env={"SQUEUE_PARTITION": "elsewhere", "SINFO_FORMAT": "%c", "SQUEUE_FORMAT": "%u",
+               "SACCT_FORMAT": "user", "SBATCH_ACCOUNT": "elsewhere"}),
+    Quirk("SIGINT twice", 2, "nterrupted", during=twice(2)),
+    Quirk("terminal closed", 2, "nterrupted|SIGHUP|closed", during=lambda case: case.signal(1)),
+    # With Slurm's 30 s of KillWait the watchdog of the other job's ranks, which wait, would end it.
+    Quirk("job cancelled by root", 2, "cancelled", during=cancel_one,
+          variant=Variant(slurm="KillWait=3")),
+    Quirk("job held by root", 2, "held|Held", before=occupy, meanwhile=hold_one,
+          more=("--queue-timeout=1",)),
+)  # fmt: skip
+"""In the order in which the documentation of sites would name them."""
+
+
+def main() -> int:
+    """Run the quirks that are named, or all, and print a line for each."""
+    chosen = [q for q in QUIRKS if not sys.argv[1:] or q.id in sys.argv[1:]]
+    for quirk in chosen:
+        with ForeignSite(quirk.variant) as site:
+            try:
+                done = execute(quirk, site)
+            except AssertionError as error:
+                print(f"== {quirk.name}: {error}", flush=True)
+                continue
+            queue = site.queued() if site.has_controller else {}
+        good = (done.status, done.bad, done.ran) == (quirk.status, quirk.bad, quirk.runs)
+        good = good and not queue and re.search(quirk.says, done.said) is not None
+        print("as expected" if good and "Traceback" not in done.said else "OTHERWISE", end=" ")
+        print(f"== {quirk.name}: exit {done.status}, bad {done.bad}, ran {done.ran}, queue {queue}")
+        print(done.said, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
