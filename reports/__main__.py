@@ -9,36 +9,37 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
+import shlex
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from fixtures.paths import CHECKOUT, RUNS, commit
+from fixtures.errors import AcceptanceError, ConfigError, EvidenceError
+from fixtures.paths import CHECKOUT, RUNS, THRESHOLDS, commit
 from fixtures.records.files import RecordError, read_json, replace_file, write_json
 from fixtures.records.model import SCHEMA
 from fixtures.records.run_directory import RunDirectory
-from reports import certificate, compare, export, github, limits, verify, watch
-from reports.tables import records_of, table
+from fixtures.thresholds import loader
+from fixtures.verdict.run_verdict import judged_of
+from reports import certificate, compare, export, github, limits, signature, verify, watch
+from reports.artefacts import CERTIFIED_ORIGINS, Artefacts
+from reports.differences import Rejudged, differences, malformed
+from reports.tables import recorded_table, records_of, table
 
 INCOMPLETE, BROKEN, USAGE = 2, 3, 4
 """Exit status for too little evidence, for an internal error, and for a usage error."""
 
 PROPOSAL = "proposal.yaml"
 
-RENDERED_FILES = ("report.html", "junit.xml", "results.csv")
-CERTIFIED_ORIGINS = ("cluster", "sandbox", "local")
-"""Origins of runs that have a certificate: not replays, nor workloads started by hand."""
-CONCLUSION_FILES = ("verdict.json", "good-nodes.txt", "bad-nodes.txt")
-"""Files that a run writes when it ends; `render` writes them for a run that was killed."""
 
-
-class CommandError(Exception):
+class CommandError(AcceptanceError):
     """The command cannot be carried out: a message in one line, and an exit status."""
 
     def __init__(self, message: str, status: int = USAGE) -> None:
@@ -59,11 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--thresholds", type=Path, required=True, metavar="T", help="the limits to judge by"
     )
     judge_.add_argument("--run-dir", type=Path, metavar="DIR", help="where to write")
-    sign_ = commands.add_parser("sign", help="sign RUN's certificate with an SSH key")
+    sign_ = commands.add_parser("sign", help="verify RUN, then sign its certificate by an SSH key")
     sign_.add_argument("--key", type=Path, required=True, help="private key, or the public one")
     verify_ = commands.add_parser("verify", help="check evidence, verdict, certificate, signature")
     verify_.add_argument("--allowed-signers", type=Path, metavar="FILE", help="see ssh-keygen(1)")
-    verify_.add_argument("--thresholds", type=Path, metavar="T", help="the limits of that run")
     export_ = commands.add_parser("export", help="write RUN's verdicts for other tools")
     kinds = export_.add_mutually_exclusive_group(required=True)
     for name in export.FORMATS:
@@ -78,7 +78,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     compare_.add_argument("--all", action="store_true", help="also what did not change")
     watch.add_to(commands)
     limits.add_to(commands)
-    github.add_to(commands)
+    summary_ = github.add_to(commands)
+    for command in (render_, sign_, verify_, export_, summary_):
+        command.add_argument(
+            "--thresholds", type=Path, metavar="T",
+            help="the limits of that run, where they are neither in its place nor shipped",
+        )  # fmt: skip
     calibrate_ = commands.add_parser("calibrate", help="propose limits from runs of one fleet")
     calibrate_.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run directories")
     calibrate_.add_argument(
@@ -86,108 +91,162 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(argv)
     try:
-        if options.command == "watch":
-            return watch.main(options)
-        if options.command == "limits":
-            return limits.main(options)
-        if options.command == "summary":
-            return github.main(options)
-        if options.command == "calibrate":
-            return calibrate([run.resolve() for run in options.runs], options.out)
-        source = options.run.resolve()
-        run = _read_run(source)
-        if options.command == "render":
-            return render(source, run)
-        if options.command == "tables":
-            return tables(source)
-        if options.command == "sign":
-            return sign(source, run, options.key)
-        if options.command == "verify":
-            return check(source, run, options.allowed_signers, options.thresholds)
-        if options.command == "export":
-            return export.write(source, options.kind, options.out)
-        if options.command == "compare":
-            _read_run(options.other.resolve())
-            file = options.thresholds or CHECKOUT / "thresholds.yaml"
-            return compare.show(
-                source, options.other.resolve(), file, include_unchanged=options.all
-            )
-        return judge(source, thresholds=options.thresholds, into=options.run_dir)
+        return _carry_out(options)
     except CommandError as error:
         print(f"reports: {error}", file=sys.stderr)
         return error.status
+    except (AcceptanceError, RecordError, OSError) as error:
+        print(f"reports: {error}", file=sys.stderr)
+        return USAGE
+
+
+def _carry_out(options: argparse.Namespace) -> int:
+    if options.command == "watch":
+        if (options.run / "run.json").exists():
+            _read_run(options.run.resolve())
+        return watch.main(options)
+    if options.command == "limits":
+        return limits.main(options)
+    if options.command == "calibrate":
+        return calibrate([run.resolve() for run in options.runs], options.out)
+    source = options.run.resolve()
+    if options.command == "summary":
+        return summary(source, options.thresholds)
+    run = _read_run(source)
+    if options.command == "render":
+        return render(source, run, options.thresholds)
+    if options.command == "tables":
+        return tables(source)
+    if options.command == "sign":
+        return sign(source, run, options.key, options.thresholds)
+    if options.command == "verify":
+        return check(source, run, options.allowed_signers, options.thresholds)
+    if options.command == "export":
+        return export.write(
+            confirmed_verdict(source, run, options.thresholds), options.kind, options.out
+        )
+    if options.command == "compare":
+        other = options.other.resolve()
+        for each in (source, other):
+            _read_run(each)
+            _read_verdict(each)
+        file = options.thresholds or CHECKOUT / "thresholds.yaml"
+        return compare.show(source, other, file, include_unchanged=options.all)
+    return judge(source, thresholds=options.thresholds, into=options.run_dir)
 
 
 def tables(source: Path) -> int:
-    """Print collectives in the form of nccl-tests, memory and copies in that of nvbandwidth."""
-    texts = [table(record) for record in records_of(RunDirectory(source))]
+    """Print collectives in the form of nccl-tests, memory and copies in that of nvbandwidth.
+
+    Then, for a run that has ended, what was recorded without a limit.
+    """
+    directory = RunDirectory(source)
+    texts = [table(record) for record in records_of(directory)]
+    if directory.verdict.exists():
+        texts.append(recorded_table(_read_verdict(source)))
     print("\n\n".join(filter(None, texts)) or "no collectives, memory or copies in this run")
     return 0
 
 
-def render(source: Path, run: dict[str, Any]) -> int:
-    """Replay a run in a temporary directory and write the reports into it, not its evidence."""
-    with tempfile.TemporaryDirectory(prefix="acceptance-render-") as temporary:
-        replay_dir = Path(temporary) / "run"
-        verdict = _replay(source, replay_dir)
-        _require_same_limits(run, read_json(replay_dir / "run.json"))
-        if not (replay_dir / "report.html").exists():
-            raise CommandError("the replay left no report.html (is pytest-html disabled?)", BROKEN)
-        for name in RENDERED_FILES:
-            replace_file(source / name, ((replay_dir / name).read_bytes(),), durable=False)
-        # A run that ended has its own verdict; that of a killed run is written here.
-        if not (run.get("ended") and (source / "verdict.json").exists()):
-            for name in CONCLUSION_FILES[1:]:
-                replace_file(source / name, ((replay_dir / name).read_bytes(),), durable=False)
-            run_verdict = {k: v for k, v in verdict.items() if k != "replay"}
-            write_json(source / CONCLUSION_FILES[0], {**run_verdict, "run_id": run["id"]})
-            RunDirectory(source).write_manifest()
-        if run.get("origin") in CERTIFIED_ORIGINS:
-            certificate.write(RunDirectory(source))
+def render(source: Path, run: dict[str, Any], thresholds: Path | None = None) -> int:
+    """Make all pages and lists again; for a run that was killed also its verdict.
+
+    A run that ended has its own verdict: EvidenceError where its records give another one.
+    """
+    directory = RunDirectory(source)
+    rejudged = _rejudge(source, run, thresholds)
+    if run.get("ended") and directory.verdict.exists():
+        verdict = _read_verdict(source)
+        if wrong := differences(directory, run, verdict, rejudged.verdict).wrong:
+            raise EvidenceError(f"no report is made of {source}: {_first(wrong, source)}")
+    else:
+        verdict = {k: v for k, v in rejudged.verdict.items() if k != "replay"} | {
+            "run_id": run["id"]
+        }
+        write_json(directory.verdict, verdict)
+        if not (run.get("ended") and directory.manifest.exists()):
+            directory.write_manifest()
+    artefacts = Artefacts(directory, verdict, _limits_file(run, thresholds))
+    for name in artefacts.names:
+        artefacts.write(name)
     return _print_verdict(verdict, source / "report.html")
 
 
-def sign(source: Path, run: dict[str, Any], key: Path) -> int:
-    """Sign the certificate with ssh-keygen, which decides which keys are trusted on verify."""
+def confirmed_verdict(
+    source: Path, run: dict[str, Any], thresholds: Path | None = None
+) -> dict[str, Any]:
+    """Return verdict.json; EvidenceError where evidence, manifest and it do not agree."""
+    verdict = _read_verdict(source)
+    found = verify.check_verdict(RunDirectory(source), lambda: _rejudge(source, run, thresholds))
+    if found.wrong:
+        raise EvidenceError(
+            f"the verdict of {source} is not confirmed: {_first(found.wrong, source)}"
+        )
+    return verdict
+
+
+def summary(source: Path, thresholds: Path | None) -> int:
+    """Print what GitHub Actions shows; 0 for every verdict, 2 where there is none."""
+    if not RunDirectory(source).verdict.exists():
+        return github.print_error("INCOMPLETE", f"{source} has no verdict", INCOMPLETE)
+    try:
+        verdict = confirmed_verdict(source, _read_run(source), thresholds)
+    except CommandError as error:
+        return github.print_error("NO VERDICT", str(error), error.status)
+    except AcceptanceError as error:
+        return github.print_error("NO VERDICT", str(error), USAGE)
+    return github.show(verdict)
+
+
+def sign(source: Path, run: dict[str, Any], key: Path, thresholds: Path | None = None) -> int:
+    """Sign the certificate with ssh-keygen, which decides which keys are trusted on verify.
+
+    EvidenceError unless verify finds nothing wrong: a signature says that the signer saw to that.
+    """
+    directory = RunDirectory(source)
     if not (source / certificate.NAME).exists():
-        remedy = f"`python -m reports render {source}`"
+        remedy = f"`python -m reports render {shlex.quote(str(source))}`"
         if run.get("origin") not in CERTIFIED_ORIGINS:
             remedy = "sign that of a run of the suite; this is a replay, or was started by hand"
         raise CommandError(f"{source} has no {certificate.NAME}: {remedy}")
+    found = verify.check(
+        directory, lambda: _rejudge(source, run, thresholds), None,
+        thresholds=_limits_file(run, thresholds), with_signature=False,
+    )  # fmt: skip
+    if found.wrong:
+        raise EvidenceError(f"{source} is not signed: {_first(found.wrong, source)}")
+    for line in found.unchecked:
+        print(f"not checked: {line}")
     try:
-        signature = verify.sign(RunDirectory(source), key)
+        path = signature.sign(directory, key)
     except (OSError, subprocess.CalledProcessError) as error:
         message = getattr(error, "stderr", None) or str(error)
         raise CommandError(f"ssh-keygen -Y sign with {key}: {message.strip()}") from None
-    verdict = read_json(RunDirectory(source).verdict)["verdict"]
+    verdict = _read_verdict(source)["verdict"]
     if verdict != "ACCEPTED":
         print(f"what you have signed says NOT ACCEPTED: {verdict}")
-    print(f"signature {signature}")
+    print(f"signature {path}")
     return 0
 
 
 def check(source: Path, run: dict[str, Any], signers: Path | None, thresholds: Path | None) -> int:
     """Print every difference found by verify.check; 0 only where there is none."""
-    limits = [f"--thresholds={thresholds.resolve()}"] if thresholds else []
-
-    def rejudge() -> dict[str, Any]:
-        with tempfile.TemporaryDirectory(prefix="acceptance-verify-") as temporary:
-            replay_dir = Path(temporary) / "run"
-            verdict = _replay(source, replay_dir, *limits, "-p", "no:html")
-            _require_same_limits(run, read_json(replay_dir / "run.json"))
-            return verdict
-
-    certified = run.get("origin") in CERTIFIED_ORIGINS
-    wrong, confirmed = verify.check(RunDirectory(source), rejudge, signers, certified=certified)
-    for line in confirmed:
+    found = verify.check(
+        RunDirectory(source), lambda: _rejudge(source, run, thresholds), signers,
+        thresholds=_limits_file(run, thresholds),
+    )  # fmt: skip
+    for line in found.confirmed:
         print(f"ok     {line}")
-    for line in wrong:
+    for line in found.unchecked:
+        print(f"not checked: {line}")
+    for line in found.wrong:
         print(f"WRONG  {line}")
     current = commit() or "not in git"
     if run.get("commit") and run["commit"] != current:
         print(f"note   the run's suite was {run['commit']}, this one is {current}")
-    print(f"{'NOT AS IT WAS' if wrong else 'VERIFIED'}: {source}")
-    return 1 if wrong else 0
+    word = "VERIFIED, except for what is not checked" if found.unchecked else "VERIFIED"
+    print(f"{'NOT AS IT WAS' if found.wrong else word}: {source}")
+    return 1 if found.wrong else 0
 
 
 def judge(source: Path, *, thresholds: Path, into: Path | None) -> int:
@@ -233,6 +292,55 @@ def _read_run(source: Path) -> dict[str, Any]:
     return run
 
 
+def _read_verdict(source: Path) -> dict[str, Any]:
+    """Return verdict.json, checked as far as everything here relies on it."""
+    path = RunDirectory(source).verdict
+    try:
+        verdict = read_json(path)
+    except FileNotFoundError:
+        command = f"`python -m reports render {shlex.quote(str(source))}`"
+        raise CommandError(f"{source} has no verdict.json: {command}") from None
+    except (OSError, RecordError) as error:
+        raise CommandError(f"{path}: {error}") from None
+    if why := malformed(verdict):
+        raise CommandError(f"{path}: {why}")
+    return dict(verdict)
+
+
+def _first(wrong: Sequence[str], source: Path) -> str:
+    """Return the first of what verify finds, and the command that prints all of it."""
+    more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+    return f"{wrong[0]}{more}; see `python -m reports verify {shlex.quote(str(source))}`"
+
+
+def _limits_file(run: dict[str, Any], given: Path | None) -> Path | None:
+    """Return the file of limits that a run was judged by; None is the shipped one."""
+    if given is not None:
+        if not given.is_file():
+            raise CommandError(f"--thresholds {given}: no such file")
+        return given.resolve()
+    recorded = run.get("thresholds") or {}
+    path = Path(str(recorded.get("path") or ""))
+    if path == THRESHOLDS:  # the replay compares its hash
+        return None
+    with suppress(ConfigError, OSError):
+        if path.is_file() and loader.load(path).sha256 == recorded.get("sha256"):
+            return path.resolve()
+    return None
+
+
+def _rejudge(source: Path, run: dict[str, Any], thresholds: Path | None) -> Rejudged:
+    """Judge the records of a run again, by its own limits."""
+    file = _limits_file(run, thresholds)
+    options = [f"--thresholds={file}"] if file else []
+    with tempfile.TemporaryDirectory(prefix="acceptance-verify-") as temporary:
+        replay_dir = RunDirectory(Path(temporary) / "run")
+        verdict = _replay(source, replay_dir.root, *options, "-p", "no:html")
+        _require_same_limits(run, read_json(replay_dir.run_json))
+        limits_csv = replay_dir.limits.read_bytes() if replay_dir.limits.exists() else b""
+        return Rejudged(verdict, limits_csv)
+
+
 def _replay(source: Path, run_dir: Path, *options: str) -> dict[str, Any]:
     """Run the acceptance tests on the records of a run; return verdict.json of the replay."""
     # With "=", because before conftest.py is read pytest takes "--from DIR" for a path to collect,
@@ -270,9 +378,8 @@ def _require_same_limits(run: dict[str, Any], replayed: dict[str, Any]) -> None:
 
 def _print_verdict(verdict: dict[str, Any], report: Path) -> int:
     """Print the verdict and the path of the report; return the verdict's exit status."""
-    counts = verdict["counts"]
-    judged = counts["planned"] - counts["not_measured"]
-    print(f"{verdict['verdict']}: {judged} of {counts['planned']} judged")
+    judged, to_judge = judged_of(verdict["counts"])
+    print(f"{verdict['verdict']}: {judged} of {to_judge} judged")
     for reason in verdict.get("reasons", []):
         print(f"  {reason}")
     print(f"report   {report}")

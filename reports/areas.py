@@ -15,7 +15,7 @@ AREAS = {
 OTHER = "Other"
 WHOLE_CLUSTER = "whole cluster"
 
-WORST_FIRST = ("FAIL", "NOT_MEASURED", "WAIVED", "PASS", "NOT_APPLICABLE")
+WORST_FIRST = ("FAIL", "NOT_MEASURED", "WAIVED", "PASS", "RECORDED", "NOT_APPLICABLE")
 """Outcomes, the most urgent first."""
 
 
@@ -57,12 +57,14 @@ class Cell:
         if not self.outcomes:
             return ""
         failed, unmeasured = self.outcomes["FAIL"], self.outcomes["NOT_MEASURED"]
-        judged = sum(n for o, n in self.outcomes.items() if o != "NOT_APPLICABLE")
+        passed = self.outcomes["PASS"] + self.outcomes["WAIVED"]
         if failed:
             return f"{failed} failed"
         if unmeasured:
             return f"{unmeasured} not measured"
-        return f"{self.outcomes['PASS'] + self.outcomes['WAIVED']} of {judged}" if judged else "n/a"
+        if passed:
+            return f"{passed} of {passed}"
+        return f"{self.outcomes['RECORDED']} recorded" if self.outcomes["RECORDED"] else "n/a"
 
 
 @dataclass

@@ -17,11 +17,12 @@ from markupsafe import escape
 
 from fixtures.slurm.hostlist import hostlist
 from fixtures.verdict.model import Outcome
+from fixtures.verdict.run_verdict import judged_of
 from reports.rows import split_limit
 
 MEANING = {
-    "ACCEPTED": "Every criterion of the whole scope passed, was waived, or is declared not to "
-    "apply.",
+    "ACCEPTED": "Every criterion of the whole scope passed, was waived, is only recorded, or is "
+    "declared not to apply.",
     "PARTIAL": "What was judged passed, but it was not the whole acceptance.",
     "DEMONSTRATION": "What was judged passed, but not on the hardware of a real cluster: nothing "
     "is accepted by this run.",
@@ -88,15 +89,15 @@ def style() -> str:
 def banner(verdict: Mapping[str, Any], run: Mapping[str, Any]) -> str:
     """Return the HTML of the verdict, its reasons and counts, what was not measured, run facts."""
     counts = verdict["counts"]
-    planned, unmeasured = counts.get("planned", 0), counts.get("not_measured", 0)
+    judged, to_judge = judged_of(counts)
     return render(
         "banner.jinja2",
         verdict=str(verdict["verdict"]),
         meaning=MEANING.get(str(verdict["verdict"]), ""),
         reasons=verdict.get("reasons") or [],
         counts=counts,
-        planned=planned,
-        judged=planned - unmeasured,
+        to_judge=to_judge,
+        judged=judged,
         replay=verdict.get("replay"),
         unmeasured=_group_by_reason(verdict["criteria"], Outcome.NOT_MEASURED),
         facts=facts(verdict, run),

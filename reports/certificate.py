@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -21,9 +22,10 @@ from fixtures.records.run_directory import RunDirectory
 from fixtures.slurm.hostlist import hostlist
 from fixtures.thresholds.conditions import digits
 from fixtures.thresholds.overview import LimitRow, read_csv
+from fixtures.verdict.run_verdict import judged_of
 from reports import banner
 from reports.areas import AREAS, OTHER, areas, coverage
-from reports.rows import attempts_of, outcome_text, split_limit
+from reports.rows import attempts_of, low_is_bad, outcome_text, split_limit
 
 NAME = "certificate.html"
 NAMESPACE = "gpu-cluster-acceptance"
@@ -49,7 +51,8 @@ class CriterionRow:
     outcomes: Counter[str] = field(default_factory=Counter)
     limits: Counter[str] = field(default_factory=Counter)
     worst: Mapping[str, Any] | None = None
-    """The verdict to show: failed before waived before others, then by the smallest margin."""
+    """The verdict to show: failed before waived before others, then by the smallest margin, or by
+    the value where nobody judges."""
     subject: str = ""
     """Subject of `worst`, else the first one: for the command that measures it again."""
 
@@ -61,17 +64,23 @@ class CriterionRow:
         self.subject = self.subject or str(v["subject"])
         if v["limit"]:
             self.limits[split_limit(str(v["limit"]))[0]] += 1
-        rank = {"FAIL": 0, "WAIVED": 1}.get(str(v["outcome"]), 2)
-        if v["value"] is not None and (self.worst is None or (rank, _margin(v)) < self._worst_rank):
+        rank = {"FAIL": 0, "WAIVED": 1}.get(str(v["outcome"]), 2), _margin(v), _recorded_rank(v)
+        if v["value"] is not None and (self.worst is None or rank < self._worst_rank):
             self.worst, self.subject = v, str(v["subject"])
-            self._worst_rank = (rank, _margin(v))
+            self._worst_rank = rank
 
-    _worst_rank: tuple[int, float] = (9, 0.0)
+    _worst_rank: tuple[int, float, float] = (9, 0.0, 0.0)
 
     @property
     def planned(self) -> int:
         """Number of verdicts on subjects to which the criterion applies."""
         return sum(self.outcomes.values()) - self.outcomes["NOT_APPLICABLE"]
+
+    @property
+    def passed(self) -> str:
+        """How many of those that were to be judged passed; "" where nobody judges."""
+        to_judge = self.planned - self.outcomes["RECORDED"]
+        return f"{self.outcomes['PASS']} of {to_judge}" if to_judge else ""
 
     @property
     def limit(self) -> str:
@@ -110,22 +119,32 @@ class CriterionRow:
     @property
     def result(self) -> str:
         """The outcomes in words, without those that passed."""
-        counts = self.outcomes["FAIL"], self.outcomes["NOT_MEASURED"], self.outcomes["WAIVED"]
-        words = ("failed", "not measured", "waived")
-        parts = [f"{n} {word}" for n, word in zip(counts, words, strict=True) if n]
-        return ", ".join(parts) or "passed"
+        words = {"FAIL": "failed", "NOT_MEASURED": "not measured", "WAIVED": "waived"}
+        if self.outcomes["RECORDED"] < self.planned:
+            words["RECORDED"] = "recorded"
+        parts = [f"{self.outcomes[name]} {word}" for name, word in words.items()
+                 if self.outcomes[name]]  # fmt: skip
+        return ", ".join(parts) or ("passed" if self.outcomes["PASS"] else "recorded")
 
     @property
     def outcome(self) -> str:
         """The most urgent outcome."""
-        for name in ("FAIL", "NOT_MEASURED", "WAIVED"):
+        for name in ("FAIL", "NOT_MEASURED", "WAIVED", "PASS", "RECORDED"):
             if self.outcomes[name]:
                 return name
-        return "PASS" if self.planned else "NOT_APPLICABLE"
+        return "NOT_APPLICABLE"
 
 
 def _margin(v: Mapping[str, Any]) -> float:
     return float("inf") if v["margin"] is None else float(v["margin"])
+
+
+def _recorded_rank(v: Mapping[str, Any]) -> float:
+    """Return what is the least for the worst of recorded values, which have no margin; else 0."""
+    value = v["value"]
+    if v["outcome"] != "RECORDED" or isinstance(value, (str, bool)) or value is None:
+        return 0.0
+    return float(value) if low_is_bad(str(v["unit"])) else -float(value)
 
 
 def write(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> Path:
@@ -152,6 +171,7 @@ def page(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> s
     nodes = [str(node) for node in verdict["scope"].get("nodes") or []]
     gpus, versions = _inventory(directory, nodes)
     counts = verdict["counts"]
+    judged, to_judge = judged_of(counts)
     return banner.render(
         "certificate.jinja2",
         style=_STYLE.read_text(encoding="utf-8"),
@@ -160,8 +180,11 @@ def page(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> s
         meaning=banner.MEANING.get(str(verdict["verdict"]), ""),
         reasons=verdict.get("reasons") or [],
         counts=counts,
-        judged=counts["planned"] - counts["not_measured"],
+        judged=judged,
+        to_judge=to_judge,
         run=run,
+        path=shlex.quote(str(run.get("path") or "RUN")),
+        options="".join(f" {shlex.quote(str(option))}" for option in run.get("options") or ()),
         nodes=hostlist(nodes),
         ordered_and_found=_ordered_and_found(run, nodes, gpus),
         facts=_facts(verdict, run, versions),

@@ -8,7 +8,6 @@ records; the verdicts decide whether a value is good, and the description repeat
 
 from __future__ import annotations
 
-import io
 import math
 import re
 import statistics
@@ -20,9 +19,8 @@ from fixtures.records.model import Measurement, Record
 from fixtures.thresholds.conditions import digits, format_size
 from fixtures.thresholds.loader import Criterion, Thresholds
 from fixtures.verdict.samples import is_synchronous
-
-DARK, GREY, RED, BLUE = "#1c2127", "#535d68", "#a8201a", "#2d4f83"
-PALE_BLUE = "#9fb3d1"
+from reports.drawing import BLUE, DARK, GREY, PALE_BLUE, RED, new_figure, svg_of
+from reports.rows import low_is_bad
 
 MAX_BARS = 16
 """Most values drawn as a bar each; more are drawn as points or a line, ordered by value."""
@@ -153,12 +151,8 @@ class DeviceValues:
             yield _bars(key, criterion.unit, values, lines, counted)
 
 
-def _low_is_bad(unit: str) -> bool:
-    return unit != "us"
-
-
 def _worst_value(unit: str, values: list[tuple[str, float]]) -> tuple[str, float]:
-    return (min if _low_is_bad(unit) else max)(values, key=lambda pair: pair[1])
+    return (min if low_is_bad(unit) else max)(values, key=lambda pair: pair[1])
 
 
 def _bars(
@@ -170,10 +164,10 @@ def _bars(
 ) -> Chart:
     few = len(values) <= MAX_BARS
     values = sorted(values) if few else values
-    figure, axes = _figure(3.6, 0.55 + 0.16 * len(values) if few else 2.1)
+    figure, axes = new_figure(3.6, 0.55 + 0.16 * len(values) if few else 2.1)
     limit = next((at for at, name, _ in lines if name == "limit"), None)
-    low_is_bad = _low_is_bad(unit)
-    bad = [limit is not None and (v < limit) == low_is_bad and v != limit for _, v in values]
+    below = low_is_bad(unit)
+    bad = [limit is not None and (v < limit) == below and v != limit for _, v in values]
     if few:
         order = range(len(values))
         colours = [RED if b else PALE_BLUE for b in bad]
@@ -211,7 +205,7 @@ def _bars(
         for at, name, _ in lines
     )
     description += f"; {sum(bad)} beyond the limit" if limit is not None else ""
-    return Chart(key, description, _svg(figure))
+    return Chart(key, description, svg_of(figure))
 
 
 # --- curves by size
@@ -239,7 +233,7 @@ def _curve_chart(
 ) -> Chart:
     name, unit, per = key
     workload, _, metric = name.partition(" ")
-    figure, axes = _figure(3.6, 2.3)
+    figure, axes = new_figure(3.6, 2.3)
     # Of many placements only the lowest, the median and the highest curve.
     ordered = sorted(curves, key=lambda labelled: statistics.median(labelled[1].values()))
     several = len(ordered) > MAX_CURVES
@@ -279,7 +273,7 @@ def _curve_chart(
         description += "; limits " + ", ".join(
             f"{digits(reference[s])} at {format_size(s)}" for s in sorted(reference)
         )
-    return Chart(f"{name}, {PLACE[per]}", description, _svg(figure))
+    return Chart(f"{name}, {PLACE[per]}", description, svg_of(figure))
 
 
 PLURAL = {"node": "nodes", "pair": "pairs of nodes", "cluster": "jobs over all nodes"}
@@ -311,7 +305,7 @@ def _copy_matrices(record: Record) -> Iterator[tuple[str, str, dict[tuple[int, i
 
 def _heat_map(node: str, name: str, cells: Mapping[tuple[int, int], float]) -> Chart:
     gpus = sorted({k for pair in cells for k in pair})
-    figure, axes = _figure(3.0, 2.5)
+    figure, axes = new_figure(3.0, 2.5)
     values = [[cells.get((a, b), float("nan")) for b in gpus] for a in gpus]
     axes.imshow(values, cmap="Blues", vmin=0, vmax=2 * max(cells.values()))
     for i, a in enumerate(gpus):
@@ -324,7 +318,7 @@ def _heat_map(node: str, name: str, cells: Mapping[tuple[int, int], float]) -> C
     axes.set_ylabel("from GPU", fontsize=7)
     slowest = min(cells, key=lambda pair: cells[pair])
     description = f"GB/s from GPU (row) to GPU (column); slowest {slowest[0]} to {slowest[1]}: "
-    return Chart(f"{name} {node}", f"{description}{digits(cells[slowest])}", _svg(figure))
+    return Chart(f"{name} {node}", f"{description}{digits(cells[slowest])}", svg_of(figure))
 
 
 def _pair_maps(
@@ -340,7 +334,7 @@ def _pair_maps(
         )
         if not is_bandwidth or not 2 < len(nodes) <= MAX_PAIR_MAP_NODES:
             continue
-        figure, axes = _figure(3.0, 2.5)
+        figure, axes = new_figure(3.0, 2.5)
         indices = {node: k for k, node in enumerate(nodes)}
         values = [[float("nan")] * len(nodes) for _ in nodes]
         for (a, b), value in pairs.items():
@@ -356,7 +350,7 @@ def _pair_maps(
         worst = min(pairs, key=lambda pair: pairs[pair])
         slowest = f"slowest {' and '.join(worst)}: {digits(pairs[worst])} GB/s"
         description = f"{len(pairs)} pairs; {slowest}"
-        yield Chart(f"{key}, pairs of nodes", description, _svg(figure))
+        yield Chart(f"{key}, pairs of nodes", description, svg_of(figure))
 
 
 # --- training
@@ -375,7 +369,7 @@ def _loss_curves(record: Record) -> Iterator[tuple[str, dict[int, float]]]:
 
 
 def _loss_chart(curves: list[tuple[str, dict[int, float]]]) -> Chart:
-    figure, axes = _figure(3.6, 2.3)
+    figure, axes = new_figure(3.6, 2.3)
     for label, curve in curves:
         axes.plot(list(curve), list(curve.values()), linewidth=1.1, label=label)
     axes.set_xlabel("step", fontsize=7)
@@ -383,47 +377,8 @@ def _loss_chart(curves: list[tuple[str, dict[int, float]]]) -> Chart:
     axes.legend(fontsize=6, frameon=False)
     ends = [(label, list(curve.values())) for label, curve in curves]
     description = "; ".join(f"{label} {digits(y[0])} to {digits(y[-1])}" for label, y in ends)
-    return Chart("Loss", description, _svg(figure))
-
-
-# --- matplotlib
+    return Chart("Loss", description, svg_of(figure))
 
 
 def _median_of_rounds(m: Measurement) -> float:
     return statistics.median(statistics.median(samples) for samples in (m.samples, *m.rounds))
-
-
-def _figure(width: float, height: float) -> tuple[Any, Any]:
-    """Return a figure of this size in inches and its axes.
-
-    Made without pyplot, which looks for a display and keeps every figure in memory.
-    """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.add_subplot()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color("#d3d8de")
-    axes.tick_params(labelsize=7, colors=GREY, length=2)
-    return figure, axes
-
-
-def _svg(figure: Any) -> str:
-    """Return the figure as SVG on a transparent ground.
-
-    Not by savefig, which draws a figure with a layout twice.
-    """
-    import matplotlib
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-
-    for part in (figure, *(axes.patch for axes in figure.axes)):
-        part.set(facecolor="none", edgecolor="none")
-    text = io.StringIO()
-    with matplotlib.rc_context(
-        {"svg.fonttype": "none", "svg.hashsalt": "acceptance", "font.family": ["sans-serif"],
-         "text.parse_math": False}
-    ):  # fmt: skip
-        canvas: Any = FigureCanvasSVG(figure)
-        canvas.print_svg(text, metadata={"Date": None})
-    svg = text.getvalue()
-    return svg[svg.index("<svg") :]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from fixtures.thresholds import loader
 from fixtures.thresholds.conditions import digits
 from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.samples import device_value
+from reports.rows import low_is_bad
 from reports.tables import records_of
 
 SIGMAS = 3.0
@@ -46,7 +47,7 @@ class Change:
     sigma: float
     """Relative standard deviation of one run."""
     worse_if: str
-    """"lower" or "higher": the direction in which the criterion fails."""
+    """"lower" or "higher": the direction in which the criterion fails; "" where nobody judges."""
 
     @property
     def drift(self) -> float:
@@ -64,13 +65,15 @@ class Change:
 
     @property
     def worse(self) -> bool:
-        return (self.drift < 0) == (self.worse_if == "lower")
+        return bool(self.worse_if) and (self.drift < 0) == (self.worse_if == "lower")
 
 
 def changes(before: RunDirectory, after: RunDirectory, limits: Thresholds) -> list[Change]:
     """Return the values of every device that both runs have, the most significant change first."""
     then, now = (_device_values(run, limits) for run in (before, after))
-    model = str(read_json(after.run_json)["population"]["gpu_model"])
+    unjudged = _unjudged(before) | _unjudged(after)
+    population = read_json(after.run_json).get("population") or {}
+    model = str(population.get("gpu_model"))
     result = [
         Change(
             key[0],
@@ -82,6 +85,7 @@ def changes(before: RunDirectory, after: RunDirectory, limits: Thresholds) -> li
         )
         for key in then.keys() & now.keys()
     ]
+    result = [replace(c, worse_if="") if c.criterion in unjudged else c for c in result]
     return sorted(result, key=lambda c: (not c.significant, -c.z, c.criterion, c.device))
 
 
@@ -100,9 +104,24 @@ def side_by_side(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[di
                 "where": " / ".join(dict.fromkeys((first[key]["subject"], second[key]["subject"]))),
                 "ratio": b / a if a else None,
                 "efficiency": b / a * gpus[0] / gpus[1] if a and scales else None,
+                "recorded": RECORDED in (first[key].get("outcome"), second[key].get("outcome")),
             }
         )  # fmt: skip
     return rows
+
+
+RECORDED = "RECORDED"
+"""The outcome of what is judged by nobody; verdict.json of schema 1 calls it NOT_APPLICABLE."""
+
+
+def _unjudged(run: RunDirectory) -> set[str]:
+    """Return the criteria that nobody judges in a run: a change of them is no regression."""
+    if not run.verdict.exists():
+        return set()
+    outcomes: dict[str, set[str]] = {}
+    for v in read_json(run.verdict)["criteria"]:
+        outcomes.setdefault(str(v["criterion"]), set()).add(str(v["outcome"]))
+    return {key for key, found in outcomes.items() if found <= {RECORDED, "NOT_APPLICABLE"}}
 
 
 RATES = ("TFLOPS", "GB/s", "us", "tokens/s", "ops/s")
@@ -112,12 +131,21 @@ RATES = ("TFLOPS", "GB/s", "us", "tokens/s", "ops/s")
 def _worst_by_criterion(criteria: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     worst: dict[str, Mapping[str, Any]] = {}
     for v in criteria:
-        if v["unit"] not in RATES or not isinstance(v["value"], float):
+        is_rate = v["unit"] in RATES and isinstance(v["value"], float)
+        is_recorded = v.get("outcome") == RECORDED and isinstance(v["value"], (int, float))
+        if not (is_rate or is_recorded):
             continue
         current = worst.get(v["criterion"])
-        if current is None or (v["margin"] or 0.0) < (current["margin"] or 0.0):
+        if current is None or _distance(v) < _distance(current):
             worst[str(v["criterion"])] = v
     return worst
+
+
+def _distance(v: Mapping[str, Any]) -> float:
+    """Return the margin; of what has none, the value, so that the worst is the least."""
+    if v.get("outcome") != RECORDED:
+        return float(v["margin"] or 0.0)
+    return float(v["value"]) if low_is_bad(str(v["unit"])) else -float(v["value"])
 
 
 def show(first: Path, second: Path, limits: Path, *, include_unchanged: bool) -> int:
@@ -138,15 +166,15 @@ def show(first: Path, second: Path, limits: Path, *, include_unchanged: bool) ->
     console.print(Text(f"A  {headings[0]}\nB  {headings[1]}"))
     rows = side_by_side(*verdicts)
     shown = Table(title="Side by side", title_justify="left", box=box.SIMPLE_HEAD)
-    for name in ("criterion", "where", "A", "B", "unit", "B / A", "efficiency"):
+    for name in ("criterion", "where", "A", "B", "unit", "B / A", "efficiency", ""):
         shown.add_column(
-            name, justify="left" if name in ("criterion", "where", "unit") else "right"
+            name, justify="left" if name in ("criterion", "where", "unit", "") else "right"
         )
     for row in rows:
         efficiency = "" if row["efficiency"] is None else f"{100 * row['efficiency']:.1f} %"
         ratio = "" if row["ratio"] is None else f"{row['ratio']:.3f}"
         cells = (row["criterion"], row["where"], digits(row["a"]), digits(row["b"]), row["unit"])
-        shown.add_row(*map(Text, (*cells, ratio, efficiency)))
+        shown.add_row(*map(Text, (*cells, ratio, efficiency, "recorded" * row["recorded"])))
     if rows:
         console.print(shown)
     compared = changes(runs[0], runs[1], loaded)
@@ -163,7 +191,8 @@ def show(first: Path, second: Path, limits: Path, *, include_unchanged: bool) ->
         left = name in ("criterion", "device", "unit", "")
         drift.add_column(name, justify="left" if left else "right")
     for c in compared if include_unchanged else significant:
-        direction = ("worse" if c.worse else "better") if c.significant else ""
+        word = ("worse" if c.worse else "better") if c.worse_if else "recorded"
+        direction = word if c.significant else ""
         numbers = (
             digits(c.before),
             digits(c.after),
@@ -183,9 +212,8 @@ def show(first: Path, second: Path, limits: Path, *, include_unchanged: bool) ->
 def _sigma_and_direction(key: str, limits: Thresholds, model: str) -> tuple[float, str]:
     criterion = limits.criteria[key]
     spread = limits.spread.get(criterion.spread or "")
-    higher = any(row.fail_above is not None for row in criterion.limits)
     sigma = spread.for_model(model).run_sigma if spread else DEFAULT_SIGMA
-    return sigma, "higher" if higher else "lower"
+    return sigma, "higher" if criterion.higher_is_worse else "lower"
 
 
 def _device_values(

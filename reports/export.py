@@ -59,12 +59,8 @@ def data_frame(verdict: Mapping[str, Any]) -> Any:
 FORMATS = ("csv", "json", "parquet", "prometheus")
 
 
-def write(source: Path, format_name: str, out: Path | None) -> int:
-    """Write a run's verdicts in a format of FORMATS; return 0, or 4 with one line on stderr."""
-    try:
-        verdict = read_json(RunDirectory(source).verdict)
-    except FileNotFoundError:
-        return _print_error(f"{source} has no verdict.json: `python -m reports render {source}`")
+def write(verdict: Mapping[str, Any], format_name: str, out: Path | None) -> int:
+    """Write a verdict in a format of FORMATS; return 0, or 4 with one line on stderr."""
     if format_name == "parquet":
         if out is None:
             return _print_error("--parquet is binary: give --out FILE")

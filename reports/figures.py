@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fixtures.errors import ConfigError
+from fixtures.paths import THRESHOLDS
 from fixtures.records.fast_reader import read_record
 from fixtures.records.files import RecordError, read_json
 from fixtures.records.model import Record
@@ -20,6 +21,7 @@ from fixtures.verdict.model import Verdict
 from reports import banner, charts
 from reports.areas import areas, coverage
 from reports.tables import records_of
+from reports.tail_charts import tail_chart
 
 MAX_NODES_IN_FULL = 32
 """Most nodes whose records are all drawn.
@@ -29,6 +31,8 @@ Of a larger run the records of SAMPLED_NODES nodes are drawn, and the verdicts o
 SAMPLED_NODES = 4
 MAX_RECORD_BYTES = 16_000_000
 """Largest record that is read for the charts of a large run, and for telemetry."""
+MAX_FAILURES = 200
+"""Most failures with their telemetry and their samples over time; the table has all."""
 MAX_MATRIX_ROWS = 160
 """Most nodes in the coverage matrix; those that did not pass come first."""
 
@@ -38,8 +42,16 @@ TELEMETRY = {
 }  # fmt: skip
 
 
-def figures(directory: RunDirectory, verdict: Mapping[str, Any], run: Mapping[str, Any]) -> str:
-    """Return the HTML; an error in making the charts is shown as a line in their place."""
+def figures(
+    directory: RunDirectory,
+    verdict: Mapping[str, Any],
+    run: Mapping[str, Any],
+    thresholds: Path | None = None,
+) -> str:
+    """Return the HTML; an error in making the charts is shown as a line in their place.
+
+    `thresholds`: the run's limits, where they are no longer at the path that run.json names.
+    """
     criteria = verdict["criteria"]
     nodes = [str(n) for n in (verdict.get("scope") or {}).get("nodes") or []]
     matrix = coverage(criteria, nodes)
@@ -49,8 +61,9 @@ def figures(directory: RunDirectory, verdict: Mapping[str, Any], run: Mapping[st
         subjects.sort(key=lambda name: name not in not_passed)
     drawn: list[charts.Chart] = []
     charts_error = ""
+    limits: Thresholds | None = None
     try:
-        limits = _limits(run)
+        limits = _limits(run, thresholds)
         failed_nodes = dict.fromkeys(str(v["subject"]) for v in criteria if v["outcome"] == "FAIL")
         drawn = charts.charts(
             _records_to_draw(directory, nodes, list(failed_nodes)), criteria, limits
@@ -59,9 +72,10 @@ def figures(directory: RunDirectory, verdict: Mapping[str, Any], run: Mapping[st
             drawn = charts.charts_of_verdicts(criteria, limits) + drawn
     except (ConfigError, OSError, RecordError, ImportError) as error:
         charts_error = f"There are no charts: {error}"
+    failed = [v for v in criteria if v["outcome"] == "FAIL"][:MAX_FAILURES]
     return banner.render(
         "figures.jinja2",
-        failed=[_failure(directory, v) for v in criteria if v["outcome"] == "FAIL"][:200],
+        failed=[_failure(directory, v, limits) for v in failed],
         coverage=matrix,
         areas=json.dumps(areas(criteria)),
         shown=subjects[:MAX_MATRIX_ROWS],
@@ -72,16 +86,21 @@ def figures(directory: RunDirectory, verdict: Mapping[str, Any], run: Mapping[st
     )
 
 
-def _limits(run: Mapping[str, Any]) -> Thresholds:
+def _limits(run: Mapping[str, Any], given: Path | None) -> Thresholds:
     """Return the thresholds by which the run was judged.
 
     Raises ConfigError where the file is missing or has changed since.
     """
     recorded = run.get("thresholds") or {}
-    limits = loader.load(Path(str(recorded.get("path") or "no file")))
-    if limits.sha256 != recorded.get("sha256"):
-        raise ConfigError(f"{limits.path} has changed since")
-    return limits
+    path = Path(str(recorded.get("path") or "no file"))
+    # A run that was copied to another host names a path of the host that it was made on.
+    for candidate in (given, path, THRESHOLDS):
+        if candidate is not None and candidate.is_file():
+            with suppress(ConfigError):
+                limits = loader.load(candidate)
+                if limits.sha256 == recorded.get("sha256"):
+                    return limits
+    raise ConfigError(f"{path} is missing, or has changed since")
 
 
 def _records_to_draw(
@@ -99,16 +118,20 @@ def _records_to_draw(
                 yield read_record(path)
 
 
-def _failure(directory: RunDirectory, v: Mapping[str, Any]) -> dict[str, Any]:
+def _failure(
+    directory: RunDirectory, v: Mapping[str, Any], limits: Thresholds | None
+) -> dict[str, Any]:
     worst = v.get("worst") or {}
     part = worst.get("part") or (f"gpu{worst['gpu']}" if worst.get("gpu") is not None else "")
     verdict = Verdict.from_json(v)
+    criterion = limits.criteria.get(str(v["criterion"])) if limits is not None else None
     return {
         **v,
         "measured": verdict.measured,
         "device": " ".join(str(x) for x in (part, worst.get("uuid") or "") if x),
         "workload": str(v.get("record") or "").partition("@")[0],
         "telemetry": _telemetry(directory, v),
+        "over_time": tail_chart(directory, v, criterion),
     }
 
 

@@ -9,35 +9,30 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
-
-from fixtures.records.files import RecordError, read_json
-from fixtures.records.run_directory import RunDirectory
 
 MAX_SUMMARY_BYTES = 1 << 20
 MAX_ANNOTATIONS = 10
 PROBLEM_OUTCOMES = ("FAIL", "NOT_MEASURED")
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: Any) -> argparse.ArgumentParser:
     """Add the subcommand and its options."""
-    summary = commands.add_parser("summary", help="what a CI service shows of RUN")
+    summary: argparse.ArgumentParser = commands.add_parser(
+        "summary", help="what a CI service shows of RUN"
+    )
     summary.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     summary.add_argument("--github", action="store_true", required=True, help="GitHub Actions")
+    return summary
 
 
-def main(options: argparse.Namespace) -> int:
-    """Print the summary and the annotations; 0 for every verdict, 2 where there is none.
+def show(verdict: Mapping[str, Any]) -> int:
+    """Print the summary and the annotations; 0 for every verdict.
 
     The step that runs pytest already fails with the exit status of the verdict.
     """
-    try:
-        verdict = read_json(RunDirectory(options.run).verdict)
-    except (OSError, RecordError) as error:
-        print(_workflow_command("error", "INCOMPLETE", f"{options.run} has no verdict: {error}"))
-        return 2
     text = markdown(verdict)
     summary_path = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary_path:
@@ -49,8 +44,14 @@ def main(options: argparse.Namespace) -> int:
     return 0
 
 
+def print_error(title: str, text: str, status: int) -> int:
+    """Print an annotation that says why there is no summary, and return the exit status."""
+    print(_workflow_command("error", title, text))
+    return status
+
+
 def markdown(verdict: Mapping[str, Any], limit: int = MAX_SUMMARY_BYTES) -> str:
-    """Return the verdict, counts, and a table of failed and unmeasured criteria.
+    """Return the verdict, counts, a table of failed and unmeasured criteria, and one of recorded.
 
     `limit` is GitHub's limit in bytes; rows above it are left out.
     """
@@ -61,17 +62,27 @@ def markdown(verdict: Mapping[str, Any], limit: int = MAX_SUMMARY_BYTES) -> str:
     if problems:
         lines += ["", "| outcome | subject | criterion | value | limit | reason |"]
         lines += ["|---|---|---|---|---|---|"]
-    head = "\n".join(lines) + "\n"
-    rows, size, left_out = [], len(head.encode()), len(problems)
-    for criterion in problems:
-        row = _row(criterion)
-        if size + len(row.encode()) > limit - 200:
-            break
-        rows.append(row)
+    text = _with_rows("\n".join(lines) + "\n", map(_row, problems), limit)
+    recorded = [c for c in verdict["criteria"] if c["outcome"] == "RECORDED"]
+    if recorded and len(text.encode()) < limit // 2:
+        text += f"\n### {len(recorded)} recorded, judged by nobody\n\n"
+        text += "| subject | criterion | value |\n|---|---|---|\n"
+        rows = (_cells(c["subject"], c["criterion"], _measured(c)) for c in recorded)
+        text = _with_rows(text, rows, limit)
+    return text
+
+
+def _with_rows(head: str, rows: Iterable[str], limit: int) -> str:
+    """Return a text with as many rows below it as fit, and how many more there are."""
+    shown, size, left_out = [head], len(head.encode()), 0
+    for row in rows:
         size += len(row.encode())
-        left_out -= 1
+        if size > limit - 200:
+            left_out += 1
+        else:
+            shown.append(row)
     more = f"\nand {left_out} more: see verdict.json in the artifact\n" if left_out else ""
-    return head + "".join(rows) + more
+    return "".join(shown) + more
 
 
 def annotate(verdict: Mapping[str, Any]) -> list[str]:
@@ -109,13 +120,19 @@ def _annotation_text(criterion: Mapping[str, Any]) -> str:
 
 
 def _row(criterion: Mapping[str, Any]) -> str:
+    return _cells(
+        criterion["outcome"].replace("_", " "), criterion["subject"], criterion["criterion"],
+        _measured(criterion), criterion.get("limit") or "", criterion.get("reason") or "",
+    )  # fmt: skip
+
+
+def _measured(criterion: Mapping[str, Any]) -> str:
     value = criterion.get("value")
     shown = f"{value:.6g}" if isinstance(value, float) else "" if value is None else str(value)
-    cells = (
-        criterion["outcome"].replace("_", " "), criterion["subject"], criterion["criterion"],
-        f"{shown} {criterion.get('unit', '')}" if shown else "", criterion.get("limit") or "",
-        criterion.get("reason") or "",
-    )  # fmt: skip
+    return f"{shown} {criterion.get('unit', '')}" if shown else ""
+
+
+def _cells(*cells: object) -> str:
     return "| " + " | ".join(_escape_markdown(str(cell)) for cell in cells) + " |\n"
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from fixtures.hardware import MODELS
 from fixtures.paths import THRESHOLDS
 from fixtures.thresholds import loader
+from fixtures.thresholds.contract import NVLS_GPUS
 from fixtures.thresholds.loader import Thresholds
 from fixtures.thresholds.overview import LimitRow, OrderedSite, csv_text, limit_rows
 
@@ -51,7 +52,7 @@ def rows_of(limits: Thresholds, model: str | None) -> list[LimitRow]:
     """Return the rows for the file's order, or for a model of any order."""
     if model is None and limits.cluster is not None:
         return limit_rows(limits, OrderedSite.of(limits.cluster), sized=True)
-    return limit_rows(limits, OrderedSite(gpu_model=model), sized=False)
+    return limit_rows(limits, OrderedSite(gpu_model=model, nvls=model in NVLS_GPUS), sized=False)
 
 
 def heading(limits: Thresholds, model: str | None) -> str:

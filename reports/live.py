@@ -57,8 +57,8 @@ def render(progress: Progress, now: float) -> RenderableType:
             )
         if len(running) > MAX_JOBS:
             table.add_row("", Text(f"and {len(running) - MAX_JOBS} more"), "")
-    judged = sum(progress.counts.values())
-    parts = [Text(f"judged {judged} of {progress.planned}: {_outcome_counts(progress)}")]
+    settled = sum(progress.counts.values())
+    parts = [Text(f"rows {settled} of {progress.planned}: {_outcome_counts(progress)}")]
     parts += [Text(line, "red") for line in progress.problems[:MAX_PROBLEMS]]
     if len(progress.problems) > MAX_PROBLEMS:
         parts.append(Text(f"and {len(progress.problems) - MAX_PROBLEMS} more", "red"))

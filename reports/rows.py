@@ -18,6 +18,7 @@ from fixtures.records.files import read_lines
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds.conditions import digits
 from fixtures.verdict.model import Outcome, Verdict
+from reports.areas import WORST_FIRST
 
 COLUMNS = ("Outcome", "Criterion", "Where", "Measured", "Limit", "Margin", "Result")
 
@@ -27,11 +28,16 @@ RESULT = {
     Outcome.NOT_MEASURED: "Error",
     Outcome.NOT_APPLICABLE: "Skipped",
     Outcome.WAIVED: "XFailed",
+    Outcome.RECORDED: "Passed",
 }
 """pytest-html's result for each outcome; its filters and colours know no others."""
 
-SORT_RANK = {"Failed": 0, "Error": 1, "XPassed": 1, "XFailed": 2, "Passed": 3, "Skipped": 4}
-"""Order of the rows by result, the most urgent first."""
+RECORDED_FILTER = "XPassed"
+"""The filter of rows that are recorded: they passed as tests, and are judged by nobody. No other
+row is in it, because no acceptance test passes unexpectedly."""
+
+SORT_RANK = {"Failed": 0, "Error": 1, "XFailed": 2, "Passed": 3, RECORDED_FILTER: 4, "Skipped": 5}
+"""Order of the rows by result or filter, the most urgent first."""
 
 _LOOSE = re.compile(r"(.*?) \(loose: (.*)\)", re.DOTALL)
 _DASH = Markup("&ndash;")
@@ -65,6 +71,15 @@ def split_limit(limit: str) -> tuple[str, str]:
     """Return a limit's text without the reason why it is loose, and that reason ("" if none)."""
     match = _LOOSE.fullmatch(limit)
     return (match[1], match[2]) if match else (limit, "")
+
+
+HIGH_IS_BAD = ("us", "s", "peers", "errors", "elements")
+"""Units of times and of counts of what should not be."""
+
+
+def low_is_bad(unit: str) -> bool:
+    """Whether of two values in this unit the lower one is worse, where no limit says it."""
+    return unit not in HIGH_IS_BAD
 
 
 def header() -> list[str]:
@@ -145,24 +160,31 @@ def summary_key(verdict: Verdict, *, summarise: bool) -> SummaryKey | None:
     return verdict.subject, verdict.reason or "no reason given" if unmeasured else ""
 
 
+def summary_outcome(verdicts: Sequence[Verdict]) -> Outcome:
+    """Return the outcome of a summary row: PASS only where something passed."""
+    return Outcome(min((v.outcome for v in verdicts), key=WORST_FIRST.index))
+
+
 def summary_cells(key: SummaryKey, verdicts: Sequence[Verdict]) -> list[str]:
     """Return the cells of a row for all verdicts of a node that passed, or were not measured."""
     subject, reason = key
+    outcome, closest = summary_outcome(verdicts), None
     if reason:
         measured = Markup("<b>{} not measured</b><span class=why>{}</span>").format(
             len(verdicts), one_line(reason)
         )
-        outcome, result, closest = Outcome.NOT_MEASURED, "Error", None
     else:
         passed = [v for v in verdicts if v.outcome is Outcome.PASS]
-        outcome, result = Outcome.PASS, "Passed"
         closest = min(
             (v for v in passed if v.margin is not None), key=lambda v: v.margin or 0.0, default=None
         )
         measured = Markup("<b>{} passed</b>").format(len(passed))
-        if len(verdicts) > len(passed):
-            measured += Markup("<span class=why>{} not applicable</span>").format(
-                len(verdicts) - len(passed)
+        recorded = sum(v.outcome is Outcome.RECORDED for v in verdicts)
+        not_applicable = len(verdicts) - len(passed) - recorded
+        others = {"recorded": recorded, "not applicable": not_applicable}
+        if others := {name: n for name, n in others.items() if n}:
+            measured += Markup("<span class=why>{}</span>").format(
+                ", ".join(f"{n} {name}" for name, n in others.items())
             )
     return [
         _outcome_cell(outcome),
@@ -173,7 +195,7 @@ def summary_cells(key: SummaryKey, verdicts: Sequence[Verdict]) -> list[str]:
         _cell("measured", measured),
         _cell("limit", _DASH),
         _cell("margin", _margin(closest) if closest else _DASH),
-        _result_cell(result),
+        _result_cell(RESULT[outcome]),
     ]
 
 

@@ -11,6 +11,7 @@ from fixtures.records.fast_reader import read_record
 from fixtures.records.files import RecordError, read_json, read_lines
 from fixtures.records.model import RankResult, Record
 from fixtures.records.run_directory import RunDirectory, assemble
+from fixtures.thresholds.conditions import digits
 
 COLUMN_WIDTH = 10
 """Width of a cell in characters."""
@@ -61,6 +62,24 @@ def nvbandwidth_tables(record: Record) -> str:
 def table(record: Record) -> str:
     """Return a record's values as a text table, "" where there is none for its workload."""
     return nccl_tables(record) or nvbandwidth_tables(record)
+
+
+def recorded_table(verdict: Mapping[str, Any]) -> str:
+    """Return what was recorded and is judged by nobody as a text table, "" where nothing was."""
+    rows = [
+        (str(v["criterion"]), str(v["subject"]), f"{digits(v['value'])} {v['unit']}".rstrip())
+        for v in verdict["criteria"]
+        if v["outcome"] == "RECORDED"
+    ]
+    if not rows:
+        return ""
+    widths = [max(len(row[k]) for row in rows) for k in range(2)]
+    return "\n".join(
+        [
+            "# recorded, judged by nobody",
+            *(f"  {a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in rows),
+        ]
+    )
 
 
 def records_of(run: RunDirectory) -> list[Record]:

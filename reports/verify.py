@@ -1,8 +1,10 @@
-"""Whether a run's evidence, verdict and certificate are unchanged (login side).
+"""Whether everything that a person reads of a run follows from its evidence (login side).
 
-Three checks, each of which finds what the others cannot: the manifest names every changed, added
-and missing file; the records are judged again, which finds a verdict that does not follow from
-them; the certificate is made again, and a signature on it covers manifest and verdict.
+Five checks, each of which finds what the others cannot: the manifest names every changed, added and
+missing file of the evidence; the records are judged again, which finds a verdict or a limit that
+does not follow from them; every page and list is made again from the evidence and compared byte by
+byte; what is not known is named as not checked; and a signature on the certificate covers manifest
+and verdict, since whoever rewrites the evidence can write a new manifest.
 """
 
 from __future__ import annotations
@@ -11,66 +13,114 @@ import csv
 import hashlib
 import html
 import io
-import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fixtures.paths import version
 from fixtures.records.files import RecordError, read_json
-from fixtures.records.run_directory import RunDirectory
-from reports import certificate, export
+from fixtures.records.run_directory import RunDirectory, linked_beside
+from reports import certificate, export, page, signature
+from reports.artefacts import Artefacts
+from reports.differences import (
+    Rejudged,
+    differences,
+    is_of_this_version,
+    malformed,
+    suite_version,
+)
 
-COMPARED = ("outcome", "value", "unit", "limit", "ceiling", "margin", "worst", "devices", "record")
-"""Fields of a verdict that judging again must reproduce; reasons and notes are only text."""
-MAX_NAMED = 20
-"""Most differences of verdict.json that are named one by one."""
+COMPANIONS = ("drills.json", "proposal.yaml")
+"""Files that a run may have beside its evidence, and that nothing of the run can confirm."""
+PAPERS = frozenset(
+    {".html", ".htm", ".xhtml", ".pdf", ".xml", ".csv", ".md", ".svg", ".png", ".jpg", ".docx"}
+)
+"""Suffixes of what people read; no job of the suite writes such a file."""
+_TOOLS = re.compile(
+    r"<svg.*?</svg>|<style.*?</style>|<script>.*?</script>|<meta name=\"generator\"[^>]*>"
+    r"|&#34;environment&#34;: \{.*?\}|pytest-html</a>\s*v\S+</p>",
+    re.DOTALL,
+)
+"""The parts of report.html whose bytes depend on the versions of page.TOOLS."""
+
+
+@dataclass
+class Findings:
+    """Lines to print."""
+
+    wrong: list[str] = field(default_factory=list)
+    confirmed: list[str] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
+    """What cannot be made again, by name."""
 
 
 def check(
     directory: RunDirectory,
-    rejudge: Callable[[], Mapping[str, Any]],
+    rejudge: Callable[[], Rejudged],
     signers: Path | None,
     *,
-    certified: bool = True,
-) -> tuple[list[str], list[str]]:
-    """Return the lines (what is wrong, what was confirmed or could not be checked).
+    thresholds: Path | None = None,
+    with_signature: bool = True,
+) -> Findings:
+    """Compare a run directory with what its evidence gives.
 
-    `certified` states whether a run of its origin has a certificate.
+    `thresholds`: the run's file of limits, where it is no longer at the path that run.json names.
     """
-    wrong, confirmed = [], []
-    differences = list(_evidence_differences(directory))
-    wrong += differences
-    if not differences:
+    found = check_verdict(directory, rejudge)
+    verdict = _read(directory.verdict)
+    if not malformed(verdict):
+        artefacts = Artefacts(directory, verdict, thresholds)
+        _check_artefacts(artefacts, found)
+        found.unchecked += _unknown_files(artefacts)
+        if certificate.NAME in artefacts.names and with_signature:
+            is_wrong, line = signature.check(directory, signers)
+            (found.wrong if is_wrong else found.confirmed).append(line)
+    return found
+
+
+def check_verdict(directory: RunDirectory, rejudge: Callable[[], Rejudged]) -> Findings:
+    """Compare manifest, verdict.json and limits.csv with what the evidence gives."""
+    found = Findings()
+    found.wrong += _evidence_differences(directory)
+    if not found.wrong:
         count = len(directory.manifest.read_text(encoding="utf-8").splitlines())
-        confirmed.append(f"evidence: all {count} files are as manifest.sha256 says")
-    verdict = read_json(directory.verdict) if directory.verdict.exists() else None
-    if verdict is None:
-        wrong.append("verdict.json: missing; `python -m reports render RUN` makes it")
-    else:
-        differences = list(_differences(verdict, rejudge()))
-        wrong += differences
-        if not differences:
-            confirmed.append(
-                f"verdict: {len(verdict['criteria'])} verdicts follow from the records"
-            )
-        pages = [certificate.NAME, "results.csv"] if certified else ["results.csv"]
-        made_by = _suite_version(directory)
-        if made_by == version():
-            differences = list(_page_differences(directory, verdict, pages))
-        else:
-            differences = list(_page_fact_differences(directory, verdict, pages))
-            confirmed.append(
-                f"{' and '.join(pages)}: text not compared: written by suite version {made_by}, "
-                f"this is {version()}; verdict, hashes and figures were compared"
-            )
-        wrong += differences
-        if not differences and made_by == version():
-            confirmed.append(f"{' and '.join(pages)}: what the evidence gives")
-    if certified:
-        is_wrong, line = _check_signature(directory, signers)
-        (wrong if is_wrong else confirmed).append(line)
-    return wrong, confirmed
+        found.confirmed.append(f"evidence: all {count} files are as manifest.sha256 says")
+    if not directory.verdict.exists():
+        remedy = f"`python -m reports render {shlex.quote(str(directory.root))}` makes it"
+        found.wrong.append(f"verdict.json: missing; {remedy}")
+        return found
+    stated = _read(directory.verdict)
+    if why := malformed(stated):
+        found.wrong.append(f"verdict.json: {why}")
+        return found
+    try:
+        run = read_json(directory.run_json)
+        rejudged = rejudge()
+        compared = differences(directory, run, stated, rejudged.verdict)
+    except (RecordError, KeyError, TypeError, ValueError, AttributeError) as error:
+        found.wrong.append(f"verdict.json: cannot be compared: {error!r}")
+        return found
+    found.wrong += compared.wrong
+    found.unchecked += compared.unchecked
+    if not compared.wrong:
+        count = len(stated["criteria"])
+        found.confirmed.append(f"verdict: {count} verdicts follow from the records")
+    if is_of_this_version(run, stated):
+        _compare(found, directory.limits, rejudged.limits_csv, "judging the records again")
+    elif directory.limits.exists():
+        found.unchecked.append(f"limits.csv: written by suite version {suite_version(run)}")
+    return found
+
+
+def _read(path: Path) -> Any:
+    """Return the content of a JSON file; None where it is missing or no JSON."""
+    try:
+        return read_json(path)
+    except (OSError, RecordError):
+        return None
 
 
 def _evidence_differences(directory: RunDirectory) -> Iterator[str]:
@@ -83,6 +133,8 @@ def _evidence_differences(directory: RunDirectory) -> Iterator[str]:
     listed = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
     present = {str(p.relative_to(directory.root)): p for p in directory.evidence()}
     for name, digest in listed.items():
+        if name not in present and (beside := linked_beside(directory.root / name)) is not None:
+            present[name] = beside  # manifests of before 0.2.0 name submitit's links
         if name not in present:
             yield f"{name}: missing, though manifest.sha256 names it"
             continue
@@ -95,102 +147,150 @@ def _evidence_differences(directory: RunDirectory) -> Iterator[str]:
             yield f"{name}: added: manifest.sha256 does not name it"
 
 
-def _differences(stated: Mapping[str, Any], rejudged: Mapping[str, Any]) -> Iterator[str]:
-    """Yield differences between verdict.json and what the records give when judged again."""
-    stated_rows, rejudged_rows = (
-        {(v["criterion"], v["subject"]): v for v in verdict["criteria"]}
-        for verdict in (stated, rejudged)
+# --- what is made of the evidence
+
+
+def _check_artefacts(artefacts: Artefacts, found: Findings) -> None:
+    if not is_of_this_version(artefacts.run, artefacts.verdict):
+        _check_facts(artefacts, found)
+        return
+    confirmed = []
+    for name in artefacts.names:
+        try:
+            made = artefacts.make(name)
+        except Exception as error:  # whatever is in the evidence, it costs this file alone
+            found.wrong.append(f"{name}: cannot be made of this evidence: {error!r}")
+            continue
+        if name == page.NAME and _by_other_tools(artefacts.directory.root / name, made, found):
+            continue
+        if _compare(found, artefacts.directory.root / name, made, "the evidence"):
+            confirmed.append(name)
+    if confirmed:
+        found.confirmed.append(f"{', '.join(confirmed)}: what the evidence gives")
+
+
+def _compare(found: Findings, path: Path, made: bytes, source: str) -> bool:
+    """Add a line on the first difference of a file from what is made again; True if none."""
+    try:
+        stated = path.read_bytes()
+    except OSError as error:
+        remedy = f"`python -m reports render {shlex.quote(str(path.parent))}` makes it"
+        missing = isinstance(error, FileNotFoundError)
+        found.wrong.append(f"{path.name}: {f'missing; {remedy}' if missing else error}")
+        return False
+    if stated != made:
+        found.wrong.append(
+            f"{path.name}: not what {source} gives: {_first_difference(stated, made)}"
+        )
+        return False
+    return True
+
+
+def _first_difference(stated: bytes, made: bytes) -> str:
+    """Return where two texts begin to differ, with what each has there."""
+    texts = [data.decode("utf-8", "replace") for data in (stated, made)]
+    pairs = enumerate(zip(*texts, strict=False))
+    at = next((k for k, (a, b) in pairs if a != b), min(map(len, texts)))
+    line = texts[1].count("\n", 0, at) + 1
+    begin = max(0, at - 20)
+    shown = [repr(text[begin : at + 40]) for text in texts]
+    return f"line {line} has {shown[0]}, expected {shown[1]}"
+
+
+def _by_other_tools(path: Path, made: bytes, found: Findings) -> bool:
+    """Whether report.html says that other versions of page.TOOLS made it; then compare the rest."""
+    try:
+        stated = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return False
+    makers = page.generator_of(stated), page.generator()
+    if makers[0] == makers[1]:
+        return False
+    rest, rest_made = (_TOOLS.sub("", text) for text in (stated, made.decode("utf-8")))
+    if rest != rest_made:
+        return False
+    found.unchecked.append(
+        f"{path.name}: charts, style and script: made by {makers[0] or 'nobody'}, as it says, and "
+        f"here by {makers[1]}; verdict, texts and rows are what the evidence gives"
     )
-    if len(stated_rows) != len(stated["criteria"]):
-        yield "verdict.json: names a criterion twice for one subject"
-    differences = []
-    for key in {**stated_rows, **rejudged_rows}:
-        before, now = stated_rows.get(key), rejudged_rows.get(key)
-        if before is None or now is None:
-            differences.append(f"{key[0]} {key[1]}: {'added' if now is None else 'missing'}")
-        elif _waiver_expired_since(before, now):
-            continue
-        elif names := [n for n in COMPARED if before.get(n) != now.get(n)]:
-            old, new = (repr(row.get(names[0]))[:60] for row in (before, now))
-            differences.append(f"{' '.join(key)}: {names[0]} is {old}, from the records {new}")
-    yield from (f"verdict.json: {line}" for line in differences[:MAX_NAMED])
-    if len(differences) > MAX_NAMED:
-        yield f"verdict.json: {len(differences) - MAX_NAMED} more rows differ"
-    for name in ("verdict", "counts", "exit_status"):
-        value, rejudged_value = stated.get(name), rejudged.get(name)
-        is_different = not differences and value != rejudged_value
-        if is_different and not _counts_differ_by_expired_waivers(stated, rejudged):
-            yield f"verdict.json: {name} is {value}, from the records {rejudged_value}"
+    return True
 
 
-def _waiver_expired_since(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether only the outcome differs, because a waiver expired after the run: no difference."""
-    expired = "waiver expired" in str(now.get("reason"))
-    same = all(before.get(n) == now.get(n) for n in COMPARED if n != "outcome")
-    return same and expired and (before["outcome"], now["outcome"]) == ("WAIVED", "FAIL")
+def _unknown_files(artefacts: Artefacts) -> Iterator[str]:
+    """Yield what lies in the run directory and is neither evidence nor made of it."""
+    directory = artefacts.directory
+    known = {
+        directory.run_json, directory.limits, directory.ledger, directory.verdict,
+        directory.manifest, directory.jobs, directory.records, directory.root / "token",
+        *(directory.root / name for name in artefacts.names),
+    }  # fmt: skip
+    if certificate.NAME in artefacts.names:
+        known.add(directory.root / signature.NAME)
+    for path in sorted(directory.root.iterdir()):
+        if path.name in COMPANIONS:
+            yield f"{path.name}: nothing in the run says what it was"
+        elif path not in known:
+            yield f"{path.name}: not a file of the suite in a run like this"
+    for path in directory.evidence():
+        name = path.relative_to(directory.root)
+        if path.suffix.lower() in PAPERS and path != directory.limits:
+            yield f"{name}: no page of the suite; only manifest.sha256 names it"
 
 
-def _counts_differ_by_expired_waivers(
-    stated: Mapping[str, Any], rejudged: Mapping[str, Any]
-) -> bool:
-    """Whether as many verdicts more are FAIL as fewer are WAIVED."""
-    expired = stated["counts"].get("waived", 0) - rejudged["counts"].get("waived", 0)
-    return bool(expired) and rejudged["counts"]["fail"] - stated["counts"]["fail"] == expired
+# --- pages of another suite version
 
 
-def _page_differences(
-    directory: RunDirectory, verdict: Mapping[str, Any], names: Iterable[str]
-) -> Iterator[str]:
-    makers: dict[str, Callable[[], str]] = {
-        certificate.NAME: lambda: certificate.page(directory, verdict),
-        "results.csv": lambda: export.results(verdict),
-    }
-    for name in names:
-        path = directory.root / name
-        try:
-            if path.read_bytes() != makers[name]().encode("utf-8", "replace"):
-                yield (
-                    f"{name}: not what this suite makes of the evidence (changed, or made by "
-                    "another version: check out the run's commit, or `python -m reports render`)"
-                )
-        except FileNotFoundError:
-            yield f"{name}: missing; `python -m reports render RUN` makes it"
-        except (RecordError, KeyError, TypeError) as error:
-            yield f"{name}: cannot be made of this evidence: {error!r}"
+def _check_facts(artefacts: Artefacts, found: Findings) -> None:
+    """Compare in files of another suite version what does not depend on its wording.
 
-
-def _suite_version(directory: RunDirectory) -> str:
-    """Return the suite version that wrote run.json; version 0.1.0 did not state its own."""
-    return str(read_json(directory.run_json).get("suite_version") or "0.1.0")
-
-
-def _page_fact_differences(
-    directory: RunDirectory, verdict: Mapping[str, Any], names: Iterable[str]
-) -> Iterator[str]:
-    """Yield what is wrong in pages of another suite version, whose wording may differ.
-
-    The certificate must state the verdict and the hashes of the evidence; results.csv must have
-    the same rows in all columns that are not text.
+    The certificate must state the verdict and the hashes of the evidence, the report the verdict;
+    results.csv must have the same rows in all columns that are not text.
     """
-    for name in names:
+    root, verdict = artefacts.directory.root, artefacts.verdict
+    wrong: list[str] = []
+    compared = []
+    for name in artefacts.names:
         try:
-            text = (directory.root / name).read_text(encoding="utf-8")
+            text = (root / name).read_text(encoding="utf-8")
         except FileNotFoundError:
-            yield f"{name}: missing; `python -m reports render RUN` makes it"
+            if name in (certificate.NAME, "results.csv"):
+                remedy = f"`python -m reports render {shlex.quote(str(root))}` makes it"
+                wrong.append(f"{name}: missing; {remedy}")
             continue
-        except UnicodeDecodeError as error:
-            yield f"{name}: cannot be read: {error}"
+        except (OSError, UnicodeDecodeError) as error:
+            wrong.append(f"{name}: cannot be read: {error}")
             continue
         if name == certificate.NAME:
-            accepted = verdict["verdict"] == "ACCEPTED"
-            word = "ACCEPTED" if accepted else f"NOT ACCEPTED: {verdict['verdict']}"
-            if f'<p class="word">{html.escape(word)}</p>' not in text:
-                yield f"{name}: does not say {word}"
-            for file, digest in certificate.hashes(directory).items():
-                if digest not in text:
-                    yield f"{name}: does not state the SHA-256 of {file}, {digest[:12]}..."
-        elif _rows_without_text(text) != _rows_without_text(export.results(verdict)):
-            yield f"{name}: its figures are not those of verdict.json"
+            wrong += _certificate_differences(artefacts.directory, verdict, text)
+        elif name == "results.csv":
+            if _rows_without_text(text) != _rows_without_text(export.results(verdict)):
+                wrong.append(f"{name}: its figures are not those of verdict.json")
+        elif name == page.NAME and f": {verdict['verdict']}</title>" not in text:
+            wrong.append(f"{name}: its title does not say {verdict['verdict']}")
+        if name in (certificate.NAME, "results.csv"):
+            compared.append(name)
+        else:
+            found.unchecked.append(
+                f"{name}: written by suite version {suite_version(artefacts.run)}"
+            )
+    found.wrong += wrong
+    found.confirmed.append(
+        f"{' and '.join(compared)}: text not compared: written by suite version "
+        f"{suite_version(artefacts.run)}, this is {version()}; verdict, hashes and figures were "
+        "compared"
+    )
+
+
+def _certificate_differences(
+    directory: RunDirectory, verdict: Mapping[str, Any], text: str
+) -> Iterator[str]:
+    accepted = verdict["verdict"] == "ACCEPTED"
+    word = "ACCEPTED" if accepted else f"NOT ACCEPTED: {verdict['verdict']}"
+    if f'<p class="word">{html.escape(word)}</p>' not in text:
+        yield f"{certificate.NAME}: does not say {word}"
+    for file, digest in certificate.hashes(directory).items():
+        if digest not in text:
+            yield f"{certificate.NAME}: does not state the SHA-256 of {file}, {digest[:12]}..."
 
 
 def _rows_without_text(text: str) -> list[dict[str, str]]:
@@ -199,52 +299,3 @@ def _rows_without_text(text: str) -> list[dict[str, str]]:
         {key: value for key, value in row.items() if key not in export.TEXT_COLUMNS}
         for row in csv.DictReader(io.StringIO(text))
     ]
-
-
-# --- signatures
-
-
-def sign(directory: RunDirectory, key: Path) -> Path:
-    """Sign certificate.html with an SSH key and return the path of the signature.
-
-    Raises OSError or CalledProcessError where ssh-keygen fails.
-    """
-    page = directory.root / certificate.NAME
-    signature = page.with_name(f"{page.name}.sig")
-    signature.unlink(missing_ok=True)
-    subprocess.run(
-        ["ssh-keygen", "-Y", "sign", "-f", str(key), "-n", certificate.NAMESPACE, str(page)],
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
-    return signature
-
-
-def _check_signature(directory: RunDirectory, signers: Path | None) -> tuple[bool, str]:
-    """Return (whether the signature is wrong, the line to print)."""
-    page = directory.root / certificate.NAME
-    signature = page.with_name(f"{page.name}.sig")
-    if not signature.exists():
-        if signers is not None:
-            return True, "certificate.html.sig: missing, though --allowed-signers was given"
-        return False, "signature: none; hashes show accidents, only a signature shows intent"
-    if not page.exists():
-        return True, "certificate.html.sig: there is no certificate.html that it could sign"
-    text = page.read_bytes()
-    if signers is None:
-        done = _ssh_keygen(text, "check-novalidate", "-s", str(signature))
-        signer = "by a key that nobody vouched for: give --allowed-signers FILE"
-    else:
-        principals = _ssh_keygen(text, "find-principals", "-s", str(signature), "-f", str(signers))
-        names = principals.stdout.decode("utf-8", "replace").strip().splitlines()
-        if principals.returncode or not names:
-            return True, f"signature: its key is not in {signers}"
-        done = _ssh_keygen(text, "verify", "-f", str(signers), "-I", names[0], "-s", str(signature))
-        signer = f"by {names[0]}"
-    if done.returncode:
-        return True, "certificate.html.sig: is not a signature of this certificate.html"
-    return False, f"signature: good, {signer}"
-
-
-def _ssh_keygen(text: bytes, operation: str, *options: str) -> subprocess.CompletedProcess[bytes]:
-    command = ["ssh-keygen", "-Y", operation, "-n", certificate.NAMESPACE, *options]
-    return subprocess.run(command, input=text, capture_output=True)

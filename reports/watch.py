@@ -7,6 +7,7 @@ after it. Where only records were kept, the means of each workload are one frame
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -88,7 +89,7 @@ def main(options: argparse.Namespace) -> int:
     directory = RunDirectory(root)
     if not directory.run_json.exists():
         message = "there is no run yet" if options.run == LATEST else f"{root} has no run.json"
-        Console(stderr=True).print(f"reports watch: {message}: give a run directory", markup=False)
+        print(f"reports watch: {message}: give a run directory", file=sys.stderr)
         return 4
     if options.speed is not None and options.speed <= 0:
         Console(stderr=True).print("reports watch: --speed wants a number above 0")

@@ -56,6 +56,12 @@ def test_the_gpus_of_a_node_talk_over_nvlink(measured, agreed):
 
 
 @pytest.mark.singlenode
+@pytest.mark.criterion("allreduce.node.nvls")
+def test_the_nvlink_switches_reduce_as_ordered(measured, agreed):
+    assert measured == agreed
+
+
+@pytest.mark.singlenode
 @pytest.mark.criterion(*(f"allreduce_ring.node.{size}" for size in ("16MiB", "1GiB", "8GiB")))
 def test_a_ring_in_a_node_reaches_the_agreed_rate(measured, agreed):
     assert measured >= agreed

@@ -59,6 +59,12 @@ def test_a_node_alone_reaches_the_agreed_rate(measured, agreed):
     assert measured >= agreed
 
 
+@pytest.mark.singlenode
+@pytest.mark.criterion("filesystem.stalls")
+def test_reading_and_writing_do_not_stall(measured, agreed):
+    assert measured <= agreed
+
+
 @pytest.mark.criterion("filesystem.write.together", "filesystem.read.together")
 def test_all_nodes_at_once_reach_the_agreed_rate(measured, agreed):
     assert measured >= agreed

@@ -405,6 +405,7 @@ def _neutral_run(text: str) -> str:
         for command in run["commands"]
     ]
     run["thresholds"]["path"] = "thresholds.yaml"
+    run["options"] = []
     return json.dumps(run, indent=1) + "\n"
 
 

@@ -106,6 +106,7 @@ class Refusal:
     """slurmctld has no time for a submission; it may have taken it all the same."""
 
     taken: bool
+    said: str = "Socket timed out"
 
 
 class FakeCluster:
@@ -122,6 +123,10 @@ class FakeCluster:
         self.most = 0
         """Jobs that were alive at a time."""
         self.refusals: Iterator[Refusal] = iter(())
+        self.idle = False
+        """Whether no job runs on any node."""
+        self.others_queued = True
+        """Whether this user has jobs in the queue that are not of the suite."""
         self._lock = threading.Lock()
 
     def submit(self, request: JobRequest, spec: Path) -> str:
@@ -131,7 +136,7 @@ class FakeCluster:
         with self._lock:
             refusal = next(self.refusals, None)
             if refusal is not None and not refusal.taken:
-                raise SlurmBusy("sbatch refused it: Socket timed out")
+                raise SlurmBusy(f"sbatch refused it: {refusal.said}")
             job_id = str(1000 + len(self.jobs))
             job = FakeJob(job_id, request.name, read_json(spec), script, request.part)
             self.jobs[job.id] = job
@@ -139,7 +144,7 @@ class FakeCluster:
             living = sum(not j.state.ended for j in self.jobs.values())
             self.most = max(self.most, living)
         if refusal is not None:
-            raise SlurmBusy("sbatch refused it: Socket timed out")
+            raise SlurmBusy(f"sbatch refused it: {refusal.said}")
         return job.id
 
     def cancel(self, job_ids: Iterable[str]) -> None:
@@ -167,6 +172,15 @@ class FakeCluster:
 
     def nodes(self) -> dict[str, str]:
         return {}
+
+    def reason(self, node: str) -> str:
+        return ""
+
+    def all_idle(self) -> bool:
+        return self.idle
+
+    def none_queued(self, since: float) -> bool:
+        return not self.others_queued
 
     def named(self, name: str) -> FakeJob:
         return next(job for job in self.jobs.values() if job.name == name)
@@ -233,6 +247,8 @@ def conductor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Conduct:
         finish: bool = True,
         max_jobs: int | None = None,
         refusals: Iterable[Refusal] = (),
+        idle: bool = False,
+        others_queued: bool = True,
         **deadlines: float,
     ) -> Conducted:
         people = support.population(nodes)
@@ -245,6 +261,7 @@ def conductor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Conduct:
         directory.records.mkdir(exist_ok=True)
         cluster = FakeCluster(scripts or {})
         cluster.refusals = iter(refusals)
+        cluster.idle, cluster.others_queued = idle, others_queued
         context = RunContext(
             directory=directory, run_id="r", nonce=NONCE, population=people, spec_facts={},
             attempts={key: (attempts or {}).get(key, 1) for key in planned},

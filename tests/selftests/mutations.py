@@ -24,12 +24,13 @@ from fixtures.run.evidence import Evidence
 from fixtures.run.options import RunOptions
 from fixtures.run.run import Run
 from fixtures.thresholds.loader import Criterion
+from fixtures.verdict import recorded
 from fixtures.verdict.facts import collect_facts
 from fixtures.verdict.model import Case, Outcome
 from fixtures.verdict.samples import OVER_CEILING, compare
 from tests.selftests.support import SHIPPED
 
-GREEN = (Outcome.PASS, Outcome.NOT_APPLICABLE, Outcome.WAIVED)
+GREEN = (Outcome.PASS, Outcome.RECORDED)
 Json = dict[str, Any]
 
 
@@ -179,7 +180,7 @@ class Mutated:
                 own = item.subject == f"rail{rank['local_rank']}"
             if own and self._reads(c, target):
                 found.append(item)
-        return [item for item in found if self.before[item.key].outcome is Outcome.PASS]
+        return [item for item in found if self.before[item.key].outcome in GREEN]
 
     def is_read(self, target: Target) -> bool:
         """Whether any criterion is about the measurement, also one without a limit for it."""
@@ -276,7 +277,8 @@ class Mutated:
         )  # fmt: skip
         facts = collect_facts(case, record, [(rank, m)])
         try:
-            limit, bound = c.limit_for(facts), c.bound(facts)
+            limit = c.limit_for(facts)
+            bound = recorded.bound(c, limit, facts)
             resolved = limit.resolve(bound, self.run.thresholds.cluster)
         except (ConfigError, hardware.MissingFact):
             return False
@@ -286,8 +288,8 @@ class Mutated:
             return True  # the mean of all ranks is judged, and satisfies the limit
         if not compare(resolved, value)[0] or value < 0:
             return False
-        if resolved.kind == "above":
-            return (
-                c.ceiling not in hardware.FLOORS or bound is None or value * OVER_CEILING >= bound
-            )
+        if c.ceiling in hardware.FLOORS:
+            return bound is None or value * OVER_CEILING >= bound
+        if resolved.kind == "above" or (resolved.kind == "recorded" and bound is None):
+            return True
         return bound is not None and value <= OVER_CEILING * bound

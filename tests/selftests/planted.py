@@ -182,7 +182,8 @@ def _healthy(
     if criterion.statistic == "value":
         measured = Measurement(value=good, **same)
     else:
-        measured = Measurement(samples=[float(good)] * 30, **same)
+        count = round(checks.get("batches", checks.get("steps", 30)))
+        measured = Measurement(samples=[float(good)] * count, **same)
     each = people.gpus_per_node
     ranks = [
         rank(k, node, replace(measured), gpus=each)
@@ -231,7 +232,8 @@ def _bad(m: Measurement, criterion: Criterion, healthy: Verdict) -> Measurement:
         return m
     if healthy.limit.startswith(">="):
         return replace(m, value=value * 0.02)
-    return replace(m, value=value * 50 + 100_000)
+    most = criterion.ceiling if isinstance(criterion.ceiling, float) else float("inf")
+    return replace(m, value=min(most, value * 50 + 100_000))
 
 
 def _times(samples: Sequence[float], factor: float) -> list[float]:

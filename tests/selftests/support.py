@@ -50,6 +50,7 @@ criteria:
     unit: TFLOPS
     gate: true
     ceiling: gemm
+    loose: a small test
     valid: {overlap: [0.8, null]}
     spread: gemm
     limits:
@@ -91,6 +92,7 @@ criteria:
     per: node
     unit: us
     ceiling: latency
+    loose: a small test
     limits:
       - {model: H200 SXM, expect: 42, fail_above: 84, source: measured}
       - {model: B200, calibrate: true}

@@ -17,6 +17,7 @@ from fixtures.run.judge_item import judge_item, siblings_of
 from fixtures.thresholds import loader
 from fixtures.thresholds.contract import Contract
 from fixtures.verdict.model import Outcome
+from reports import junit
 from tests.selftests import derive_runs, support
 
 pytestmark = pytest.mark.cpu
@@ -114,7 +115,8 @@ def both(tmp_path_factory):
     derive_runs.derive(support.DATA / "h200-2x2", root / "source", "slow-gpu")
     plain = support.replay(root / "source", root / "plain", "-m", "multinode")
     many = support.replay(root / "source", root / "many", "-m", "multinode",
-                          "-p", "tests.selftests.many")  # fmt: skip
+                          "-p", "tests.selftests.many",
+                          f"--junitxml={root / 'many.xml'}")  # fmt: skip
     return root, plain, many
 
 
@@ -131,13 +133,27 @@ def test_a_test_for_a_node_and_area_gives_every_verdict(both):
 
 def test_the_test_of_the_bad_area_is_the_one_that_fails(both):
     root, *_ = both
-    junit = (root / "many" / "junit.xml").read_text()
-    assert junit.count("<failure") == 1
-    assert junit.count("<testcase") < (root / "plain" / "junit.xml").read_text().count("<testcase")
-    failure = junit[: junit.index("<failure")].rpartition("<testcase")[2]
+    own = (root / "many.xml").read_text()
+    assert own.count("<failure") == 1
+    failure = own[: own.index("<failure")].rpartition("<testcase")[2]
     assert "test_compute" in failure
     assert "worker1" in failure
-    assert "gemm.fp32: 5.1" in junit
+    assert "gemm.fp32: 5.1" in own
+    # The run's own file says what the verdicts say, whatever the tests were.
+    plain, many = ((root / name / "junit.xml").read_text() for name in ("plain", "many"))
+    assert plain.count("<failure") == 1
+    assert plain.partition("<testcase")[2] == many.partition("<testcase")[2]
+
+
+def test_of_many_verdicts_a_test_case_stands_for_a_node_and_an_area(both, monkeypatch):
+    _, (_, plain), _ = both
+    monkeypatch.setattr(junit, "MAX_CASES", 300)
+    text = junit.text(plain, [])
+    assert text.count("<testcase") < len(plain["criteria"]) / 10
+    failure = text[: text.index("<failure")].rpartition("<testcase")[2]
+    assert 'classname="acceptance.Compute" name="area[worker1]"' in failure
+    assert text.count("<failure") == 1
+    assert "gemm.fp32: 5.1" in text
 
 
 def test_k_chooses_among_them_by_criterion_and_node(both, tmp_path):

@@ -9,9 +9,9 @@ import pytest
 from fixtures.jobs.failures import Kind
 from fixtures.records.files import RecordError
 from fixtures.records.run_directory import RunDirectory, assemble
-from fixtures.run.node_lists import node_lists
 from fixtures.verdict.causes import CAUSE_OF_KIND, IN_NODE, NEXT_STEP, Cause, of_missing
 from fixtures.verdict.model import Outcome, Verdict
+from fixtures.verdict.node_lists import node_lists
 from tests.selftests import support
 from tests.selftests.fleets import NODES, Data, fleet, names, whole_fleet
 from tests.selftests.support import NONCE, bf16, result_line

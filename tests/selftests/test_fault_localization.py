@@ -9,6 +9,7 @@ import pytest
 
 from fixtures.localization import findings, group_testing
 from fixtures.localization.group_testing import Culprit, Finding
+from fixtures.records import located
 from fixtures.records.files import read_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.sandbox import Sandbox
@@ -66,9 +67,9 @@ def test_a_bad_path_takes_no_node_out_of_service(directory: RunDirectory) -> Non
     link = Culprit(kind="link", nodes=("n1", "n2"), rails=frozenset([0]))
     nic = Culprit(kind="nic", nodes=("n3",), rails=frozenset([5]))
     write(directory, Finding(culprits=(link, nic)))
-    assert findings.nodes_at_fault(directory, "nonce") == ["n3"]
+    assert located.nodes_at_fault(directory, "nonce") == ["n3"]
     cost = "(1 jobs in 1 rounds, jobs/located.json)"
-    assert findings.lines(directory, "nonce") == [
+    assert located.lines(directory, "nonce") == [
         f"located: the path between n1 and n2, not the nodes {cost}",
         f"located: n3, rail 5 {cost}",
     ]
@@ -76,16 +77,16 @@ def test_a_bad_path_takes_no_node_out_of_service(directory: RunDirectory) -> Non
 
 def test_what_was_not_explained_accuses_nobody_and_says_so(directory: RunDirectory) -> None:
     write(directory, Finding(explained=False), "locate-1 (n1, n2) could not be measured: cut off")
-    assert findings.nodes_at_fault(directory, "nonce") is None
-    (line,) = findings.lines(directory, "nonce")
+    assert located.nodes_at_fault(directory, "nonce") is None
+    (line,) = located.lines(directory, "nonce")
     assert line.startswith("not all located: locate-1 (n1, n2) could not be measured: cut off")
 
 
 @pytest.mark.parametrize("text", ["", "{", json.dumps({"schema": 1, "nonce": "another"})])
 def test_a_search_of_another_run_or_torn_is_none(directory: RunDirectory, text: str) -> None:
     directory.located.write_text(text)
-    assert findings.nodes_at_fault(directory, "nonce") is None
-    assert findings.lines(directory, "nonce") == []
+    assert located.nodes_at_fault(directory, "nonce") is None
+    assert located.lines(directory, "nonce") == []
 
 
 def test_every_kind_of_culprit_has_a_line() -> None:

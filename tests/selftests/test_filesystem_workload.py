@@ -80,7 +80,7 @@ def test_healthy_directory_is_measured_whole_and_left_empty(tmp_path: Path):
 
 def test_single_node_has_nobody_to_agree_with(tmp_path: Path):
     (values,) = run(tmp_path).values()
-    alone = {"directory", "size", "free", "write.alone", "read.alone", "metadata"}
+    alone = {"directory", "size", "free", "write.alone", "read.alone", "metadata", "stalls"}
     assert set(values) == alone
 
 

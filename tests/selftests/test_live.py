@@ -69,10 +69,10 @@ def test_a_terminal_shows_stages_and_jobs_and_is_left_as_pytest_wrote_it(tmp_pat
     text = written.decode()
     assert "1 running" in text
     assert "of about" in text
-    assert re.search(r"judged \d+ of \d+: ", text)
+    assert re.search(r"rows \d+ of \d+: ", text)
     shown = "\n".join(screen)
     assert "running" not in shown
-    assert not re.search(r"judged \d+ of", shown)
+    assert not re.search(r"rows \d+ of", shown)
     dots = [line for line in screen if line.startswith("tests/test_") and "%]" in line]
     assert dots
     assert all(line.split()[1].strip(".s") == "" for line in dots), dots

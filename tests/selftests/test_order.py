@@ -48,6 +48,27 @@ def test_other_nodes_than_ordered_are_refused(slurm):
         population.from_slurm(contract(2), partition=None, nodelist="gpu[01-03]")
 
 
+def test_a_partition_without_any_ordered_node_is_refused(slurm, monkeypatch):
+    """Slurm's default is often another one than that of the GPU nodes."""
+    all_nodes = population.slurm_nodes()
+    monkeypatch.setattr(population, "default_partition", lambda: "batch")
+    monkeypatch.setattr(
+        population, "slurm_nodes", lambda partition=None: [] if partition else all_nodes
+    )
+    for order, nodelist in (("gpu[01-02]", None), ("gpu[01-04]", "gpu[01-02]")):
+        with pytest.raises(ConfigError, match=r"batch has none of gpu01, gpu02: .*are in gpu\)"):
+            population.from_slurm(contract(order), partition=None, nodelist=nodelist)
+    # Ordered and nowhere: they stay in the population, not measured.
+    absent = population.from_slurm(contract("new[1-2]"), partition=None, nodelist=None)
+    assert absent.nodes == ("new1", "new2")
+
+
+@pytest.mark.parametrize("more", [{}, {"nvls": True}, {"nvls": {"disabled": "by the site"}}])
+def test_an_order_is_read_from_run_json_as_it_was_written(more):
+    order = Contract(nodes=2, gpus_per_node=8, gpu_model="H200 SXM", **more)
+    assert Contract.model_validate(population.contract_json(order)) == order
+
+
 @pytest.mark.parametrize("ordered", ["gpu[01-02]", 2])
 def test_a_part_of_the_order_is_partial_and_says_so(ordered, slurm):
     taken = population.from_slurm(contract(ordered), partition=None, nodelist="gpu01")

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from fixtures.thresholds import loader
+from fixtures.verdict.model import Outcome, Verdict
+from fixtures.verdict.run_verdict import judged_of
 from reports import __main__ as command
 from tests.selftests import support
 
@@ -20,8 +22,10 @@ pytestmark = pytest.mark.cpu
 def verdict(name: str, status: int, *, run_id: str) -> dict:
     return {
         "schema": 1, "run_id": run_id, "verdict": name, "exit_status": status,
-        "reasons": ["2 of 3 judged"], "criteria": [],
-        "counts": {"planned": 3, "not_measured": 1},
+        "reasons": ["2 of 3 judged"], "criteria": [], "scope": {"nodes": ["worker0"]},
+        "basis": {"whole_scope": True, "ordered": True, "origin": "cluster",
+                  "demonstration": False},
+        "counts": {"planned": 3, "pass": 2, "not_measured": 1},
     }  # fmt: skip
 
 
@@ -46,8 +50,6 @@ def replayed(monkeypatch):
         made.mkdir(parents=True)
         told["more"] = more
         (made / "run.json").write_text(json.dumps({"thresholds": {"sha256": told["sha256"]}}))
-        for name in ("report.html", "junit.xml", "results.csv", "good-nodes.txt", "bad-nodes.txt"):
-            (made / name).write_text(f"{name} of the replay")
         return told["verdict"]
 
     monkeypatch.setattr(command, "_replay", replay)
@@ -69,7 +71,7 @@ def test_render_concludes_a_killed_run_and_leaves_its_evidence(run, replayed, ca
     assert {name: after[name] for name in before} == before
     assert set(after) - set(before) == {
         "report.html", "junit.xml", "results.csv", "verdict.json", "good-nodes.txt",
-        "bad-nodes.txt", "manifest.sha256",
+        "bad-nodes.txt", "node-reasons.txt", "manifest.sha256",
     }  # fmt: skip
     assert json.loads((run / "verdict.json").read_text())["run_id"] == run.name
     out = capsys.readouterr().out
@@ -77,14 +79,27 @@ def test_render_concludes_a_killed_run_and_leaves_its_evidence(run, replayed, ca
     assert str(run / "report.html") in out
 
 
-def test_render_leaves_the_last_word_of_a_run_that_ended(run, replayed):
+@pytest.mark.parametrize("same", [True, False])
+def test_render_leaves_the_last_word_of_a_run_that_ended(run, replayed, same, capsys):
     ended = {**json.loads((run / "run.json").read_text()), "ended": "2026-11-20T14:41:00+00:00"}
     (run / "run.json").write_text(json.dumps(ended))
-    (run / "verdict.json").write_text("its own")
-    replayed["verdict"] = verdict("ACCEPTED", 0, run_id="replay")
-    assert command.main(["render", str(run)]) == 0
-    assert (run / "verdict.json").read_text() == "its own"
-    assert (run / "report.html").read_text() == "report.html of the replay"
+    counts = {"planned": 3, "pass": 0, "fail": 0, "not_measured": 3, "not_applicable": 0,
+              "waived": 0}  # fmt: skip
+    replayed["verdict"]["counts"] = counts
+    stated = json.dumps({**replayed["verdict"], "run_id": run.name, "reasons": ["its own words"]})
+    (run / "verdict.json").write_text(stated)
+    before = state(run)
+    if same:
+        assert command.main(["render", str(run)]) == 2
+        assert "its own words" in (run / "report.html").read_text()
+        assert state(run)["verdict.json"] == before["verdict.json"]
+    else:
+        row = Verdict(id="F1", criterion="gemm.bf16", title="", subject="w", outcome=Outcome.PASS)
+        replayed["verdict"]["criteria"] = [row.to_json()]
+        assert command.main(["render", str(run)]) == command.USAGE
+        assert state(run) == before
+        said = capsys.readouterr().err
+        assert said.startswith(f"reports: no report is made of {run}: verdict.json: ")
 
 
 def test_render_refuses_limits_that_the_run_never_had(run, replayed, capsys):
@@ -138,7 +153,7 @@ def test_the_report_of_a_run_that_was_killed_says_how_much_of_it_was_judged(tmp_
     assert command.main(["render", str(root)]) == 2
     verdict = json.loads((root / "verdict.json").read_text())
     counts = verdict["counts"]
-    judged = f"{counts['planned'] - counts['not_measured']} of {counts['planned']}"
+    judged = "{} of {}".format(*judged_of(counts))
     assert 0 < counts["not_measured"] < counts["planned"]
     assert f"INCOMPLETE: {judged} judged" in capsys.readouterr().out
     report = re.sub(r"<script.*?</script>", "", (root / "report.html").read_text(), flags=re.DOTALL)

@@ -1,7 +1,8 @@
-"""The page that pytest-html writes for a run; test_browser.py looks at it as a reader does."""
+"""The page that a run leaves; test_browser.py looks at it as a reader does."""
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -22,6 +23,7 @@ from fixtures.thresholds import loader
 from fixtures.verdict.model import Outcome, Verdict
 from fixtures.verdict.run_verdict import conclude
 from reports import charts, figures
+from reports.page import page as made_page
 from tests.selftests.support import DATA, SHIPPED
 
 pytestmark = pytest.mark.cpu
@@ -171,8 +173,9 @@ def session(
             "ids": [f"{v.criterion}-{v.subject}" for v in ran]}  # fmt: skip
     contract = {"nodes": 3, "gpus_per_node": 8, "gpu_model": "H200 SXM", "nics_per_node": 8,
                 "nic_gbps": 400.0, "driver": HOSTILE}  # fmt: skip
-    run = {"schema": 1, "id": verdict["run_id"], "created": "2026-11-20T14:15:00+00:00",
-           "ended": "2026-11-20T14:41:00+00:00", "commit": "6a4fe2a1" * 5,
+    run = {"schema": 1, "id": verdict["run_id"], "origin": "cluster",
+           "created": "2026-11-20T14:15:00+00:00", "ended": "2026-11-20T14:41:00+00:00",
+           "commit": "6a4fe2a1" * 5,
            "thresholds": {"sha256": "fe2a9ad1" * 8},
            "contract": contract, "versions": {"python": "3.11.7", "platform": HOSTILE},
            "planned": len(plan)}  # fmt: skip
@@ -214,14 +217,14 @@ def test_the_run_directory_gets_page_junit_and_spreadsheet(tmp_path, options):
     page = session(tmp_path, *options)
     text = page.read_text()
     assert '<title id="head-title">GPU cluster acceptance: REJECTED</title>' in text
-    assert "<b>5 of 7</b> judged" in text
+    assert "<b>4 of 6</b> judged" in text
     # What failed comes first; what was never run has a row as well.
     assert Blob(page).outcomes() == [
         "FAIL", "NOT MEASURED", "NOT MEASURED", "WAIVED", "PASS", "PASS", "NOT APPLICABLE",
     ]  # fmt: skip
     assert "GPU-8f1c2d-worker1" in (tmp_path / "run" / "results.csv").read_text()
     junit = (tmp_path / "run" / "junit.xml").read_text()
-    assert (junit.count("<testcase"), junit.count("<failure")) == (6, 1)
+    assert (junit.count("<testcase"), junit.count("<failure")) == (7, 1)
     assert "Traceback" not in text
     assert str(Path.home()) not in text
 
@@ -231,17 +234,42 @@ def test_reports_that_the_user_asked_for_are_left_alone(tmp_path):
     assert "REJECTED" in page.read_text()
     assert "REJECTED" in (tmp_path / "own" / "my.html").read_text()
     assert (tmp_path / "own" / "assets" / "style.css").exists()
-    for junit in (tmp_path / "own" / "my.xml", tmp_path / "run" / "junit.xml"):
-        assert junit.read_text().count("<testcase") == 6
+    # pytest's own has the tests of the session, that of the run its verdicts.
+    cases = {"own/my.xml": 6, "run/junit.xml": 7}
+    assert {n: (tmp_path / n).read_text().count("<testcase") for n in cases} == cases
 
 
-def test_a_worker_that_crashes_leaves_a_row_that_says_so(tmp_path):
-    page = session(tmp_path, "-n1", plan=[*PLAN, replace(PLAN[0], subject="w9", reason="crash")])
+def test_what_no_verdict_explains_stands_in_the_ledger_and_on_the_page(tmp_path):
+    page = session(tmp_path)
+    lost = replace(
+        PLAN[0], outcome=Outcome.NOT_MEASURED, reason="the xdist worker died", value=None
+    )
+    directory = RunDirectory(page.parent)
+    verdict = json.loads(directory.verdict.read_text())
+    verdict["criteria"][0] = lost.to_json()
+    key = {"criterion": lost.criterion, "subject": lost.subject}
+    crash = {"event": "test", "outcome": "error", "text": "worker 'gw0' <crashed>"}
+    lines = [
+        {**crash, "test": "tests/test_compute.py::test_it[gemm.bf16-worker0]", **key},
+        {"event": "verdict", **lost.to_json()},
+        {**crash, "test": "tests/test_own.py::test_own"},
+        {**crash, "test": "tests/test_own.py::test_own", "outcome": "passed", "text": ""},
+        {**crash, "test": "tests/test_own.py::test_other", "outcome": "failed"},
+    ]
+    directory.ledger.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page.write_text(made_page(directory, verdict))
     rows = Blob(page).tests
-    (name,) = [name for name in rows if name.endswith("gemm.bf16-w9]")]
-    assert "NOT MEASURED" in rows[name][0]["resultsTableRow"][0]
-    assert "crashed" in rows[name][0]["resultsTableRow"][3]
-    assert "crashed" in rows[name][0]["log"]
+    assert "NOT MEASURED" in rows["[gemm.bf16-worker0]"][0]["resultsTableRow"][0]
+    assert "worker 'gw0' <crashed>" in html.unescape(rows["[gemm.bf16-worker0]"][0]["log"])
+    own, other = (rows[f"tests/test_own.py::test_{n}"][0] for n in ("own", "other"))
+    assert ("NO VERDICT" in own["resultsTableRow"][0], own["result"]) == (True, "Passed")
+    assert (other["result"], "crashed" in other["log"]) == ("Failed", True)
+    # Judged again since, the row has a verdict that says all.
+    directory.ledger.write_text(
+        directory.ledger.read_text() + json.dumps({"event": "verdict", **lost.to_json()}) + "\n"
+    )
+    page.write_text(made_page(directory, verdict))
+    assert "crashed" not in Blob(page).tests["[gemm.bf16-worker0]"][0]["log"]
 
 
 def test_a_session_without_a_verdict_is_incomplete(tmp_path):

@@ -1,5 +1,7 @@
 """thresholds.yaml: what gets in, and in one line what does not."""
 
+# Length: one table of mistakes, each with its line.
+
 from __future__ import annotations
 
 import pytest
@@ -25,10 +27,10 @@ LIMIT = "{model: H200 SXM, expect: 660, fail_below: 605, source: measured}"
 BAD = {
     # name: (text to replace, its replacement, what the one line must say)
     "unknown key": ("fail_below: 605", "fail_blow: 605", [
-        ":13: criteria.gemm.bf16.limits[0]: unknown key 'fail_blow', did you mean 'fail_below'?",
+        ":14: criteria.gemm.bf16.limits[0]: unknown key 'fail_blow', did you mean 'fail_below'?",
     ]),
     "unknown key at the top": ("waivers:", "waiver:", [
-        ":45: unknown key 'waiver', did you mean 'waivers'?",
+        ":48: unknown key 'waiver', did you mean 'waivers'?",
     ]),
     "unknown key of a criterion": ("title: Fast\n", "titel: Fast\n", [
         ":6: criteria.gemm.bf16: unknown key 'titel', did you mean 'title'?",
@@ -38,9 +40,9 @@ BAD = {
         ":8: criteria.gemm.bf16.per: duplicate key 'per', first given in line 7",
     ]),
     "duplicate criterion": ("  inventory.gpus:", "  gemm.bf16:", [
-        ":14: criteria.gemm.bf16: duplicate key", "line 4",
+        ":15: criteria.gemm.bf16: duplicate key", "line 4",
     ]),
-    "anchor": (f"- {LIMIT}", f"- &a {LIMIT}", [":13: 'a': anchors and aliases are not allowed"]),
+    "anchor": (f"- {LIMIT}", f"- &a {LIMIT}", [":14: 'a': anchors and aliases are not allowed"]),
     "alias": ("cluster: {}", "cluster: *a", [":2: 'a': anchors and aliases are not allowed"]),
     "merge": ("cluster: {}", "cluster: {<<: {}}", [":2: cluster.<<: a key must be text"]),
     "object": ("title: Fast\n", "title: !!python/none x\n", [":6: criteria.gemm.bf16.title: tag"]),
@@ -57,29 +59,47 @@ BAD = {
     ]),
     "unknown fact": ("when: order", "when: [ordered]", ["did you mean 'order'?"]),
     "unknown spread": ("spread: gemm", "spread: gem", [
-        ":11: criteria.gemm.bf16.spread: no class 'gem' in spread:, did you mean 'gemm'?",
+        ":12: criteria.gemm.bf16.spread: no class 'gem' in spread:, did you mean 'gemm'?",
     ]),
     "spread of a latency": ("    unit: us\n", "    unit: us\n    spread: gemm\n", [
         "criteria.allreduce.latency.spread: goes with rates only: here a higher value is worse",
     ]),
     "spread of a latency without a number": (
-        "    ceiling: latency\n    limits:\n      - {model: H200 SXM, when: {gpus: 4}, expect: 42, "
+        "    ceiling: latency\n    loose: a small test\n    limits:\n"
+        "      - {model: H200 SXM, when: {gpus: 4}, expect: 42, "
         "fail_above: 84, source: measured}\n",
         "    spread: gemm\n    limits:\n      - {calibrate: true, source: nobody yet}\n",
         ["criteria.allreduce.latency.spread: goes with rates only"],
     ),
     "missing limit": ("expect: 660, fail_below: 605, ", "", [
-        ":13: criteria.gemm.bf16.limits[0]: no limit; a row has exactly one of",
+        ":14: criteria.gemm.bf16.limits[0]: no limit; a row has exactly one of",
     ]),
-    "no limits": (f"limits:\n      - {LIMIT}", "limits: []", [":12: criteria.gemm.bf16.limits"]),
+    "no limits": (f"limits:\n      - {LIMIT}", "limits: []", [":13: criteria.gemm.bf16.limits"]),
     "two limits": ("expect: 660, fail_below", "fail_above: 700, fail_below", [
         "has fail_below and fail_above",
     ]),
     "missing source": (", source: measured}\n  inventory", "}\n  inventory", ["key 'source'"]),
     "missing expect": ("expect: 660, ", "", ["missing key 'expect'"]),
     "toothless": ("fail_below: 605", "fail_below: 300", [
-        ":13: criteria.gemm.bf16.limits[0]: toothless: fail_below 300 is under half of expect 660",
+        ":14: criteria.gemm.bf16.limits[0]: toothless: fail_below 300 is under half of expect 660",
     ]),
+    "toothless here": ("expect: 660, fail_below: 605", "expect: 30, fail_below: 20", [
+        "toothless: fail_below 20 is under 0.3 of the physical ceiling 1071",
+    ]),
+    "Gbit/s for GB/s": ("expect: 475, fail_below: 445", "expect: 59, fail_below: 55", [
+        "toothless: fail_below 55 is under 0.3 of the physical ceiling",
+    ]),
+    "toothless spread": ("delta: 0.08", "delta: 0.98", [
+        "spread.gemm: toothless: delta 0.98 is over 0.25 (or give 'loose: reason')",
+    ]),
+    "toothless spread of a model": ("delta: 0.67, loose: x", "delta: 0.67", [
+        "spread.gemm.models.cpu: toothless: delta 0.67 is over 0.25",
+    ]),
+    "a row asks for less": (
+        "source: measured}\n  inv",
+        "source: measured, valid: {overlap: [0, 1]}}\n  inv",
+        ["limits[0].valid: toothless: overlap asks for less than the criterion"],
+    ),
     "toothless fraction": ("expect: 0.72 of ceiling, fail_below: 0.60", "fail_below: 0.10", [
         "toothless: 0.1 of ceiling",
     ]),
@@ -104,20 +124,20 @@ BAD = {
     "a fraction of nothing": ("    ceiling: all_reduce\n", "", ["needs the criterion's"]),
     "mixed": ("expect: 660", "expect: 0.72 of ceiling", ["both numbers or both fractions"]),
     "1e3": ("fail_below: 605", "fail_below: 1e3", [
-        ":13: criteria.gemm.bf16.limits[0].fail_below: '1e3' is read as text: write 1000 or 1.0e+3",
+        ":14: criteria.gemm.bf16.limits[0].fail_below: '1e3' is read as text: write 1000 or 1.0e+3",
     ]),
     "1e3 elsewhere": ("overlap: [0.8, null]", "overlap: [1e3, null]", ["write 1000 or 1.0e+3"]),
-    "1e-2 of a class": ("delta: 0.08", "delta: 8e-2", [":48: spread.gemm.delta", "write 8.0e-2"]),
+    "1e-2 of a class": ("delta: 0.08", "delta: 8e-2", [":51: spread.gemm.delta", "write 8.0e-2"]),
     "text for a number": ("fail_below: 605", "fail_below: fast", ["expected a number or"]),
-    "NaN": ("fail_below: 605", "fail_below: .nan", [":13: ", ".nan is not a finite number"]),
-    "NaN as text": ("fail_below: 605", "fail_below: NaN", [":13: ", "got 'NaN'"]),
-    "infinite": ("overlap: [0.8, null]", "overlap: [0.8, .inf]", [":10: ", "not a finite number"]),
+    "NaN": ("fail_below: 605", "fail_below: .nan", [":14: ", ".nan is not a finite number"]),
+    "NaN as text": ("fail_below: 605", "fail_below: NaN", [":14: ", "got 'NaN'"]),
+    "infinite": ("overlap: [0.8, null]", "overlap: [0.8, .inf]", [":11: ", "not a finite number"]),
     "huge": ("fail_below: 605", "fail_below: 1.0e+999", ["not a finite number"]),
     "octal": ("fail_below: 605", "fail_below: 0605", ["0605 is not a plain decimal number"]),
     "base 60": ("fail_below: 605", "fail_below: 1:30", ["1:30 is not a plain decimal number"]),
     "null": ("fail_below: 605", "fail_below: null", ["got None"]),
     "two alike": (f"- {LIMIT}", f"- {LIMIT}\n      - {LIMIT}", [
-        ":14: criteria.gemm.bf16.limits[1]: the same conditions as a row above: model=H200 SXM",
+        ":15: criteria.gemm.bf16.limits[1]: the same conditions as a row above: model=H200 SXM",
     ]),
     "unknown GPU": ("model: H200 SXM, expect: 660", "model: H200, expect: 660", [
         "limits[0].model: GPU model 'H200' is not known, did you mean 'H200 SXM' or 'H200 NVL'?",
@@ -135,11 +155,11 @@ BAD = {
     "a range upside down": ("gpus: 8, nvls", "gpus: {min: 9, max: 8}, nvls", ["min 9 is above"]),
     "unreachable row": ("gpus: 8, nvls", "size: 4GiB, nvls", ["at none of the criterion's points"]),
     "unknown exempted key": ("criteria: [gemm.bf16]", "criteria: [gemm.bf17]", [
-        ":44: not_applicable[0].criteria: no criterion 'gemm.bf17', did you mean 'gemm.bf16'?",
+        ":47: not_applicable[0].criteria: no criterion 'gemm.bf17', did you mean 'gemm.bf16'?",
     ]),
     "exempted by the record": ("when: {model: cpu}", "when: {nvls: true}", ["from the record"]),
-    "unknown waived key": ("criterion: gemm.bf16", "criterion: gemm", [":46: waivers[0]"]),
-    "a date unquoted": ('"2026-12-31"', "2026-12-31", [":46: ", "quote it"]),
+    "unknown waived key": ("criterion: gemm.bf16", "criterion: gemm", [":49: waivers[0]"]),
+    "a date unquoted": ('"2026-12-31"', "2026-12-31", [":49: ", "quote it"]),
     "no date": ('"2026-12-31"', '"soon"', ["expected a date", "got 'soon'"]),
     "another schema": ("schema: 1", "schema: 2", [":1: schema"]),
     "half a contract": ("cluster: {}", "cluster: {nodes: 2}", [":2: cluster", "missing key"]),
@@ -164,11 +184,11 @@ BAD = {
         [":2: cluster.nodes", "not a hostlist"],
     ),
     "a flag as key": ("title: Fast\n", "on: Fast\n", [":6: ", "a key must be text, not 'on'"]),
-    "a key that is no id": ("  inventory.gpus:", "  inventory/gpus:", [":14: ", "letters, digits"]),
+    "a key that is no id": ("  inventory.gpus:", "  inventory/gpus:", [":15: ", "letters, digits"]),
     "a key twice by its size": ("  inventory.gpus:", "  allreduce.node.1GiB:", [
-        ":23: criteria.allreduce.node: gives allreduce.node.1GiB a second time",
+        ":24: criteria.allreduce.node: gives allreduce.node.1GiB a second time",
     ]),
-    "an empty reason": ("source: measured}\n  inv", "source: ''}\n  inv", [":13: ", "source"]),
+    "an empty reason": ("source: measured}\n  inv", "source: ''}\n  inv", [":14: ", "source"]),
     "a tab": ("  gemm.bf16:", "\tgemm.bf16:", [":4: ", "\\t"]),
     "deep": ("cluster: {}", "cluster: " + "[" * 5000 + "]" * 5000, [":2: nested deeper than"]),
     "two documents": ("schema: 1", "schema: 1\n---", [":2: but found another document"]),
@@ -343,3 +363,53 @@ def test_a_flag_is_not_a_count():
 
 def test_an_unknown_gpu_is_a_config_error():
     assert issubclass(UnknownGpu, ConfigError)
+
+
+@pytest.mark.parametrize(
+    ("limit", "ceiling"), [(100, "statistic: dip"), (200, "statistic: value\n    ceiling: 100")]
+)
+def test_a_limit_that_nothing_can_exceed_is_refused(limit, ceiling, tmp_path):
+    text = (
+        f"  own.key:\n    id: X1\n    title: x\n    per: node\n    unit: '%'\n    {ceiling}\n"
+        f"    limits:\n      - {{expect: {limit}, fail_above: {limit}, source: x}}\n"
+    )
+    with pytest.raises(ConfigError, match="toothless: nothing is above 100"):
+        load(tmp_path, SMALL.replace("not_applicable:", f"{text}not_applicable:"))
+
+
+OWN = """\
+  own.bf16:
+    id: X1
+    title: x
+    per: node
+    unit: TFLOPS
+    measure: gemm.bf16
+    ceiling: gemm
+    {valid}
+    limits:
+      - {{model: H200 SXM, expect: 660, fail_below: 605, source: x}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("valid", "says"),
+    [
+        ("valid: {overlap: [0.8, null]}", r"a rate needs samples: valid: \{batches: \[5, null\]"),
+        ("valid: {batches: [1, null]}", "a rate needs samples"),
+        ("valid: {batches: [20, null]}", r"may be a wrong one: valid: \{relative_error: \[null,"),
+        ("valid: {batches: [20, null], relative_error: [0, null]}", "may be a wrong one"),
+    ],
+)
+def test_a_rate_of_one_s_own_needs_samples_and_a_check_of_its_result(valid, says, tmp_path):
+    text = SMALL.replace("not_applicable:", f"{OWN.format(valid=valid)}not_applicable:")
+    with pytest.raises(ConfigError, match=says):
+        load(tmp_path, text)
+
+
+def test_a_shipped_criterion_keeps_its_checks_in_a_whole_definition(tmp_path):
+    """As a customer's file of before a check was there: it does not get around it."""
+    limits = load(tmp_path, SMALL.replace("    loose: a small test\n", "", 1))
+    valid = limits.criteria["gemm.bf16"].valid
+    assert valid["overlap"] == (0.8, None)
+    assert valid["relative_error"] == (0.001, 0.005)
+    assert valid["batches"] == (20, None)

@@ -269,9 +269,9 @@ def test_a_limit_that_nobody_has_set_is_not_measured(limits):
     assert "calibrate: true" in verdict.reason
 
 
-def test_what_is_recorded_is_not_applicable(limits):
-    verdict = judged(limits, "gemm.bf16", node_record(1, 1), facts={"model": "L40S"})
-    assert verdict.outcome is Outcome.NOT_APPLICABLE
+def test_what_has_no_limit_is_recorded_with_its_value(limits):
+    verdict = judged(limits, "gemm.bf16", node_record(2, 1), facts={"model": "L40S"})
+    assert (verdict.outcome, verdict.measured) == (Outcome.RECORDED, "1 TFLOPS")
     assert verdict.reason == "nobody has published a figure"
 
 

@@ -36,10 +36,11 @@ def concluded(planned: int, /, *found: Verdict, **changed: Any) -> RunVerdict:
 
 
 def test_a_run_in_which_everything_passed_is_accepted():
-    last = concluded(3, *verdicts(PASS=1, WAIVED=1, NOT_APPLICABLE=1))
+    last = concluded(4, *verdicts(PASS=1, WAIVED=1, NOT_APPLICABLE=1, RECORDED=1))
     assert (last.verdict, last.exit_status) == ("ACCEPTED", 0)
     assert last.counts == {
-        "planned": 3, "pass": 1, "fail": 0, "not_measured": 0, "not_applicable": 1, "waived": 1,
+        "planned": 4, "pass": 1, "fail": 0, "not_measured": 0, "not_applicable": 1, "waived": 1,
+        "recorded": 1,
     }  # fmt: skip
 
 

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from fixtures.paths import version
+from fixtures.records.files import read_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds import loader
 from reports import __main__ as command
-from reports import certificate, verify
+from reports import certificate, differences, page, signature, verify
+from reports.artefacts import Artefacts
 from tests.selftests import support
 
 pytestmark = pytest.mark.cpu
@@ -32,9 +34,15 @@ def rendered(tmp_path_factory) -> Path:
     run["thresholds"]["sha256"] = loader.load(support.SHIPPED).sha256
     run["suite_version"] = version()
     (root / "run.json").write_text(json.dumps(run))
+    support.judged(root, root.parent / "judged")
+    shutil.copy(root.parent / "judged" / "limits.csv", root)  # a run writes it at its start
     (root / "jobs").mkdir(exist_ok=True)
     (root / "jobs" / "out.txt").write_text("what a rank printed\n")
     assert command.main(["render", str(root)]) == 0
+    drawn = page._figures(
+        RunDirectory(root), read_json(root / "verdict.json"), read_json(root / "run.json"), None
+    )
+    (root.parent / "figures").write_text(drawn)
     return root
 
 
@@ -43,21 +51,24 @@ def run(rendered, tmp_path) -> Path:
     return Path(shutil.copytree(rendered, tmp_path / "run"))
 
 
+def checked(root: Path, signers: Path | None = None) -> verify.Findings:
+    """What verify finds, where the records give the verdict that render found."""
+    sound = json.loads((root.parent / "sound.json").read_text())
+    limits_csv = (root.parent / "limits.csv").read_bytes()
+    again = differences.Rejudged(sound, limits_csv)
+    return verify.check(RunDirectory(root), lambda: again, signers)
+
+
 def found(root: Path, *, signers: Path | None = None) -> list[str]:
-    """What is wrong, where the records give the verdict that render found."""
-    again = (
-        json.loads((root / "again.json").read_text()) if (root / "again.json").exists() else None
-    )
-
-    def rejudge() -> dict:
-        return again or json.loads((root.parent / "sound.json").read_text())
-
-    return verify.check(RunDirectory(root), rejudge, signers)[0]
+    return checked(root, signers).wrong
 
 
 @pytest.fixture(autouse=True)
-def sound(rendered, tmp_path):
+def sound(rendered, tmp_path, monkeypatch):
     shutil.copy(rendered / "verdict.json", tmp_path / "sound.json")
+    shutil.copy(rendered / "limits.csv", tmp_path)
+    # The charts take a second for each page; test_evidence_attacks.py has them.
+    monkeypatch.setattr(page, "_figures", lambda *_: (rendered.parent / "figures").read_text())
 
 
 def test_a_run_as_it_was_is_verified_through_a_replay_of_its_own(rendered, capsys):
@@ -79,9 +90,9 @@ def _append(root: Path, name: str) -> None:
         ("records/gemm@worker0.json", "changed"),
         ("run.json", "changed"),
         ("jobs/out.txt", "changed"),
-        ("verdict.json", "not what this suite makes"),
-        ("certificate.html", "not what this suite makes"),
-        ("results.csv", "not what this suite makes"),
+        ("verdict.json", "not what the evidence gives"),
+        ("certificate.html", "not what the evidence gives"),
+        ("results.csv", "not what the evidence gives"),
     ],
 )
 def test_a_byte_more_in_any_file_is_found_and_named(run, name, what):
@@ -114,12 +125,11 @@ def test_a_replay_has_no_certificate_and_needs_none(run, capsys):
     made = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps({**made, "origin": "replay"}))
     RunDirectory(run).write_manifest()
-    wrong, fine = verify.check(
-        RunDirectory(run), lambda: json.loads((run / "verdict.json").read_text()), None,
-        certified=False,
-    )  # fmt: skip
-    assert wrong == []
-    assert "results.csv: what the evidence gives" in fine
+    for name in ("report.html", "junit.xml"):
+        Artefacts(RunDirectory(run), read_json(run / "verdict.json")).write(name)
+    findings = checked(run)
+    assert findings.wrong == []
+    assert not any("certificate" in line for line in findings.confirmed)
     assert command.main(["sign", "--key", "no-key", str(run)]) == 4
     assert "this is a replay" in capsys.readouterr().err
 
@@ -169,9 +179,12 @@ def test_a_waiver_that_has_run_out_since_changes_nothing(run):
     again["counts"]["fail"] += 1
     again["counts"]["pass"] -= 1
     again["verdict"] = "REJECTED"
-    assert list(verify._differences(verdict, again)) == []
+    directory, made = RunDirectory(run), json.loads((run / "run.json").read_text())
+    compared = differences.differences(directory, made, verdict, again)
+    assert compared.wrong == []
+    assert compared.unchecked == ["verdict.json: 1 waivers that have expired since"]
     other["value"] = 1.0
-    assert list(verify._differences(verdict, again)) != []
+    assert differences.differences(directory, made, verdict, again).wrong
 
 
 # --- signatures
@@ -192,17 +205,14 @@ def test_a_signature_is_made_and_checked(run, key, capsys):
     assert command.main(["sign", str(run), "--key", str(key)]) == 0
     assert "says NOT ACCEPTED: DEMONSTRATION" in capsys.readouterr().out
     assert (run / "certificate.html.sig").exists()
-    wrong, fine = verify.check(
-        RunDirectory(run), lambda: json.loads((run / "verdict.json").read_text()),
-        key.parent / "signers",
-    )  # fmt: skip
-    assert wrong == []
-    assert "signature: good, by kim@example.org" in fine
+    findings = checked(run, key.parent / "signers")
+    assert findings.wrong == []
+    assert "signature: good, by kim@example.org" in findings.confirmed
 
 
 @needs_ssh
 def test_a_signature_of_another_page_or_by_another_key_is_none(run, key):
-    verify.sign(RunDirectory(run), key)
+    signature.sign(RunDirectory(run), key)
     assert found(run, signers=key.parent / "strangers")[0].startswith(
         "signature: its key is not in"
     )

@@ -49,6 +49,9 @@ ALL_NODES_FACTORS = {
 """Collective over all nodes -> factor on its rate within a node, which accounts for eight NICs of
 400 Gbit/s in place of NVLink."""
 
+MADE_UP = ("training", "memory_whole")
+"""Workloads of these names were recorded on no four H200."""
+
 Change = Callable[[dict[str, Any]], None]
 
 
@@ -92,7 +95,7 @@ class Fleet:
         self._nics()
         self._partial_node_jobs()
         self._login()
-        self._training()
+        self._made_up()
         self._run_json()
 
     # --- records
@@ -164,6 +167,9 @@ class Fleet:
 
     def _without_facts(self, rank: dict[str, Any]) -> None:
         rank["facts"] = {}
+        if any(m["metric"] == "write.alone" for m in rank["measurements"]):
+            stalls = {"metric": "stalls", "unit": "%", "value": 5.0, "checks": {"rounds": 10.0}}
+            rank["measurements"].append({**stalls, "at": {"part": "write.alone"}})
         facts = [m for m in rank["measurements"] if m["metric"] == "fact"]
         if facts:
             for k in range(8):
@@ -298,12 +304,12 @@ class Fleet:
         }  # fmt: skip
         (self.root / "records" / "slurm@login.json").write_text(json.dumps(record))
 
-    def _training(self) -> None:
-        """Write training records just within the limits: none are recorded on such GPUs."""
+    def _made_up(self) -> None:
+        """Write records just within the limits of what is not recorded on such GPUs."""
         limits, population = self._limits_and_population()
         wanted: dict[tuple[str, str], dict[str, Criterion]] = {}
         for item in planned_list(limits, population):
-            if item.workload.startswith("training") and not item.not_applicable:
+            if item.workload.startswith(MADE_UP) and not item.not_applicable:
                 kind = (item.workload, ALL if item.placement == ALL else "")
                 wanted.setdefault(kind, {})[item.criterion] = limits.criteria[item.criterion]
         base = _read(NODE, "gemm@node0")
@@ -325,18 +331,17 @@ class Fleet:
         facts = {**facts, **conditions, "model": population.gpu_model}
         limit = criterion.limit_for(facts)
         resolved = limit.resolve(criterion.bound(facts), limits.cluster)
-        value: Any = resolved.value
+        value: Any = 100.0 if resolved.kind == "recorded" else resolved.value
         if resolved.kind in ("below", "above"):
             value = value * (1.06 if resolved.kind == "below" else 0.5)
         measurement = {"metric": criterion.metric, "unit": criterion.unit, "at": dict(criterion.at)}
-        if criterion.statistic == "value":
-            return {**measurement, "value": value}
-        # A criterion that is recorded but not judged has no limit.
         checks = {
             name: (low + high) / 2 if low is not None and high is not None else 1.1 * (low or 0)
             for name, (low, high) in criterion.valid_for(limit, facts).items()
         }
-        samples = [value or 1000.0] * round(checks.get("steps", 10))
+        if criterion.statistic == "value":
+            return {**measurement, "value": value, "checks": checks}
+        samples = [value] * round(checks.get("steps", 10))
         return {**measurement, "samples": samples, "conditions": conditions, "checks": checks}
 
     def _limits_and_population(self) -> tuple[Thresholds, Population]:
@@ -349,6 +354,7 @@ class Fleet:
         contract = {
             **self.run["contract"], "nodes": len(self.nodes), "gpus_per_node": self.gpus,
             "gpu_model": "H200 SXM", "nics_per_node": 8, "nic_gbps": 400.0,
+            "nvls": {"disabled": "the recorded GPUs have no multicast"},
         }  # fmt: skip
         population = {
             **self.run["population"], "origin": "cluster", "nodes": self.nodes,

@@ -125,7 +125,7 @@ def with_neighbour(out: Path, gpus: int, rounds: int, launches: int) -> tuple[Se
 def judge(series: Series, out: Path, rounds: int) -> None:
     """Judge each round by a replay with the acceptance tests."""
     with ThreadPoolExecutor(PARALLEL_REPLAYS) as pool:
-        verdicts = list(pool.map(_replay, [out / str(k) for k in range(1, rounds + 1)]))
+        verdicts = list(pool.map(replay, [out / str(k) for k in range(1, rounds + 1)]))
     for verdict, run in zip(verdicts, [out / str(k) for k in range(1, rounds + 1)], strict=True):
         rows = {c["criterion"]: c for c in verdict["criteria"]}
         series.outcomes.append({key: _outcome_text(rows.get(key)) for key in series.criteria})
@@ -133,7 +133,7 @@ def judge(series: Series, out: Path, rounds: int) -> None:
         series.rates += [rate for path in lines for rate in _bf16_rates(path)]
 
 
-def _replay(run: Path) -> dict[str, Any]:
+def replay(run: Path) -> dict[str, Any]:
     """Judge a recorded run and return its verdict."""
     into = run.parent / f"{run.name}-judged"
     command = [

@@ -1,0 +1,90 @@
+"""What people and other tools read of a run, each made of the run directory alone (login side).
+
+A run, `python -m reports render` and `verify` make these files by the same functions: what verify
+compares is what the run wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fixtures.records import located
+from fixtures.records.files import read_json, replace_file
+from fixtures.records.run_directory import RunDirectory
+from fixtures.verdict.model import Verdict
+from fixtures.verdict.node_lists import NodeLists, node_lists, nodes_of_rows
+from reports import certificate, export, junit, page
+
+CERTIFIED_ORIGINS = ("cluster", "sandbox", "local")
+"""Origins of runs that have a certificate: not replays, nor workloads started by hand."""
+
+
+@dataclass(frozen=True)
+class Artefacts:
+    """The files that are made of one run."""
+
+    directory: RunDirectory
+    verdict: Mapping[str, Any]
+    thresholds: Path | None = None
+    """The run's file of limits, where it is no longer at the path that run.json names."""
+
+    @cached_property
+    def run(self) -> Mapping[str, Any]:
+        run: Mapping[str, Any] = read_json(self.directory.run_json)
+        return run
+
+    @property
+    def names(self) -> list[str]:
+        """What a run of this origin has."""
+        names = list(_MAKERS)
+        if self.run.get("origin") not in CERTIFIED_ORIGINS:
+            names.remove(certificate.NAME)
+        return names
+
+    def make(self, name: str) -> bytes:
+        """Return the bytes of a file."""
+        return _MAKERS[name](self).encode("utf-8", "replace")
+
+    def write(self, name: str) -> None:
+        """Write a file; a signature on another certificate is removed."""
+        if name == certificate.NAME:
+            certificate.write(self.directory, self.verdict)
+        else:
+            replace_file(self.directory.root / name, (self.make(name),), durable=False)
+
+    @cached_property
+    def lists(self) -> NodeLists:
+        nodes = tuple(str(n) for n in self.verdict["scope"].get("nodes") or ())
+        verdicts = [Verdict.from_json(v) for v in self.verdict["criteria"]]
+        nodes_of = nodes_of_rows(verdicts, nodes, self.run.get("smaller_subjects") or {})
+        at_fault = located.nodes_at_fault(self.directory, str(self.run.get("nonce")))
+        return node_lists(verdicts, nodes_of, nodes, at_fault)
+
+
+def _report(artefacts: Artefacts) -> str:
+    return page.page(artefacts.directory, artefacts.verdict, thresholds=artefacts.thresholds)
+
+
+def _junit(artefacts: Artefacts) -> str:
+    tests = page.read_ledger(artefacts.directory).tests.values()
+    return junit.text(artefacts.verdict, tests, created=str(artefacts.run.get("created") or ""))
+
+
+_MAKERS: dict[str, Callable[[Artefacts], str]] = {
+    page.NAME: _report,
+    certificate.NAME: lambda a: certificate.page(a.directory, a.verdict),
+    junit.NAME: _junit,
+    "results.csv": lambda a: export.results(a.verdict),
+    "good-nodes.txt": lambda a: a.lists.text("good"),
+    "bad-nodes.txt": lambda a: a.lists.text("bad"),
+    "node-reasons.txt": lambda a: a.lists.text("reasons"),
+}
+
+NAMES = tuple(_MAKERS)
+"""All of them."""
+NODE_LISTS = ("good-nodes.txt", "bad-nodes.txt", "node-reasons.txt")
+"""Those that the run itself writes when it ends, so that they are there whatever reports do."""

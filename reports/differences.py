@@ -1,0 +1,243 @@
+"""Where verdict.json differs from what the records of its run give (login side).
+
+Everything in it must follow: each field of each row from judging the records again, the verdict on
+the run from the rows. What only the run itself could know, as why it was interrupted, is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fixtures.paths import version
+from fixtures.records import located
+from fixtures.records.files import read_lines
+from fixtures.records.model import VERDICT_SCHEMA
+from fixtures.records.run_directory import RunDirectory
+from fixtures.verdict.causes import RESUME, Cause
+from fixtures.verdict.model import Verdict
+from fixtures.verdict.next_steps import RunCommand
+from fixtures.verdict.run_verdict import conclude
+from reports import earlier
+from reports.earlier import COMPARED
+
+MAX_NAMED = 20
+"""Most differences that are named one by one."""
+
+Row = Mapping[str, Any]
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Rejudged:
+    """What judging the records of a run again leaves."""
+
+    verdict: Mapping[str, Any]
+    limits_csv: bytes = b""
+
+
+@dataclass
+class Differences:
+    """What is wrong with verdict.json, and what of it cannot be made again."""
+
+    wrong: list[str] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
+
+
+VERDICT_KEYS = {
+    "run_id": str, "verdict": str, "exit_status": int, "reasons": list, "scope": dict,
+    "counts": dict, "criteria": list,
+}  # fmt: skip
+ROW_KEYS = {
+    "id",
+    "criterion",
+    "title",
+    "subject",
+    "unit",
+    "reason",
+    "next_step",
+    "notes",
+    *COMPARED,
+}
+
+
+def malformed(verdict: Any) -> str:
+    """Return why this is no content of a verdict.json, "" if it is one."""
+    if not isinstance(verdict, dict):
+        return f"it is a {type(verdict).__name__}, not an object"
+    for name, kind in VERDICT_KEYS.items():
+        if not isinstance(verdict.get(name), kind):
+            return f"{name} is {'missing' if name not in verdict else 'of another type'}"
+    for k, row in enumerate(verdict["criteria"]):
+        if not isinstance(row, dict) or not row.keys() >= ROW_KEYS:
+            return f"criteria[{k}] is not a row of a verdict"
+    return ""
+
+
+def is_of_this_version(run: Mapping[str, Any], stated: Mapping[str, Any]) -> bool:
+    """Whether this suite words verdicts and pages as the one that wrote the run."""
+    return suite_version(run) == version() and stated.get("schema") == VERDICT_SCHEMA
+
+
+def suite_version(run: Mapping[str, Any]) -> str:
+    """Return the suite version that wrote run.json; version 0.1.0 did not state its own."""
+    return str(run.get("suite_version") or "0.1.0")
+
+
+def differences(
+    directory: RunDirectory,
+    run: Mapping[str, Any],
+    stated: Mapping[str, Any],
+    rejudged: Mapping[str, Any],
+) -> Differences:
+    """Compare verdict.json with what judging its records again gives."""
+    found = Differences()
+    exact = is_of_this_version(run, stated)
+    rejudged = earlier.in_words_of(stated, rejudged)
+    rows = _row_differences(directory, run, stated, rejudged, found, exact=exact)
+    found.wrong += [f"verdict.json: {line}" for line in rows[:MAX_NAMED]]
+    if len(rows) > MAX_NAMED:
+        found.wrong.append(f"verdict.json: {len(rows) - MAX_NAMED} more rows differ")
+    if not rows:
+        check = _head_differences if exact else _earlier_head_differences
+        found.wrong += [f"verdict.json: {line}" for line in check(directory, run, stated, rejudged)]
+    interrupted = (stated.get("basis") or {}).get("interrupted")
+    if exact and interrupted and not rejudged["basis"]["interrupted"]:
+        found.unchecked.append(f"verdict.json: that the run was interrupted: {interrupted}")
+    return found
+
+
+# --- rows
+
+
+def _row_differences(
+    directory: RunDirectory,
+    run: Mapping[str, Any],
+    stated: Mapping[str, Any],
+    rejudged: Mapping[str, Any],
+    found: Differences,
+    *,
+    exact: bool,
+) -> list[str]:
+    stated_rows, rejudged_rows = _by_key(stated), _by_key(rejudged)
+    lines = []
+    if len(stated_rows) != len(stated["criteria"]):
+        lines.append("names a criterion twice for one subject")
+    unjudged: dict[Key, Row] = {}
+    expired = 0
+    for key in {**stated_rows, **rejudged_rows}:
+        before, now = stated_rows.get(key), rejudged_rows.get(key)
+        if before is None or now is None:
+            lines.append(f"{key[0]} {key[1]}: {'added' if now is None else 'missing'}")
+            continue
+        names = dict.fromkeys([*COMPARED, *before, *now] if exact else COMPARED)
+        differing = [n for n in names if before.get(n) != now.get(n)]
+        if not differing:
+            continue
+        if _waiver_expired_since(before, now):
+            expired += 1
+        elif exact and _was_not_judged(before) and now["outcome"] != "FAIL":
+            unjudged[key] = before
+        else:
+            old, new = (repr(row.get(differing[0]))[:60] for row in (before, now))
+            lines.append(f"{' '.join(key)}: {differing[0]} is {old}, from the records {new}")
+    if expired:
+        found.unchecked.append(f"verdict.json: {expired} waivers that have expired since")
+    if unjudged:
+        lines += _ledger_differences(directory, unjudged)
+        again = RunCommand(str(directory.root), tuple(run.get("options") or ())).completed(RESUME)
+        found.unchecked.append(
+            f"verdict.json: {len(unjudged)} rows that the run did not come to judge, though their "
+            f"records are there: {again}"
+        )
+    return lines
+
+
+def _by_key(verdict: Mapping[str, Any]) -> dict[Key, Row]:
+    return {(v["criterion"], v["subject"]): v for v in verdict["criteria"]}
+
+
+def _was_not_judged(row: Row) -> bool:
+    """Whether a row is NOT_MEASURED only because the run, or its test, ended before."""
+    interrupted = row["outcome"] == "NOT_MEASURED" and row.get("cause") == Cause.INTERRUPTED
+    return interrupted and row["value"] is None and row["record"] is None
+
+
+def _ledger_differences(directory: RunDirectory, unjudged: Mapping[Key, Row]) -> list[str]:
+    """Rows that were judged, by the ledger, and of which verdict.json says that they were not."""
+    newest: dict[Key, str] = {}
+    for line in read_lines(directory.ledger):
+        key = (str(line.get("criterion")), str(line.get("subject")))
+        if line.get("event") == "verdict" and key in unjudged:
+            newest[key] = str(line.get("outcome"))
+    return [
+        f"{' '.join(key)}: outcome is 'NOT_MEASURED', ledger.jsonl has {outcome!r}"
+        for key, outcome in newest.items()
+        if outcome != "NOT_MEASURED"
+    ]
+
+
+def _waiver_expired_since(before: Row, now: Row) -> bool:
+    """Whether only the outcome differs, because a waiver expired after the run: no difference."""
+    expired = "waiver expired" in str(now.get("reason"))
+    same = all(before.get(n) == now.get(n) for n in COMPARED if n != "outcome")
+    return same and expired and (before["outcome"], now["outcome"]) == ("WAIVED", "FAIL")
+
+
+# --- the run
+
+
+def _head_differences(
+    directory: RunDirectory,
+    run: Mapping[str, Any],
+    stated: Mapping[str, Any],
+    rejudged: Mapping[str, Any],
+) -> Iterator[str]:
+    """Yield what does not follow from the rows and from what they were judged for."""
+    basis, basis_now = stated.get("basis") or {}, rejudged["basis"]
+    for name in {**basis, **basis_now}:
+        if name != "interrupted" and basis.get(name) != basis_now.get(name):
+            yield f"{name} is {basis.get(name)!r}, from the records {basis_now.get(name)!r}"
+    interrupted = str(basis_now["interrupted"] or basis.get("interrupted") or "")
+    concluded = conclude(
+        map(Verdict.from_json, stated["criteria"]), planned=len(stated["criteria"]),
+        **{**basis_now, "interrupted": interrupted},
+    )  # fmt: skip
+    reasons = [*concluded.reasons, *located.lines(directory, str(run.get("nonce")))]
+    budget = run.get("budget") or {}
+    if budget.get("left_out") and "replay" not in stated:
+        reasons.append(str(budget.get("line")))
+    expected = {
+        "run_id": run["id"], "verdict": concluded.verdict, "exit_status": concluded.exit_status,
+        "counts": concluded.counts, "reasons": reasons, "scope": rejudged["scope"],
+        "replay": run.get("replay_of"),
+    }  # fmt: skip
+    for name, value in expected.items():
+        if stated.get(name) != value:
+            yield f"{name} is {_short(stated.get(name))}, from the records {_short(value)}"
+    for name in stated:
+        if name not in (*expected, "schema", "basis", "criteria"):
+            yield f"{name}: added"
+
+
+def _earlier_head_differences(
+    directory: RunDirectory,
+    run: Mapping[str, Any],
+    stated: Mapping[str, Any],
+    rejudged: Mapping[str, Any],
+) -> Iterator[str]:
+    """Yield differences of a run of another suite version, whose words may differ."""
+    # A waiver that expired since makes of a WAIVED a FAIL, and so another verdict.
+    now = {"waived": 0, **rejudged["counts"]}
+    expired = stated["counts"].get("waived", 0) - now["waived"]
+    if expired and now["fail"] - stated["counts"]["fail"] == expired:
+        return
+    for name in ("verdict", "counts", "exit_status"):
+        if stated.get(name) != rejudged.get(name):
+            yield f"{name} is {stated.get(name)}, from the records {rejudged.get(name)}"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:197]}..."

@@ -1,0 +1,259 @@
+"""report.html: made of the run directory alone, in the form of pytest-html (login side).
+
+The same evidence gives the same bytes, so `python -m reports verify` can make it again and compare.
+pytest-html's template, style and script are used as they are; the rows come from the verdicts and
+the ledger instead of from a session's reports, and the time on the page is that of the run.
+"""
+
+from __future__ import annotations
+
+import datetime
+import html
+import importlib.metadata
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pytest_html
+from markupsafe import Markup
+
+from fixtures.paths import version
+from fixtures.records.files import read_json, read_lines
+from fixtures.records.run_directory import RunDirectory
+from fixtures.verdict.model import Outcome, Verdict
+from reports import banner, drills, figures, rows
+
+NAME = "report.html"
+TITLE = "GPU cluster acceptance"
+TOOLS = ("pytest-html", "matplotlib", "Jinja2")
+"""Packages whose version shows in the bytes of the page."""
+
+LABELS = {
+    "failed": "Failed", "passed": "Passed", "skipped": "Not applicable", "xfailed": "Waived",
+    rows.RECORDED_FILTER.lower(): "Recorded", "error": "Not measured", "rerun": "Reruns",
+    "retried": "Retried",
+}  # fmt: skip
+"""pytest-html's filters, with what they mean here."""
+COLLAPSED = ("passed", "skipped", "xfailed", "xpassed", "error")
+"""Rows of these filters are closed: the banner explains what was not measured, once a reason."""
+TEST_RESULT = {"passed": "Passed", "skipped": "Skipped", "failed": "Failed", "error": "Error"}
+_RESOURCES = Path(pytest_html.__file__).parent / "resources"
+_GENERATOR = re.compile(r'<meta name="generator" content="([^"]*)">')
+
+
+@dataclass
+class Ledger:
+    """What the page shows of ledger.jsonl."""
+
+    attempts: dict[rows.RowKey, dict[Any, dict[str, Any]]] = field(default_factory=dict)
+    """The last line of each attempt at a row, in the order of judging."""
+    texts: dict[rows.RowKey, str] = field(default_factory=dict)
+    """What pytest says of a test in which the suite itself failed."""
+    tests: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By pytest's id: the newest line on a test that judges no criterion."""
+
+
+def page(
+    directory: RunDirectory,
+    verdict: Mapping[str, Any] | None = None,
+    *,
+    thresholds: Path | None = None,
+) -> str:
+    """Return the page.
+
+    `thresholds`: the run's file of limits, where it is no longer at the path that run.json names.
+    """
+    run: Mapping[str, Any] = read_json(directory.run_json)
+    if verdict is None:
+        verdict = read_json(directory.verdict)
+    criteria = verdict["criteria"]
+    prefix = [banner.style(), _stamp(), banner.banner(verdict, run)]
+    if criteria:
+        prefix.append(_figures(directory, verdict, run, thresholds))
+    tests = _tests(criteria, read_ledger(directory), summarise=_is_large(run))
+    data = {
+        "environment": banner.environment(run, _versions()),
+        "tests": {name: [row] for name, row in tests.items()},
+        "renderCollapsed": list(COLLAPSED),
+        "initialSort": "original",
+        "title": f"{TITLE}: {verdict['verdict']}",
+    }
+    made = _moment(run)
+    text = _template().render(
+        title=data["title"],
+        date=made.strftime("%d-%b-%Y"),
+        time=made.strftime("%H:%M:%S UTC"),
+        version=importlib.metadata.version("pytest-html"),
+        styles=(_RESOURCES / "style.css").read_text(encoding="utf-8"),
+        run_count="",
+        running_state="finished",
+        self_contained=True,
+        outcomes=_counts_by_filter(tests.values()),
+        test_data=json.dumps(data),
+        table_head=rows.header(),
+        additional_summary={
+            "prefix": prefix,
+            "summary": [],
+            "postfix": [banner.notes(verdict), drills.section(directory)],
+        },
+    )
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def generator() -> str:
+    """Return what makes the bytes of a page here: the suite and the packages of TOOLS."""
+    tools = [f"{name} {importlib.metadata.version(name)}" for name in TOOLS]
+    return "; ".join([f"gpu-cluster-acceptance {version()}", *tools])
+
+
+def generator_of(text: str) -> str:
+    """Return what a page says that made it, "" where it does not say it."""
+    found = _GENERATOR.search(text)
+    return html.unescape(found[1]) if found else ""
+
+
+def without_verdict(directory: RunDirectory, run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the verdict to show for a session that reached none."""
+    planned = run.get("planned", 0)
+    return {
+        "verdict": "INCOMPLETE",
+        "run_id": run.get("id", directory.root.name),
+        "reasons": ["the run ended without a verdict"],
+        "counts": {"planned": planned, "not_measured": planned},
+        "criteria": [],
+    }
+
+
+# --- parts
+
+
+@cache
+def _template() -> jinja2.Template:
+    loader = jinja2.FileSystemLoader(_RESOURCES)
+    return jinja2.Environment(loader=loader, autoescape=True).get_template("index.jinja2")
+
+
+def _stamp() -> str:
+    return str(Markup('<meta name="generator" content="{}">').format(generator()))
+
+
+def _versions() -> dict[str, str]:
+    return {name: importlib.metadata.version(name) for name in TOOLS}
+
+
+def _moment(run: Mapping[str, Any]) -> datetime.datetime:
+    """Return when the run ended, or began if it was killed: the page says no other time."""
+    for name in ("ended", "created"):
+        try:
+            return datetime.datetime.fromisoformat(str(run.get(name))).astimezone(datetime.UTC)
+        except ValueError:
+            continue
+    return datetime.datetime.fromtimestamp(0, datetime.UTC)
+
+
+def _is_large(run: Mapping[str, Any]) -> bool:
+    return int(run.get("planned") or 0) > rows.MAX_SINGLE_ROWS
+
+
+def _figures(
+    directory: RunDirectory,
+    verdict: Mapping[str, Any],
+    run: Mapping[str, Any],
+    thresholds: Path | None,
+) -> str:
+    """Return the HTML of coverage and charts, or a line with the error that prevented them."""
+    try:
+        return figures.figures(directory, verdict, run, thresholds)
+    except Exception as error:
+        message = f"Coverage and charts could not be drawn ({error!r}); the table below is whole."
+        return str(Markup("<p>{}</p>").format(message))
+
+
+def read_ledger(directory: RunDirectory) -> Ledger:
+    """Return what the page and junit.xml show of the ledger."""
+    ledger = Ledger()
+    texts: dict[rows.RowKey, str] = {}
+    for line in read_lines(directory.ledger):
+        key = (str(line.get("criterion")), str(line.get("subject")))
+        if line.get("event") == "verdict":
+            ledger.attempts.setdefault(key, {})[line.get("attempt")] = line
+            # The line on the test comes just before that on its verdict.
+            ledger.texts[key] = texts.pop(key, "")
+        elif line.get("event") == "test":
+            if line.get("criterion"):
+                texts[key] = str(line.get("text") or "")
+            else:
+                ledger.tests[str(line.get("test"))] = line
+    return ledger
+
+
+# --- the table
+
+Row = dict[str, Any]
+
+
+def _tests(
+    criteria: Iterable[Mapping[str, Any]], ledger: Ledger, *, summarise: bool
+) -> dict[str, Row]:
+    """Return the rows of the table by name, the most urgent first."""
+    found: list[tuple[str, Row]] = []
+    summarised: dict[rows.SummaryKey, list[Verdict]] = {}
+    for data in criteria:
+        verdict = Verdict.from_json(data)
+        if (key := rows.summary_key(verdict, summarise=summarise)) is not None:
+            summarised.setdefault(key, []).append(verdict)
+        else:
+            found.append((f"[{verdict.criterion}-{verdict.subject}]", _row(verdict, ledger)))
+    found += [(f"[{' '.join(key)}]", _summary_row(key, v)) for key, v in summarised.items()]
+    found += [(name, _test_row(name, line)) for name, line in ledger.tests.items()]
+    # Sorting keeps the order of the plan where two rows are equally urgent.
+    return dict(sorted(found, key=lambda item: rows.SORT_RANK.get(item[1]["result"], 1)))
+
+
+def _row(verdict: Verdict, ledger: Ledger) -> Row:
+    key = verdict.criterion, verdict.subject
+    attempts = ledger.attempts.get(key, {}).values() if verdict.attempt > 1 else ()
+    earlier = [line for line in attempts if line.get("attempt", 1) < verdict.attempt]
+    log = rows.details(verdict, earlier)
+    if verdict.outcome in (Outcome.FAIL, Outcome.NOT_MEASURED) and ledger.texts.get(key):
+        log += "\n" + html.escape(ledger.texts[key])
+    recorded = verdict.outcome is Outcome.RECORDED
+    result = rows.RESULT[verdict.outcome]
+    made = _cells_and_log(rows.cells(verdict, result), log)
+    return {**made, "result": rows.RECORDED_FILTER if recorded else result}
+
+
+def _summary_row(key: rows.SummaryKey, verdicts: list[Verdict]) -> Row:
+    """Return the row of several verdicts on a node of a large run; results.csv has each of them."""
+    outcome = rows.summary_outcome(verdicts)
+    recorded = outcome is Outcome.RECORDED
+    result = rows.RECORDED_FILTER if recorded else rows.RESULT[outcome]
+    made = _cells_and_log(rows.summary_cells(key, verdicts), rows.summary_details(verdicts))
+    return {**made, "result": result}
+
+
+def _test_row(name: str, line: Mapping[str, Any]) -> Row:
+    result = TEST_RESULT.get(str(line.get("outcome")), "Error")
+    text = str(line.get("text") or "").strip()
+    message = text.splitlines()[-1] if text and result != "Passed" else ""
+    cells = rows.cells_without_verdict(name, message, result)
+    return {
+        **_cells_and_log(cells, html.escape(text) or "No log output captured."),
+        "result": result,
+    }
+
+
+def _cells_and_log(cells: list[str], log: str) -> Row:
+    return {"extras": [], "resultsTableRow": cells, "log": log, **rows.sort_keys(cells)}
+
+
+def _counts_by_filter(tests: Iterable[Row]) -> dict[str, dict[str, Any]]:
+    counts = dict.fromkeys(LABELS, 0)
+    for row in tests:
+        counts[row["result"].lower()] += 1
+    return {name: {"label": label, "value": counts[name]} for name, label in LABELS.items()}
