@@ -202,8 +202,12 @@ class Mutated:
 
     def change(self, target: Target, kind: str) -> bool:
         """Make a change; False where it changes nothing. `restore` takes it back."""
+        return self.apply(target, CHANGES[kind])
+
+    def apply(self, target: Target, apply: Callable[[list[Json], Target], bool]) -> bool:
+        """Make a change of one's own to the ranks' entries of the target's record."""
         data = copy.deepcopy(self.data[target.record])
-        if not CHANGES[kind](data["ranks"], target):
+        if not apply(data["ranks"], target):
             return False
         path = self.run.directory.records / target.record
         self._original = path, path.read_bytes(), dict(self.evidence._records)

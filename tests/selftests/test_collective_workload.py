@@ -154,8 +154,8 @@ def test_a_forced_ring_leaves_no_trace_in_what_comes_after(tmp_path: Path) -> No
     job.add("broadcast", ["errors"], max_size=4096)
     assert job.run(warm=TORCH) == [0, 0], job.output()
     assert len(job.record("allreduce_ring").points("busbw", {"size": 16 << 20})) == 2
-    assert "NCCL_ALGO" in job.record("allreduce_ring").ranks[0].facts["settings"]
-    assert "NCCL_ALGO" not in job.record("broadcast").ranks[0].facts["settings"]
+    assert job.record("allreduce_ring").ranks[0].facts["forced_algorithm"] == "Ring"
+    assert job.record("broadcast").ranks[0].facts["forced_algorithm"] == ""
 
 
 @pytest.mark.parametrize(

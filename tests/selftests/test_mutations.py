@@ -85,6 +85,26 @@ def test_judged_whole_a_changed_run_comes_to_the_same(mutated):
     check()
 
 
+@pytest.mark.parametrize("metric", ["bf16", "fp16", "tf32", "fp32", "fp8"])
+def test_a_fast_and_wrong_product_is_not_measured(metric, mutated):
+    run, targets = mutated("h200-1x4")
+    of_metric = [t for t in targets if run.measurement(t)["metric"] == metric]
+    target = next(t for t in of_metric if t.record == "gemm@node0.json")
+
+    def wrong(ranks, target):
+        checks = ranks[target.rank]["measurements"][target.measurement]["checks"]
+        checks["relative_error"] = 10.0
+        return True
+
+    assert run.apply(target, wrong)
+    try:
+        row = run.judge(run.readers(target))[f"gemm.{metric}", "node0"]
+    finally:
+        run.restore()
+    assert row.outcome.name == "NOT_MEASURED"
+    assert "relative_error is 10" in row.reason
+
+
 @pytest.mark.parametrize("run", RUNS)
 def test_what_nobody_judges_is_declared(run, mutated):
     loaded, targets = mutated(run)

@@ -48,12 +48,8 @@ def judged(run: Mutated, workload: str, metric: str, change: Change, ranks: int 
                     m["samples"] = change(m["samples"])
         return True
 
-    from tests.selftests import mutations
-
-    changes = dict(mutations.CHANGES)
-    mutations.CHANGES = {**changes, "here": apply}
+    assert run.apply(target, apply)
     try:
-        assert run.change(target, "here")
         asked = [
             item
             for item in run.items[name]
@@ -63,7 +59,6 @@ def judged(run: Mutated, workload: str, metric: str, change: Change, ranks: int 
         ]
         return list(run.judge(asked).values())
     finally:
-        mutations.CHANGES = changes
         run.restore()
 
 

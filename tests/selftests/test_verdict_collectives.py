@@ -93,6 +93,17 @@ def test_a_curve_with_a_hole_is_not_measured(
     assert reason in verdict.reason
 
 
+def test_a_curve_that_lost_a_size_on_every_rank_is_not_measured(limits: Thresholds) -> None:
+    """A whole size is gone, so no rank is missing; the others say how many there were."""
+    found = curve({k << 10: 100.0 for k in (1, 2, 4, 8)})
+    for m in found:
+        m.checks["sizes"] = 4.0
+    assert dip(limits, found, found).outcome is Outcome.PASS
+    verdict = dip(limits, found[:3], found[:3])
+    assert verdict.outcome is Outcome.NOT_MEASURED
+    assert verdict.reason == "the curve has 3 of 4 sizes"
+
+
 def test_two_sizes_are_no_curve(limits: Thresholds) -> None:
     short = curve({64: 300, 128: 310})
     verdict = dip(limits, short, short)
