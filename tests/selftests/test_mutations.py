@@ -5,7 +5,6 @@ The property, the changes and what may pass: mutations.py. `make soak` draws ten
 
 from __future__ import annotations
 
-import os
 from functools import cache
 
 import pytest
@@ -19,7 +18,6 @@ pytestmark = pytest.mark.cpu
 
 RUNS = ("h200-1x4", "h200-2x2", "h200-2x2-scaling", "sandbox-2x2-cpu")
 """Whole runs, whose devices an inventory names; and one that has records over two nodes only."""
-DRAWN = int(os.environ.get("MUTATIONS", "2000"))
 WHOLE = 50
 UNJUDGED = {
     # points of a curve, below the sizes from which on it is judged
@@ -44,9 +42,10 @@ def mutated(tmp_path_factory):
     return load
 
 
-def test_a_changed_measurement_does_not_pass_unnoticed(mutated):
+@pytest.mark.parametrize("drawn", [2000, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_a_changed_measurement_does_not_pass_unnoticed(drawn, mutated):
     @settings(
-        max_examples=DRAWN, deadline=None, database=None, phases=[Phase.generate],
+        max_examples=drawn, deadline=None, database=None, phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     @given(st.data())
