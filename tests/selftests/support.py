@@ -63,6 +63,7 @@ criteria:
     per: node
     unit: "%"
     measure: gemm.bf16
+    loose: a small test
     statistic: spread
     limits:
       - {expect: 5, fail_above: 10, source: published}
@@ -72,6 +73,7 @@ criteria:
     per: pair
     unit: GB/s
     measure: allreduce.busbw
+    loose: a small test
     at: {size: 1GiB}
     over: ranks
     limits:

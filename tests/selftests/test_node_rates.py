@@ -74,6 +74,16 @@ def verdict_on(
     return judge_item(item, record, thresholds=limits, population=population, siblings=siblings)
 
 
+def test_of_several_rounds_the_fewest_batches_are_claimed(limits: Thresholds) -> None:
+    """As repeat_rounds.worst_checks says it: a longer first round contradicts nothing."""
+    found = measured([5.0] * 24, [5.0] * 21, [5.0] * 22)
+    found.checks["batches"] = 21.0
+    assert verdict_on(limits, record_of("n1", found)).outcome is Outcome.PASS
+    found.checks["batches"] = 24.0
+    verdict = verdict_on(limits, record_of("n1", found))
+    assert verdict.reason == "n1: 21 samples of 24 batches"
+
+
 def test_one_value_per_node_is_the_whole_measurement(limits: Thresholds) -> None:
     verdict = verdict_on(limits, record_of("n1", measured([5.0] * 20)))
     assert (verdict.outcome, verdict.value) == (Outcome.PASS, 5.0)

@@ -311,7 +311,8 @@ def test_the_records_of_a_run_by_hand_are_judged(base, tmp_path):
     status, verdict = judged(source, tmp_path / "run")
     outcomes = {k: r["outcome"] for k, r in rows(verdict).items()}
     applicable = {k: outcome for k, outcome in outcomes.items() if outcome != "NOT_APPLICABLE"}
-    assert set(applicable.values()) == {"PASS"}
+    assert set(applicable.values()) <= {"PASS", "RECORDED"}
+    assert "PASS" in applicable.values()
     assert {criterion.partition(".")[0] for criterion, _ in applicable} == {"gemm"}
     wanted = "DEMONSTRATION" if people["gpu_model"] == "cpu" else "PARTIAL"
     assert (verdict["verdict"], status) == (wanted, 0)
