@@ -23,7 +23,7 @@ import yaml
 
 from fixtures.errors import AcceptanceError, ConfigError, EvidenceError
 from fixtures.paths import CHECKOUT, RUNS, THRESHOLDS, commit
-from fixtures.records.files import RecordError, read_json, replace_file, write_json
+from fixtures.records.files import RecordError, json_lines, read_json, replace_file, write_text
 from fixtures.records.model import SCHEMA
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds import loader
@@ -163,7 +163,7 @@ def render(source: Path, run: dict[str, Any], thresholds: Path | None = None) ->
         verdict = {k: v for k, v in rejudged.verdict.items() if k != "replay"} | {
             "run_id": run["id"]
         }
-        write_json(directory.verdict, verdict)
+        write_text(directory.verdict, json_lines(verdict))
         if not (run.get("ended") and directory.manifest.exists()):
             directory.write_manifest()
     artefacts = Artefacts(directory, verdict, _limits_file(run, thresholds))

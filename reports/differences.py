@@ -6,22 +6,32 @@ the run from the rows. What only the run itself could know, as why it was interr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from fixtures.paths import version
 from fixtures.records import located
-from fixtures.records.files import read_lines
+from fixtures.records.files import json_lines, read_lines
 from fixtures.records.model import VERDICT_SCHEMA
 from fixtures.records.run_directory import RunDirectory
-from fixtures.verdict.causes import RESUME, Cause
-from fixtures.verdict.model import Verdict
+from fixtures.thresholds.limits import RECORDED_TEXT
+from fixtures.verdict.causes import NEXT_STEP, RESUME, Cause
+from fixtures.verdict.model import Outcome, Verdict
 from fixtures.verdict.next_steps import RunCommand
 from fixtures.verdict.run_verdict import conclude
 from reports import earlier
 from reports.earlier import COMPARED
 
+_EXPIRED = re.compile(r"waiver expired \((?P<waiver>.*until (?P<until>[0-9-]{10}): .*)\)")
+NEVER_JUDGED = "never judged"
+SUITE_FAILED = (
+    "the suite failed: ",
+    "the xdist worker that judged it died: ",
+    "the test itself failed: ",
+)
+"""How the reason of a row begins in whose test the suite itself failed."""
 MAX_NAMED = 20
 """Most differences that are named one by one."""
 
@@ -75,9 +85,9 @@ def malformed(verdict: Any) -> str:
     return ""
 
 
-def is_of_this_version(run: Mapping[str, Any], stated: Mapping[str, Any]) -> bool:
+def is_of_this_version(run: Mapping[str, Any]) -> bool:
     """Whether this suite words verdicts and pages as the one that wrote the run."""
-    return suite_version(run) == version() and stated.get("schema") == VERDICT_SCHEMA
+    return suite_version(run) == version()
 
 
 def suite_version(run: Mapping[str, Any]) -> str:
@@ -93,7 +103,7 @@ def differences(
 ) -> Differences:
     """Compare verdict.json with what judging its records again gives."""
     found = Differences()
-    exact = is_of_this_version(run, stated)
+    exact = is_of_this_version(run)
     rejudged = earlier.in_words_of(stated, rejudged)
     rows = _row_differences(directory, run, stated, rejudged, found, exact=exact)
     found.wrong += [f"verdict.json: {line}" for line in rows[:MAX_NAMED]]
@@ -102,6 +112,9 @@ def differences(
     if not rows:
         check = _head_differences if exact else _earlier_head_differences
         found.wrong += [f"verdict.json: {line}" for line in check(directory, run, stated, rejudged)]
+    if exact and directory.verdict.read_bytes() != "".join(json_lines(stated)).encode():
+        # A key that stands twice, for instance: programs differ in which of them counts.
+        found.wrong.append("verdict.json: is not written as the suite writes it")
     interrupted = (stated.get("basis") or {}).get("interrupted")
     if exact and interrupted and not rejudged["basis"]["interrupted"]:
         found.unchecked.append(f"verdict.json: that the run was interrupted: {interrupted}")
@@ -135,9 +148,9 @@ def _row_differences(
         differing = [n for n in names if before.get(n) != now.get(n)]
         if not differing:
             continue
-        if _waiver_expired_since(before, now):
+        if _waiver_expired_since(run, before, now, names):
             expired += 1
-        elif exact and _was_not_judged(before) and now["outcome"] != "FAIL":
+        elif exact and now["outcome"] != "FAIL" and before == _not_judged(run, stated, before, now):
             unjudged[key] = before
         else:
             old, new = (repr(row.get(differing[0]))[:60] for row in (before, now))
@@ -158,10 +171,20 @@ def _by_key(verdict: Mapping[str, Any]) -> dict[Key, Row]:
     return {(v["criterion"], v["subject"]): v for v in verdict["criteria"]}
 
 
-def _was_not_judged(row: Row) -> bool:
-    """Whether a row is NOT_MEASURED only because the run, or its test, ended before."""
-    interrupted = row["outcome"] == "NOT_MEASURED" and row.get("cause") == Cause.INTERRUPTED
-    return interrupted and row["value"] is None and row["record"] is None
+def _not_judged(run: Mapping[str, Any], stated: Mapping[str, Any], before: Row, now: Row) -> Row:
+    """Return the row as the run leaves it where it, or the row's test, ended before the verdict."""
+    reason = str(before["reason"])
+    interrupted = str((stated.get("basis") or {}).get("interrupted"))
+    if not reason.startswith(SUITE_FAILED):
+        reason = interrupted if reason == interrupted else NEVER_JUDGED
+    command = RunCommand.of(run, "RUN")
+    row = Verdict(
+        id=now["id"], criterion=now["criterion"], title=now["title"], subject=now["subject"],
+        outcome=Outcome.NOT_MEASURED, unit=now["unit"], reason=reason, cause=Cause.INTERRUPTED,
+        limit=RECORDED_TEXT if now["limit"] == RECORDED_TEXT else "",
+        next_step=command.completed(NEXT_STEP[Cause.INTERRUPTED]),
+    )  # fmt: skip
+    return row.to_json()
 
 
 def _ledger_differences(directory: RunDirectory, unjudged: Mapping[Key, Row]) -> list[str]:
@@ -178,11 +201,17 @@ def _ledger_differences(directory: RunDirectory, unjudged: Mapping[Key, Row]) ->
     ]
 
 
-def _waiver_expired_since(before: Row, now: Row) -> bool:
-    """Whether only the outcome differs, because a waiver expired after the run: no difference."""
-    expired = "waiver expired" in str(now.get("reason"))
-    same = all(before.get(n) == now.get(n) for n in COMPARED if n != "outcome")
-    return same and expired and (before["outcome"], now["outcome"]) == ("WAIVED", "FAIL")
+def _waiver_expired_since(
+    run: Mapping[str, Any], before: Row, now: Row, names: Iterable[str]
+) -> bool:
+    """Whether only a waiver that held on the day of the run makes the difference."""
+    match = _EXPIRED.search(str(now.get("reason")))
+    if match is None or now["outcome"] != "FAIL":
+        return False
+    day = str(run.get("ended") or run.get("created") or "")[:10]
+    reason = str(now["reason"]).replace(match[0], f"waived by {match['waiver']}")
+    waived = {**now, "outcome": "WAIVED", "reason": reason}
+    return day <= match["until"] and all(before.get(n) == waived.get(n) for n in names)
 
 
 # --- the run
@@ -211,13 +240,13 @@ def _head_differences(
     expected = {
         "run_id": run["id"], "verdict": concluded.verdict, "exit_status": concluded.exit_status,
         "counts": concluded.counts, "reasons": reasons, "scope": rejudged["scope"],
-        "replay": run.get("replay_of"),
+        "replay": run.get("replay_of"), "schema": VERDICT_SCHEMA,
     }  # fmt: skip
     for name, value in expected.items():
         if stated.get(name) != value:
             yield f"{name} is {_short(stated.get(name))}, from the records {_short(value)}"
     for name in stated:
-        if name not in (*expected, "schema", "basis", "criteria"):
+        if name not in (*expected, "basis", "criteria"):
             yield f"{name}: added"
 
 

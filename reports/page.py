@@ -77,7 +77,7 @@ def page(
         prefix.append(_figures(directory, verdict, run, thresholds))
     tests = _tests(criteria, read_ledger(directory), summarise=_is_large(run))
     data = {
-        "environment": banner.environment(run, _versions()),
+        "environment": banner.environment(run, {}),
         "tests": {name: [row] for name, row in tests.items()},
         "renderCollapsed": list(COLLAPSED),
         "initialSort": "original",
@@ -105,10 +105,12 @@ def page(
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def generator() -> str:
-    """Return what makes the bytes of a page here: the suite and the packages of TOOLS."""
-    tools = [f"{name} {importlib.metadata.version(name)}" for name in TOOLS]
-    return "; ".join([f"gpu-cluster-acceptance {version()}", *tools])
+def generator(run: Mapping[str, Any] | None = None) -> str:
+    """Return what makes the bytes of a page, here or in a run: the suite and packages of TOOLS."""
+    versions: Mapping[str, Any] = _versions() if run is None else run.get("versions") or {}
+    suite = version() if run is None else run.get("suite_version")
+    tools = [f"{name} {versions.get(name)}" for name in TOOLS]
+    return "; ".join([f"gpu-cluster-acceptance {suite}", *tools])
 
 
 def generator_of(text: str) -> str:

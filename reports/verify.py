@@ -108,7 +108,7 @@ def check_verdict(directory: RunDirectory, rejudge: Callable[[], Rejudged]) -> F
     if not compared.wrong:
         count = len(stated["criteria"])
         found.confirmed.append(f"verdict: {count} verdicts follow from the records")
-    if is_of_this_version(run, stated):
+    if is_of_this_version(run):
         _compare(found, directory.limits, rejudged.limits_csv, "judging the records again")
     elif directory.limits.exists():
         found.unchecked.append(f"limits.csv: written by suite version {suite_version(run)}")
@@ -151,7 +151,7 @@ def _evidence_differences(directory: RunDirectory) -> Iterator[str]:
 
 
 def _check_artefacts(artefacts: Artefacts, found: Findings) -> None:
-    if not is_of_this_version(artefacts.run, artefacts.verdict):
+    if not is_of_this_version(artefacts.run):
         _check_facts(artefacts, found)
         return
     confirmed = []
@@ -161,7 +161,7 @@ def _check_artefacts(artefacts: Artefacts, found: Findings) -> None:
         except Exception as error:  # whatever is in the evidence, it costs this file alone
             found.wrong.append(f"{name}: cannot be made of this evidence: {error!r}")
             continue
-        if name == page.NAME and _by_other_tools(artefacts.directory.root / name, made, found):
+        if name == page.NAME and _by_other_tools(artefacts, made, found):
             continue
         if _compare(found, artefacts.directory.root / name, made, "the evidence"):
             confirmed.append(name)
@@ -171,6 +171,9 @@ def _check_artefacts(artefacts: Artefacts, found: Findings) -> None:
 
 def _compare(found: Findings, path: Path, made: bytes, source: str) -> bool:
     """Add a line on the first difference of a file from what is made again; True if none."""
+    if path.is_symlink():
+        found.wrong.append(f"{path.name}: a link to {path.readlink()}")
+        return False
     try:
         stated = path.read_bytes()
     except OSError as error:
@@ -197,21 +200,22 @@ def _first_difference(stated: bytes, made: bytes) -> str:
     return f"line {line} has {shown[0]}, expected {shown[1]}"
 
 
-def _by_other_tools(path: Path, made: bytes, found: Findings) -> bool:
-    """Whether report.html says that other versions of page.TOOLS made it; then compare the rest."""
+def _by_other_tools(artefacts: Artefacts, made: bytes, found: Findings) -> bool:
+    """Whether other versions of page.TOOLS made report.html: those of the run; compare the rest."""
+    path = artefacts.directory.root / page.NAME
     try:
         stated = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return False
     makers = page.generator_of(stated), page.generator()
-    if makers[0] == makers[1]:
+    if makers[0] == makers[1] or makers[0] != page.generator(artefacts.run):
         return False
     rest, rest_made = (_TOOLS.sub("", text) for text in (stated, made.decode("utf-8")))
     if rest != rest_made:
         return False
     found.unchecked.append(
-        f"{path.name}: charts, style and script: made by {makers[0] or 'nobody'}, as it says, and "
-        f"here by {makers[1]}; verdict, texts and rows are what the evidence gives"
+        f"{path.name}: charts, style and script: made by {makers[0]}, here by {makers[1]}; "
+        "verdict, texts and rows are those of the evidence"
     )
     return True
 
@@ -233,6 +237,8 @@ def _unknown_files(artefacts: Artefacts) -> Iterator[str]:
             yield f"{path.name}: not a file of the suite in a run like this"
     for path in directory.evidence():
         name = path.relative_to(directory.root)
+        if path.is_symlink():
+            yield f"{name}: a link to {path.readlink()}, which may change"
         if path.suffix.lower() in PAPERS and path != directory.limits:
             yield f"{name}: no page of the suite; only manifest.sha256 names it"
 

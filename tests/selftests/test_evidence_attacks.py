@@ -21,7 +21,9 @@ from typing import Any
 import pytest
 
 from fixtures.paths import THRESHOLDS, version
+from fixtures.records.files import json_lines
 from fixtures.records.run_directory import RunDirectory
+from fixtures.run import run as run_module
 from fixtures.thresholds import loader
 from fixtures.verdict.model import Verdict
 from fixtures.verdict.run_verdict import conclude
@@ -87,6 +89,7 @@ def genuine(tools, tmp_path_factory) -> Path:
     derive_runs.derive(support.DATA / "sandbox-2x2-cpu", root, "slow-gpu")
     run = json.loads((root / "run.json").read_text())
     run["thresholds"] = {"sha256": loader.load(THRESHOLDS).sha256, "path": str(THRESHOLDS)}
+    run["versions"] |= run_module.PAGE_VERSIONS
     run |= {"suite_version": version(), "path": str(root), "options": ["--partition=gpu"]}
     (root / "run.json").write_text(json.dumps(run))
     # A run writes these two as it goes.
@@ -213,18 +216,49 @@ def test_a_removed_file_is_found(run, name, capsys):
     assert any(line.startswith(f"WRONG  {name}: ") for line in lines), lines
 
 
-def test_a_page_that_claims_other_tools_gives_no_cover_to_its_words(run, capsys):
+def test_a_page_of_other_tools_gives_no_cover_to_its_words(run, capsys):
+    """Of the run's own tools: whoever only claims others has changed the page."""
     path = run / "report.html"
-    genuine = path.read_text()
-    stamp = page.generator()
-    older = genuine.replace(stamp, "gpu-cluster-acceptance 0.2.0; pytest-html 3.0")
+    path.write_text(path.read_text().replace(page.generator(), "gpu-cluster-acceptance 0.1"))
+    assert said_by_verify(run, capsys)[0] == 1
+
+    data = json.loads((run / "run.json").read_text())
+    data["versions"] |= {"pytest-html": "3.0"}
+    (run / "run.json").write_text(json.dumps(data))
+    forged_by_the_suite(run, lambda verdict: None)
+    older = path.read_text().replace(page.generator(), page.generator(data))
     path.write_text(swapped_charts(older))
     status, lines = said_by_verify(run, capsys)
-    assert status == 0
+    assert status == 0, lines
     assert any(n.startswith("not checked: report.html: charts, style and script") for n in lines)
     assert lines[-1] == f"VERIFIED, except for what is not checked: {run}"
     path.write_text(older.replace("badge fail", "badge pass"))
     assert said_by_verify(run, capsys)[0] == 1
+
+
+def test_a_run_says_which_tools_make_its_page(genuine):
+    assert set(run_module.PAGE_VERSIONS) == set(page.TOOLS)
+
+
+def test_a_verdict_that_says_two_things_is_found(run, capsys):
+    """Of a key that stands twice, Python takes the last, and a reader the first."""
+    path = run / "verdict.json"
+    path.write_text(path.read_text().replace("{", '{ "verdict": "ACCEPTED",', 1))
+    made = artefacts.Artefacts(RunDirectory(run), json.loads(path.read_text()))
+    made.write("certificate.html")  # with the hash of what it is now
+    _, lines = said_by_verify(run, capsys)
+    assert "WRONG  verdict.json: is not written as the suite writes it" in lines
+
+
+@pytest.mark.parametrize("name", ["report.html", "records/elsewhere@worker0.json"])
+def test_a_link_is_named(run, name, tmp_path, capsys):
+    (tmp_path / "elsewhere").write_bytes(
+        (run / name).read_bytes() if (run / name).exists() else b""
+    )
+    (run / name).unlink(missing_ok=True)
+    (run / name).symlink_to(tmp_path / "elsewhere")
+    _, lines = said_by_verify(run, capsys)
+    assert any(f"{name}: a link to {tmp_path / 'elsewhere'}" in line for line in lines), lines
 
 
 @pytest.mark.parametrize(
@@ -252,7 +286,7 @@ def forged_by_the_suite(root: Path, change: Callable[[dict[str, Any]], None]) ->
     directory = RunDirectory(root)
     verdict = json.loads(directory.verdict.read_text())
     change(verdict)
-    directory.verdict.write_text(json.dumps(verdict))
+    directory.verdict.write_text("".join(json_lines(verdict)))
     lines = [{"schema": 1, "event": "verdict", "time": 1.0, **v} for v in verdict["criteria"]]
     directory.ledger.write_text("".join(json.dumps(line) + "\n" for line in lines))
     directory.write_manifest()
@@ -279,14 +313,22 @@ def pass_all(verdict: dict[str, Any]) -> None:
 
 
 def never_judged(verdict: dict[str, Any], outcome: str) -> None:
+    next_step = command_of(verdict)
     for v in verdict["criteria"]:
         if v["outcome"] == outcome:
             v.update(
                 outcome="NOT_MEASURED", value=None, limit="", ceiling=None, margin=None, worst=None,
                 devices={"planned": 0, "measured": 0}, reason="interrupted", cause="interrupted",
-                next_step="", record=None, job=None, notes=[],
+                next_step=next_step, record=None, job=None, notes=[],
             )  # fmt: skip
     conclude_again(verdict, interrupted="interrupted")
+
+
+def command_of(verdict: dict[str, Any]) -> str:
+    """The next step of a run that was interrupted, with the path that the run had."""
+    printed = re.search(r"--retest=(\S+) (\S+)", failed(verdict)["next_step"])
+    assert printed is not None
+    return f"run again: `pytest -m multinode --resume={printed[1]} {printed[2]}`"
 
 
 def set_in_row(**fields: Any) -> Callable[[dict[str, Any]], None]:
@@ -306,6 +348,7 @@ REWRITTEN: dict[str, Callable[[dict[str, Any]], None]] = {
     "a row's node": set_in_row(worst={"node": "worker0", "gpu": 0, "uuid": "x", "value": 1.0}),
     "a row's job": set_in_row(job="1"),
     "a row's id": set_in_row(id="Z9"),
+    "other words": lambda v: v.update(schema=1),
     "a row less": lambda v: v["criteria"].remove(failed(v)),
     "a row twice": lambda v: v["criteria"].append(dict(failed(v))),
     "a row more": lambda v: v["criteria"].append({**failed(v), "criterion": "gemm.speed"}),

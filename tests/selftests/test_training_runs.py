@@ -48,7 +48,8 @@ def judged(run: Path, tmp_path: Path) -> dict[str, dict[str, Any]]:
 def test_healthy_training_passes(name, faulty_runs, tmp_path):
     rows = judged(faulty_runs / name, tmp_path)
     assert len(rows) >= 3
-    assert {key: row["outcome"] for key, row in rows.items()} == dict.fromkeys(rows, "PASS")
+    assert {row["outcome"] for row in rows.values()} <= {"PASS", "RECORDED"}
+    assert "PASS" in {row["outcome"] for row in rows.values()}
 
 
 @pytest.mark.parametrize("name", RED)
