@@ -187,5 +187,5 @@ def test_a_plain_sbatch_script_leaves_what_the_suite_judges(shared_sandbox, chec
     assert "strategy=ddp" in said
     rows = judged(out, tmp_path)
     assert {row["subject"] for row in rows.values()} == {"cluster"}
-    assert {key: row["outcome"] for key, row in rows.items()} == dict.fromkeys(rows, "PASS")
+    assert {row["outcome"] for row in rows.values()} <= {"PASS", "RECORDED"}
     assert {f"training_ddp.cluster.{m}" for m in ("replicas", "curve", "tokens")} <= set(rows)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fixtures.paths import version
-from fixtures.records.files import read_json
+from fixtures.records.files import json_lines, read_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds import loader
 from reports import __main__ as command
@@ -143,7 +143,7 @@ def test_a_verdict_that_was_rewritten_with_its_certificate_is_found(run):
     verdict = json.loads((run / "verdict.json").read_text())
     row = next(v for v in verdict["criteria"] if v["criterion"] == "gemm.bf16")
     row["value"] = 1e6
-    (run / "verdict.json").write_text(json.dumps(verdict))
+    (run / "verdict.json").write_text("".join(json_lines(verdict)))
     certificate.write(RunDirectory(run))
     (line,) = [line for line in found(run) if line.startswith("verdict.json")]
     assert line.startswith(
@@ -180,9 +180,13 @@ def test_a_waiver_that_has_run_out_since_changes_nothing(run):
     again["counts"]["pass"] -= 1
     again["verdict"] = "REJECTED"
     directory, made = RunDirectory(run), json.loads((run / "run.json").read_text())
+    directory.verdict.write_text("".join(json_lines(verdict)))
     compared = differences.differences(directory, made, verdict, again)
     assert compared.wrong == []
     assert compared.unchecked == ["verdict.json: 1 waivers that have expired since"]
+    # On the day of the run it had run out already.
+    late = {**made, "created": "2027-01-01T00:00:00+00:00", "ended": None}
+    assert differences.differences(directory, late, verdict, again).wrong
     other["value"] = 1.0
     assert differences.differences(directory, made, verdict, again).wrong
 
