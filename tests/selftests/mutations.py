@@ -283,7 +283,8 @@ class Mutated:
         try:
             limit = c.limit_for(facts)
             bound = recorded.bound(c, limit, facts)
-            resolved = limit.resolve(bound, self.run.thresholds.cluster)
+            model = c.model_for(limit, facts)
+            resolved = limit.resolve(bound, self.run.thresholds.cluster, model)
         except (ConfigError, hardware.MissingFact):
             return False
         if resolved.kind == "equals":

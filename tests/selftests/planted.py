@@ -163,7 +163,7 @@ def _healthy(
     try:
         limit = criterion.limit_for(facts)
         resolved = limit.resolve(criterion.bound({**facts, "metric": criterion.metric}),
-                                 limits.cluster)  # fmt: skip
+                                 limits.cluster, criterion.model_for(limit, facts))  # fmt: skip
     except (AcceptanceError, hardware.MissingFact):
         return None
     if resolved.kind in ("calibrate", "recorded") or resolved.value is None:

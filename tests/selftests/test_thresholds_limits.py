@@ -348,7 +348,10 @@ def test_every_criterion_has_one_possible_limit_or_a_reason_for_every_model(
                 assert "1GiB" not in criterion.key
                 continue
             facts = plan | device | record
-            resolved = criterion.limit_for(facts).resolve(criterion.bound(facts), contract)
+            row = criterion.limit_for(facts)
+            resolved = row.resolve(
+                criterion.bound(facts), contract, criterion.model_for(row, facts)
+            )
             judged.add(criterion.key)
             bound = criterion.bound(facts)
             if resolved.kind == "below" and bound is not None:

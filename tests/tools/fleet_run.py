@@ -330,7 +330,9 @@ class Fleet:
         facts = {**facts_of(criterion, tuple(nodes), population), **self._device["device"]}
         facts = {**facts, **conditions, "model": population.gpu_model}
         limit = criterion.limit_for(facts)
-        resolved = limit.resolve(criterion.bound(facts), limits.cluster)
+        resolved = limit.resolve(
+            criterion.bound(facts), limits.cluster, criterion.model_for(limit, facts)
+        )
         value: Any = 100.0 if resolved.kind == "recorded" else resolved.value
         if resolved.kind in ("below", "above"):
             value = value * (1.06 if resolved.kind == "below" else 0.5)
