@@ -8,7 +8,7 @@ import pytest
 
 from fixtures.workloads import crosscheck
 from fixtures.workloads.runtime import nccl_log
-from fixtures.workloads.runtime.collective_ops import OPERATIONS
+from fixtures.workloads.runtime.collective_ops import EXACT, OPERATIONS, PATTERN, largest_pattern
 from fixtures.workloads.runtime.collective_sweep import Sweep
 from tests.selftests.rank_job import TORCH, Job
 
@@ -285,3 +285,26 @@ def test_crosscheck_without_a_figure_is_an_error(
     job.add("crosscheck", ["difference"], sizes=[1 << 20])
     assert job.run() != [0]
     assert reason in job.error()["error"]
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 512, 3180, 5308, 8192, 16_384, 65_536])
+@pytest.mark.parametrize("operation", ["all_reduce", "reduce_scatter"])
+def test_the_sum_of_any_number_of_ranks_is_exact_in_float32(operation: str, ranks: int) -> None:
+    """Summed one after another in float32, as NCCL's ring does; 5,308 ranks were not before."""
+    numpy = pytest.importorskip("numpy")
+    op = OPERATIONS[operation]
+    values = numpy.arange(PATTERN) % largest_pattern(ranks)
+    for share in (0, 1, ranks - 1):
+        total = numpy.zeros(PATTERN, dtype=numpy.float32)
+        for rank in range(ranks):
+            total += (values + op.addend(rank, share, ranks)).astype(numpy.float32)
+        factor, offset = op.expected(share, share, ranks)
+        expected = values.astype(numpy.int64) * factor + offset
+        assert (total.astype(numpy.int64) == expected).all()
+        assert expected.max() <= EXACT
+
+
+def test_every_rank_adds_another_number_as_long_as_the_sum_is_exact() -> None:
+    for ranks in (2, 512, 3180):
+        put = {OPERATIONS["all_reduce"].addend(rank, 0, ranks) for rank in range(ranks)}
+        assert len(put) == ranks

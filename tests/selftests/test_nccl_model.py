@@ -90,7 +90,8 @@ def test_what_is_not_known_is_said_and_nothing_is_derived_from_it():
     assert nccl_model.derived_facts("hbm", {"model": "H100 SXM"}) == {}
     assert nccl_model.derived_facts("all_gather", {"model": "cpu"}) == {"bandwidth_bound": True}
     within = nccl_model.attainable("all_gather", rack | {"domains": 1, "gpus_per_domain": 72})
-    assert within is not None and within.bandwidth_bound
+    assert within is not None
+    assert within.bandwidth_bound
     with pytest.raises(MissingFact, match="nic_gbps"):
         nccl_model.attainable("all_gather", {**order(2), "nic_gbps": 0})
     assert nccl_model.attainable("all_gather", order(1, gpus=1)) is None
@@ -131,7 +132,8 @@ def limit_of(criterion: Criterion, facts: dict[str, Scalar], limits: Thresholds)
         return 0.0
     ceiling = criterion.bound(facts)
     resolved = row.resolve(ceiling, limits.cluster, criterion.model_for(row, facts))
-    assert resolved.kind == "below" and isinstance(resolved.value, float)
+    assert resolved.kind == "below"
+    assert isinstance(resolved.value, float)
     assert ceiling is not None
     assert max(resolved.value, resolved.expect or 0) <= ceiling, (criterion.key, facts, row.text())
     return resolved.value

@@ -149,6 +149,9 @@ class Bench:
     def gather(self, item: Any) -> list[Any]:
         return [item, self.others_need]
 
+    def agree(self, item: Any, choose: Any) -> Any:
+        return choose(self.gather(item))
+
     def measure(self, **at: Any) -> list[list[float]]:
         def measure_once() -> list[float]:
             self.events.append("round")

@@ -38,7 +38,7 @@ class Meeting:
 
         return SimpleNamespace(
             device=SimpleNamespace(type="cpu"), gather=gather, gather_node=gather,
-            barrier=lambda: gather(None),
+            agree=lambda item, choose: choose(gather(item)), barrier=lambda: gather(None),
         )  # fmt: skip
 
 
