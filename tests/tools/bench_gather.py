@@ -3,7 +3,7 @@
     python -m tests.tools.bench_gather [--ranks 224 448 896]
 
 The ranks are threads of a few processes, each with its own connection to the store, as real ranks
-have: so many as a process may open files. The figure is CPU time of the store's process, which is one thread; the wall clock of this
+have. The figure is CPU time of the store's process, which is one thread; the wall clock of this
 host says nothing, because the clients share its cores. 8,192 ranks are computed: requests grow with
 the ranks, and the bytes of a gather's answers with their square.
 """
@@ -105,6 +105,10 @@ def extrapolated(sizes: Sequence[int], seconds: Sequence[float], *, power: int) 
     return seconds[-1] * (TARGET / sizes[-1]) ** power
 
 
+def show(what: str, size: int, seconds: float, how: str) -> None:
+    print(f"{what:8} {size:6} ranks  {seconds:7.3f} s of one core  ({how})", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.tools.bench_gather")
     parser.add_argument("--ranks", type=int, nargs="+", default=[224, 448, 896])
@@ -113,9 +117,13 @@ def main() -> None:
         seconds = []
         for size in options.ranks:
             seconds.append(cpu_seconds(size, gather=gather))
-            print(f"{what:8} {size:6} ranks  {seconds[-1]:7.3f} s of one core  (measured)", flush=True)
+            print(
+                f"{what:8} {size:6} ranks  {seconds[-1]:7.3f} s of one core  (measured)", flush=True
+            )
         computed = extrapolated(options.ranks, seconds, power=power)
-        print(f"{what:8} {TARGET:6} ranks  {computed:7.3f} s of one core  (computed, power {power})")
+        print(
+            f"{what:8} {TARGET:6} ranks  {computed:7.3f} s of one core  (computed, power {power})"
+        )
 
 
 if __name__ == "__main__":
