@@ -1,10 +1,11 @@
 """A run directory of any size, made from recorded runs of four H200: for benches and self-tests.
 
-    python -m tests.tools.fleet_run OUT [--nodes 1024] [--gpus 8]
+    python -m tests.tools.fleet_run OUT [--nodes 1024] [--gpus 8] [--platform hgx]
 
 Every number was measured once, on other GPUs: each device gets one of a few versions of the
-recorded samples, scaled by the spread of equal devices. The values describe no real cluster; the
-records are as large and as detailed as real ones.
+recorded samples, scaled by the spread of equal devices; what all nodes reach together is what
+NCCL's model says of such a platform (fixtures/thresholds/nccl_model.py). The values describe no
+real cluster; the records are as large and as detailed as real ones.
 """
 
 # Length: one writer of one run directory; its parts share the recorded ranks that they vary.
@@ -16,14 +17,15 @@ import json
 import random
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fixtures.cluster.population import Population
+from fixtures.hardware import Scalar
 from fixtures.paths import CHECKOUT
 from fixtures.plan.items import ALL, facts_of, planned_list
-from fixtures.thresholds import loader
+from fixtures.thresholds import loader, nccl_model
 from fixtures.thresholds.contract import Contract
 from fixtures.thresholds.loader import Criterion, Thresholds
 
@@ -42,12 +44,38 @@ NODE_WORKLOADS = (
     "health", "hostcopy", "identical", "inventory", "memory", "nvlink", "p2p", "reducescatter",
     "sendrecv", "under_load",
 )  # fmt: skip
-ALL_NODES_FACTORS = {
-    "allgather": 0.97, "allreduce": 0.97, "allreduce_ring": 1.0, "alltoall": 0.128,
-    "broadcast": 0.9, "reducescatter": 0.99, "sendrecv": 0.13,
+OVER_ALL_NODES = {
+    "allgather": "all_gather", "allreduce": "all_reduce", "allreduce_ring": "all_reduce",
+    "alltoall": "all_to_all", "broadcast": "broadcast", "reducescatter": "reduce_scatter",
+    "sendrecv": "send_recv",
 }  # fmt: skip
-"""Collective over all nodes -> factor on its rate within a node, which accounts for eight NICs of
-400 Gbit/s in place of NVLink."""
+"""Collective over all nodes -> the operation of NCCL's model."""
+TREE_NODES = 16
+"""From so many nodes on NCCL takes a tree for a large all-reduce."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Platform:
+    """What a node is, and how nodes are connected."""
+
+    gpu_model: str = "H200 SXM"
+    product: str = "NVIDIA H200"
+    gpus: int = 8
+    nics: int = 8
+    nic_gbps: float = 400.0
+    fabric: str = "InfiniBand"
+    transport: str = "NET/IB"
+    domain_nodes: int = 1
+    """Nodes that share an NVLink domain."""
+
+
+PLATFORMS = {
+    "hgx": Platform(),
+    "four-nics": Platform(nics=4, nic_gbps=200.0),
+    "roce": Platform(fabric="RoCE"),
+    "efa": Platform(nics=16, nic_gbps=200.0, fabric="EFA", transport="NET/OFI"),
+    "nvl72": Platform(gpu_model="GB200", product="NVIDIA GB200", gpus=4, nics=4, domain_nodes=18),
+}
 
 MADE_UP = ("training", "memory_whole")
 """Workloads of these names were recorded on no four H200."""
@@ -58,8 +86,9 @@ Change = Callable[[dict[str, Any]], None]
 class Fleet:
     """A generated run directory; write() makes its files."""
 
-    def __init__(self, root: Path, nodes: int, gpus: int) -> None:
+    def __init__(self, root: Path, nodes: int, gpus: int, platform: Platform | None = None) -> None:
         self.root = root
+        self.platform = platform or Platform(gpus=gpus)
         self.nodes = [f"gpu{k:04d}" for k in range(1, nodes + 1)]
         self.gpus = gpus
         self._random = random.Random(0)
@@ -78,12 +107,11 @@ class Fleet:
             versions = self._versions(ranks, self._to_node)
             for node in self.nodes:
                 self._record(workload, node, [node], base, versions)
-        # The share of data that an all-to-all sends to other nodes grows with their number.
-        share = (len(self.nodes) * self.gpus - 1) / ((len(self.nodes) - 1) * self.gpus)
-        for workload, factor in ALL_NODES_FACTORS.items():
-            factor *= share if workload == "alltoall" else 1
+        for workload in OVER_ALL_NODES:
             base = _read(NODE, f"{workload}@node0")
-            versions = self._versions(base["ranks"], lambda r, f=factor: self._to_all_nodes(r, f))
+            versions = self._versions(
+                base["ranks"], lambda rank, w=workload: self._to_nodes(rank, w, len(self.nodes))
+            )
             self._record(workload, "all", self.nodes, base, versions)
         for workload in ("connectivity", "drift", "filesystem", "identical"):
             base = _read(PAIR, f"{workload}@all")
@@ -157,13 +185,24 @@ class Fleet:
         return texts_of_ranks
 
     def _text(self, rank: dict[str, Any], k: int) -> str:
-        device = {**self._device["device"], "index": "@K@", "uuid": "@UUID@", "serial": "1650@K@"}
+        device = {
+            **self._device["device"],
+            **self._product(),
+            "index": "@K@",
+            "uuid": "@UUID@",
+            "serial": "1650@K@",
+        }
         device_uuid = rank["device"].get("uuid") or "no uuid"
         rank = {**rank, "rank": "@RANK@", "local_rank": "@K@", "node": "@NODE@", "device": device}
         text = json.dumps(rank, separators=(",", ":")).replace(device_uuid, "@UUID@")
         for name in ("RANK", "K"):
             text = text.replace(f'"@{name}@"', f"@{name}@")
         return text
+
+    def _product(self) -> dict[str, str]:
+        """Return what NVML calls the GPUs."""
+        names = self._device["device"]
+        return {name: self.platform.product for name in ("name", "model") if name in names}
 
     def _without_facts(self, rank: dict[str, Any]) -> None:
         rank["facts"] = {}
@@ -172,7 +211,7 @@ class Fleet:
             rank["measurements"].append({**stalls, "at": {"part": "write.alone"}})
         facts = [m for m in rank["measurements"] if m["metric"] == "fact"]
         if facts:
-            for k in range(8):
+            for k in range(self.platform.nics):
                 at = {"fact": "firmware", "part": f"mlx5_{k}"}
                 firmware = {**facts[0], "metric": "firmware", "unit": "devices", "at": at}
                 rank["measurements"].append({**firmware, "value": "28.42.1000"})
@@ -184,7 +223,7 @@ class Fleet:
             _conditions(m, {"gpus_per_domain": self.gpus})
             if m["metric"] == "gpus":
                 m["value"] = self.gpus
-                nics = {**m, "metric": "nics", "unit": "NICs", "value": 8}
+                nics = {**m, "metric": "nics", "unit": "NICs", "value": self.platform.nics}
                 rank["measurements"] = [*rank["measurements"], nics]
             if "to" in m.get("at", {}):
                 links.setdefault((m["metric"], m["unit"]), m)
@@ -197,23 +236,43 @@ class Fleet:
                     others.append({**m, "at": at})
             rank["measurements"] = others
 
-    def _to_all_nodes(self, rank: dict[str, Any], factor: float) -> None:
+    def _domains(self, nodes: int) -> dict[str, int]:
+        """Return k and g of NVLink domains over so many nodes."""
+        size = min(nodes, self.platform.domain_nodes)
+        return {"domains": -(-nodes // size), "gpus_per_domain": size * self.gpus}
+
+    def _facts(self, nodes: int, size: int, **more: Scalar) -> dict[str, Scalar]:
+        """Return the facts of a collective over so many nodes, by which the model is asked."""
+        platform = self.platform
+        return {
+            "model": platform.gpu_model, "nodes": nodes, "gpus": nodes * self.gpus, "size": size,
+            "gpus_per_node": self.gpus, "nics_per_node": platform.nics,
+            "nic_gbps": platform.nic_gbps, **self._domains(nodes), **more,
+        }  # fmt: skip
+
+    def _to_nodes(self, rank: dict[str, Any], workload: str, nodes: int) -> None:
+        """Adapt a recorded rank to what so many nodes reach together."""
         # Between nodes only rates are measured, no latencies.
         rank["measurements"] = [m for m in rank["measurements"] if m["unit"] != "us"]
+        domains = self._domains(nodes)
+        transport = self.platform.transport if domains["domains"] > 1 else "P2P"
+        operation = OVER_ALL_NODES[workload]
         for m in rank["measurements"]:
-            _conditions(
-                m, {"transport": "NET/IB", "domains": len(self.nodes), "gpus_per_domain": self.gpus}
-            )
+            _conditions(m, {"transport": transport, **domains})
+            if workload == "allreduce" and nodes >= TREE_NODES:
+                _conditions(m, {"algorithm": "tree"})
             if m["metric"] == "transport":
-                m["value"] = "NET/IB"
+                m["value"] = transport
             if m["unit"] == "GB/s":
-                m["samples"] = [s * factor for s in m["samples"]]
+                algorithm = m.get("conditions", {}).get("algorithm", "")
+                facts = self._facts(nodes, m["at"]["size"], algorithm=algorithm)
+                _scale(m, nccl_model.attainable(operation, facts))
         rank["facts"].pop("table", None)
         template = {"conditions": rank["measurements"][-1].get("conditions", {})}
-        rank["measurements"] += [
-            {**template, "metric": "gdr", "unit": "state", "value": "on"},
-            {**template, "metric": "nics", "unit": "NICs", "value": 8},
-        ]
+        if domains["domains"] > 1:
+            nics = {**template, "metric": "nics", "unit": "NICs", "value": self.platform.nics}
+            gdr = {**template, "metric": "gdr", "unit": "state", "value": "on"}
+            rank["measurements"] += [gdr, nics]
         if not any(m["metric"] == "errors" for m in rank["measurements"]):
             none = {**template, "metric": "errors", "unit": "elements", "value": 0}
             rank["measurements"].append(none)
@@ -224,25 +283,36 @@ class Fleet:
         def change(rank: dict[str, Any]) -> None:
             (bandwidth,) = [m for m in rank["measurements"] if m["metric"] == "busbw"][:1]
             others = [m for m in rank["measurements"] if m["metric"] != "busbw"]
+            # Recorded over TCP, whose batches differ far more than those of a fabric.
             median = sorted(bandwidth["samples"])[len(bandwidth["samples"]) // 2]
-            bandwidth["samples"] = [
-                48.0 * (1 + 0.01 * (s / median - 1)) for s in bandwidth["samples"]
-            ]
-            sizes = (2**24, 2**28, 2**30)
-            rank["measurements"] = [*({**bandwidth, "at": {"size": s}} for s in sizes), *others]
+            steady = [median * (1 + 0.01 * (s / median - 1)) for s in bandwidth["samples"]]
+            nodes = len(self.nodes)
+            per_domain = min(nodes, self.platform.domain_nodes)
+            domains = {"domains": -(-nodes // per_domain), "gpus_per_domain": per_domain}
+            rank["measurements"] = others
+            for size in (2**24, 2**28, 2**30):
+                m = {**bandwidth, "samples": list(steady), "at": {"size": size}}
+                facts = self._facts(nodes, size, gpus=nodes, **domains)
+                _scale(m, nccl_model.attainable("rail", facts))
+                rank["measurements"].append(m)
+            transport = self.platform.transport if domains["domains"] > 1 else "P2P"
             for m in rank["measurements"]:
-                _conditions(
-                    m, {"transport": "NET/IB", "domains": len(self.nodes), "gpus_per_domain": 1}
-                )
+                _conditions(m, {"transport": transport, **domains})
             rank["facts"].pop("table", None)
 
         self._record("rails", "all", self.nodes, base, self._versions(base["ranks"], change))
 
     def _nics(self) -> None:
-        def to_eight_nics(rank: dict[str, Any]) -> None:
+        def to_ordered_nics(rank: dict[str, Any]) -> None:
             first_nic = [m for m in rank["measurements"] if m["at"]["part"] == "mlx5_0"]
+            stated: dict[str, Scalar] = {"fabric": self.platform.fabric}
+            if any(m["metric"] == "state" for m in first_nic):
+                stated["rate"] = self.platform.nic_gbps
             rank["measurements"] = [
-                {**m, "at": {**m["at"], "part": f"mlx5_{k}"}} for k in range(8) for m in first_nic
+                {**m, "at": {**m["at"], "part": f"mlx5_{k}"}}
+                | ({"value": stated[m["metric"]]} if m["metric"] in stated else {})
+                for k in range(self.platform.nics)
+                for m in first_nic
             ]
             gpudirect = [m for m in rank["measurements"] if m["metric"] == "gpudirect"]
             rank["measurements"] += gpudirect
@@ -252,11 +322,11 @@ class Fleet:
         base["ranks"][0]["measurements"] = [
             {**m, "at": m.get("at") or {"part": "mlx5_0"}} for m in base["ranks"][0]["measurements"]
         ]
-        versions = self._versions(base["ranks"][:1], to_eight_nics)
+        versions = self._versions(base["ranks"][:1], to_ordered_nics)
         for node in self.nodes:
             self._record("infiniband", node, [node], base, versions, of_nodes=True)
         base = _read(CPU, "ib_counters@all")
-        versions = self._versions(base["ranks"][:1], to_eight_nics)
+        versions = self._versions(base["ranks"][:1], to_ordered_nics)
         self._record("ib_counters", "all", self.nodes, base, versions, of_nodes=True)
 
     def _partial_node_jobs(self) -> None:
@@ -275,7 +345,7 @@ class Fleet:
                 self._record(workload, "--".join(pair), list(pair), base, versions)
         self.gpus = gpus
         base = _read(NODE, "allreduce@node0")
-        versions = self._versions(base["ranks"], lambda rank: self._to_all_nodes(rank, 1.03))
+        versions = self._versions(base["ranks"], lambda rank: self._to_nodes(rank, "allreduce", 2))
         for pair in pairs if len(self.nodes) > 2 else ():
             self._record("allreduce", "--".join(pair), list(pair), base, versions)
 
@@ -333,7 +403,8 @@ class Fleet:
         resolved = limit.resolve(
             criterion.bound(facts), limits.cluster, criterion.model_for(limit, facts)
         )
-        value: Any = 100.0 if resolved.kind == "recorded" else resolved.value
+        unjudged = resolved.kind in ("recorded", "calibrate")
+        value: Any = 100.0 if unjudged else resolved.value
         if resolved.kind in ("below", "above"):
             value = value * (1.06 if resolved.kind == "below" else 0.5)
         measurement = {"metric": criterion.metric, "unit": criterion.unit, "at": dict(criterion.at)}
@@ -355,12 +426,15 @@ class Fleet:
     def _contract_and_population(self) -> dict[str, Any]:
         contract = {
             **self.run["contract"], "nodes": len(self.nodes), "gpus_per_node": self.gpus,
-            "gpu_model": "H200 SXM", "nics_per_node": 8, "nic_gbps": 400.0,
+            "gpu_model": self.platform.gpu_model, "nics_per_node": self.platform.nics,
+            "nic_gbps": self.platform.nic_gbps, "nic_fabric": self.platform.fabric,
             "nvls": {"disabled": "the recorded GPUs have no multicast"},
         }  # fmt: skip
         population = {
             **self.run["population"], "origin": "cluster", "nodes": self.nodes,
-            "gpus_per_node": self.gpus, "nics_per_node": 8, "nic_gbps": 400.0, "partition": "gpu",
+            "gpus_per_node": self.gpus, "nics_per_node": self.platform.nics,
+            "nic_gbps": self.platform.nic_gbps, "gpu_model": self.platform.gpu_model,
+            "partition": "gpu",
         }  # fmt: skip
         return {"contract": contract, "population": population}
 
@@ -384,6 +458,13 @@ def _conditions(m: dict[str, Any], changed: dict[str, Any]) -> None:
         m["conditions"] = {**given, **{k: v for k, v in changed.items() if k in given}}
 
 
+def _scale(m: dict[str, Any], attainable: nccl_model.Attainable | None) -> None:
+    """Scale a rate's samples so that their median is what is attainable."""
+    if attainable is not None and (samples := m.get("samples")):
+        median = sorted(samples)[len(samples) // 2]
+        m["samples"] = [float(f"{s * attainable.busbw / median:.6g}") for s in samples]
+
+
 def _read(run: Path, name: str) -> dict[str, Any]:
     record: dict[str, Any] = json.loads((run / "records" / f"{name}.json").read_text())
     return record
@@ -393,9 +474,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.tools.fleet_run")
     parser.add_argument("out", type=Path)
     parser.add_argument("--nodes", type=int, default=1024)
-    parser.add_argument("--gpus", type=int, default=8)
+    parser.add_argument("--gpus", type=int)
+    parser.add_argument("--platform", choices=PLATFORMS, default="hgx")
     options = parser.parse_args()
-    Fleet(options.out, options.nodes, options.gpus).write()
+    platform = PLATFORMS[options.platform]
+    Fleet(options.out, options.nodes, options.gpus or platform.gpus, platform).write()
 
 
 if __name__ == "__main__":
