@@ -10,7 +10,7 @@ def test_every_gpu_answers_its_driver(measured, agreed):
     assert measured == agreed
 
 
-@pytest.mark.criterion("health.answer_time")
+@pytest.mark.criterion("health.answer_time", "health.answer_time_load", "health.answer_late")
 def test_every_driver_answers_in_time(measured, agreed):
     assert measured <= agreed
 
@@ -26,7 +26,14 @@ def test_the_memory_of_every_gpu_is_protected(measured, agreed):
 
 
 @pytest.mark.criterion(
-    "health.ecc_uncorrected", "health.ecc_corrected", "health.ecc_sram", "health.ecc_new"
+    "health.ecc_uncorrected",
+    "health.ecc_corrected",
+    "health.ecc_sram",
+    "health.ecc_sram_corrected",
+    "health.ecc_new",
+    "health.ecc_rate",
+    "health.ecc_sram_rate",
+    "health.ecc_siblings",
 )
 def test_the_memory_of_every_gpu_is_sound(measured, agreed):
     assert measured <= agreed
@@ -35,6 +42,11 @@ def test_the_memory_of_every_gpu_is_sound(measured, agreed):
 @pytest.mark.criterion("health.remap_pending", "health.remap_failed")
 def test_bad_memory_rows_are_replaced(measured, agreed):
     assert measured == agreed
+
+
+@pytest.mark.criterion("health.remap_new")
+def test_no_memory_row_goes_bad_under_load(measured, agreed):
+    assert measured <= agreed
 
 
 @pytest.mark.criterion("health.remap_headroom")
@@ -62,12 +74,17 @@ def test_every_gpu_has_headroom_to_its_slowdown_temperature(measured, agreed):
     assert measured >= agreed
 
 
+@pytest.mark.criterion("health.thermal_siblings")
+def test_no_gpu_is_much_hotter_than_the_others_of_its_node(measured, agreed):
+    assert measured <= agreed
+
+
 @pytest.mark.criterion("health.pcie_generation", "health.pcie_width")
 def test_the_pcie_link_of_every_gpu_is_whole(measured, agreed):
     assert measured >= agreed
 
 
-@pytest.mark.criterion("health.pcie_replays")
+@pytest.mark.criterion("health.pcie_replays", "health.pcie_siblings")
 def test_the_pcie_link_of_every_gpu_repeats_few_packets(measured, agreed):
     assert measured <= agreed
 

@@ -19,12 +19,13 @@ FIRST = emulation.gpu_uuid(NODE, 0)
 PORT = "mlx5_3"
 
 
-def broken(kind: str, target: str | None = None, node: str = NODE) -> Inject:
+def broken(kind: str, *targets: str, node: str = NODE) -> Inject:
     """The sandbox's own verb, and the hardware healthy again after it."""
 
     @contextmanager
     def inject(sandbox: Sandbox) -> Iterator[None]:
-        sandbox.fault(node, kind, target)
+        for target in targets or (None,):
+            sandbox.fault(node, kind, target)
         try:
             yield
         finally:
@@ -33,10 +34,13 @@ def broken(kind: str, target: str | None = None, node: str = NODE) -> Inject:
     return inject
 
 
-def gpu(criterion: str, name: str, kind: str, says: str = "", device: str = GPU) -> Fault:
+def gpu(
+    criterion: str, name: str, kind: str, says: str = "", device: str = GPU,
+    also: tuple[str, ...] = (),
+) -> Fault:  # fmt: skip
     return Fault(
         criterion=criterion, name=name, where=f"driver of {NODE}: {kind}", culprit=NODE,
-        device=device, inject=broken(kind), select="gpu_health", says=says,
+        device=device, inject=broken(kind), select="gpu_health", says=says, also=also,
     )  # fmt: skip
 
 
@@ -45,8 +49,8 @@ def port(
 ) -> Fault:
     return Fault(
         criterion=criterion, name=name, where=f"sysfs of {NODE}: {kind} {target}".strip(),
-        culprit=NODE, device=device, inject=broken(kind, target or None), select="infiniband",
-        says=says,
+        culprit=NODE, device=device, inject=broken(kind, *([target] if target else [])),
+        select="infiniband", says=says,
     )  # fmt: skip
 
 
@@ -72,15 +76,30 @@ def drift(name: str, where: str, inject: Inject, says: str, device: str) -> Faul
 
 GPU_FAULTS = [
     gpu("health.answers", "GPU fallen off the bus", "lost", "GpuIsLost"),
-    gpu("health.answer_time", "driver that answers late", "slow-driver"),
+    gpu(
+        "health.answer_time",
+        "driver that answers late",
+        "slow-driver",
+        also=("health.answer_time_load", "health.answer_late"),
+    ),
     gpu("health.foreign_processes", "foreign process on a GPU", "foreign-process", "4711"),
     gpu("health.leaked_memory", "memory leaked on a GPU", "leaked-memory", "4096 MiB"),
     gpu("health.ecc_mode", "ECC off", "ecc-off"),
     gpu("health.ecc_mode", "ECC off after the next reset", "ecc-pending", "after the next reset"),
     gpu("health.ecc_uncorrected", "uncorrectable errors", "ecc-uncorrected"),
     gpu("health.ecc_corrected", "too many corrected errors", "ecc-corrected"),
+    gpu(
+        "health.ecc_rate",
+        "storm of corrected errors",
+        "ecc-storm",
+        "dram_volatile",
+        also=("health.ecc_siblings",),
+    ),
     gpu("health.ecc_sram", "errors of on-chip memory", "ecc-sram"),
+    gpu("health.ecc_sram_corrected", "corrected errors of on-chip memory", "ecc-sram-corrected"),
+    gpu("health.ecc_sram_rate", "storm in on-chip memory", "ecc-sram-storm", "sram_volatile"),
     gpu("health.ecc_new", "errors during the run", "ecc-rising"),
+    gpu("health.remap_new", "rows remapped during the run", "remap-rising", "during the run"),
     gpu("health.remap_pending", "row remapping pending", "remap-pending", "pending"),
     gpu("health.remap_failed", "row remapping failed", "remap-failed", "failed"),
     gpu("health.remap_headroom", "no spare rows left", "remap-exhausted", "2 banks"),
@@ -88,10 +107,16 @@ GPU_FAULTS = [
     gpu("health.xid", "Xid during the run", "xid", "Xid 79"),
     gpu("health.thermal", "throttled by heat", "thermal-throttle"),
     gpu("health.power_brake", "throttled by the power supply", "power-brake"),
-    gpu("health.thermal_headroom", "too hot", "hot", "86 C"),
+    gpu("health.thermal_headroom", "too hot", "hot", "86 C", also=("health.thermal_siblings",)),
+    gpu("health.thermal_siblings", "hotter than the others", "warm", "70 C"),
     gpu("health.pcie_generation", "PCIe a generation low", "pcie-gen", "able to do 5"),
     gpu("health.pcie_width", "PCIe lanes lost", "pcie-width"),
-    gpu("health.pcie_replays", "PCIe packets repeated", "pcie-replays"),
+    gpu(
+        "health.pcie_replays",
+        "PCIe packets repeated",
+        "pcie-replays",
+        also=("health.pcie_siblings",),
+    ),
     gpu("health.persistence", "persistence off", "persistence-off", "disabled"),
     gpu("health.mig", "MIG on", "mig-on", "enabled"),
     gpu("health.mig", "MIG on after the next reset", "mig-pending", "pending"),
@@ -141,7 +166,7 @@ PORT_FAULTS = [
 
 DRIFT_FAULTS = [
     drift("another driver", "driver of worker0", broken("driver", node="worker0"),
-          "worker0 driver: 570.0-emulated (2 of 3 have 580.0-emulated)", "driver"),
+          "worker0 driver: 570.0-emulated (2 of 3 have 580.82-emulated)", "driver"),
     drift("another VBIOS", "VBIOS of worker0", broken("vbios", node="worker0"), "VBIOS", "VBIOS"),
     drift("another release", "/etc of worker0", other_release, "Another Linux 1", "os"),
 ]  # fmt: skip

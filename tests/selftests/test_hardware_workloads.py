@@ -20,8 +20,8 @@ from fixtures.sandbox.processes import wait_until
 from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.judge import judge
 from fixtures.verdict.model import Outcome, Verdict
-from fixtures.workloads import drift, infiniband, under_load
-from fixtures.workloads.runtime import devices, telemetry
+from fixtures.workloads import drift, infiniband
+from fixtures.workloads.runtime import devices, gpu_counters, nvml_fields, telemetry
 from fixtures.workloads.runtime.rank_main import run_spec
 from fixtures.workloads.runtime.watchdog import Watchdog
 from tests.selftests import support
@@ -231,11 +231,12 @@ def test_lost_gpu_keeps_its_seat_and_a_forbidden_one_has_none(
 
 
 def test_counter_that_was_reset_is_not_measured() -> None:
-    silent: dict[str, str] = {}
-    before, after = {"totals": {"ecc": 5, "xid": 1}}, {"totals": {"ecc": 2}}
-    assert under_load.difference("ecc", before, after, silent) is None
-    assert under_load.difference("xid", before, after, silent) is None
-    assert silent == {"ecc": "the counter was reset during the run"}
+    before = {"time": 0.0, "totals": {"ecc": 5, "pcie_replays": 1}, "silent": {}}
+    after = {"time": 9.0, "totals": {"ecc": 2}, "silent": {"pcie_replays": "NotSupported"}}
+    assert gpu_counters.rise("ecc", before, after) is None
+    assert gpu_counters.rise("pcie_replays", before, after) is None
+    reasons = [gpu_counters.why_silent(k, before, after) for k in ("ecc", "pcie_replays")]
+    assert reasons == ["the counter was reset during the run", "NotSupported"]
 
 
 def test_field_value_that_is_unsupported_raises(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +244,7 @@ def test_field_value_that_is_unsupported_raises(monkeypatch: pytest.MonkeyPatch)
     value = SimpleNamespace(nvmlReturn=pynvml.NVML_ERROR_NOT_SUPPORTED)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetFieldValues", lambda *_: [value])
     with pytest.raises(pynvml.NVMLError_NotSupported):
-        under_load.field(pynvml, None, 230)
+        nvml_fields.read_field(pynvml, None, nvml_fields.POWER_CAP_NS)
 
 
 def test_sandbox_without_a_compiler_comes_up_without_a_driver(

@@ -1,0 +1,141 @@
+"""The node side's questions to the driver, of GPUs that answer as a file says (emulated NVML).
+
+    python -m tests.selftests.emulated_gpus FOLDER    what `measured` starts
+
+A process of its own, because a library is found by an environment from before it started: two
+ranks, as threads, begin `under_load`, ask the driver of idle GPUs (`health`, `nvlink`), then the
+lines of what breaks are written, and `under_load` ends.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from fixtures.records.model import Measurement, RankResult, Record
+from fixtures.sandbox import emulation
+from fixtures.thresholds import loader
+from fixtures.verdict.judge import judge
+from fixtures.verdict.model import Case, Verdict
+from fixtures.workloads import health, nvlink, under_load
+from tests.selftests.rank_job import clean_environment
+from tests.selftests.support import CHECKOUT, NONCE, SHIPPED
+
+NODE = "worker0"
+UUIDS = [emulation.gpu_uuid(NODE, k) for k in range(2)]
+WORKLOADS = {"health": health, "nvlink": nvlink, "under_load": under_load}
+LIMITS = loader.load(SHIPPED)
+KEYS = [key for key, c in LIMITS.criteria.items() if c.workload in WORKLOADS]
+LIMIT_S = 60
+
+
+def compile_driver(folder: Path) -> None:
+    library = folder / emulation.LIBRARY
+    command = ["gcc", "-O1", "-shared", "-fPIC", "-o", str(library), str(emulation.SOURCE), "-ldl"]
+    subprocess.run(command, check=True, timeout=emulation.COMPILE_TIMEOUT_S)
+
+
+def healthy(driver: str) -> list[str]:
+    """The lines of two healthy GPUs."""
+    lines = ["count=2", f"driver={driver}"]
+    for k, uuid in enumerate(UUIDS):
+        lines += [f"{k}.device=/dev/null", f"{k}.uuid={uuid}", f"{k}.serial={k}"]
+        lines += [f"{k}.pci=00000000:{0x18 + k:02X}:00.0"]
+    return lines
+
+
+def measured(
+    library: Path, folder: Path, breaks: Sequence[str] = (), *,
+    driver: str = emulation.DRIVER_VERSION, before: Sequence[str] = (),
+) -> dict[str, Record]:  # fmt: skip
+    """The records of a node whose GPUs have the lines `before`, and `breaks` while it works."""
+    (folder / emulation.LIBRARY).symlink_to(library / emulation.LIBRARY)
+    (folder / "nvml.state").write_text("\n".join([*healthy(driver), *before, ""]))
+    (folder / "breaks").write_text("".join(f"{line}\n" for line in breaks))
+    said = subprocess.run(
+        [sys.executable, "-W", "error", "-m", __name__, str(folder)],
+        cwd=CHECKOUT, capture_output=True, text=True, timeout=LIMIT_S,
+        env=clean_environment() | {"LD_LIBRARY_PATH": str(folder), "CUDA_VISIBLE_DEVICES": "0,1"},
+    )  # fmt: skip
+    assert said.returncode == 0, said.stderr
+    return {
+        name: Record(
+            run_id="run", nonce=NONCE, workload=name, placement=NODE, attempt=1, nodes=[NODE],
+            world_size=2, job={}, provenance={"driver": driver},
+            ranks=[
+                RankResult(
+                    rank=k, local_rank=k, node=NODE, start=0.0, end=1.0,
+                    device={"index": k, "model": "H200 SXM", "uuid": UUIDS[k]},
+                    measurements=[Measurement.from_json(m) for m in rank["measurements"]],
+                    facts=rank["facts"],
+                )
+                for k, rank in enumerate(ranks)
+            ],
+        )
+        for name, ranks in json.loads(said.stdout).items()
+    }  # fmt: skip
+
+
+def verdicts(records: dict[str, Record], model: str = "H200 SXM") -> dict[str, Verdict]:
+    """What the shipped limits say of all that was asked of the driver."""
+    facts = {"model": model, "nodes": 1, "gpus": 2, "gpus_per_node": 2, "domains": 1}
+    return {
+        key: judge(
+            Case(
+                criterion=LIMITS.criteria[key], subject=NODE, nodes=(NODE,), record_nodes=(NODE,),
+                devices=2, facts=facts, record=records[LIMITS.criteria[key].workload],
+            ),
+            LIMITS,
+        )
+        for key in KEYS
+    }  # fmt: skip
+
+
+# --- in the process of its own
+
+
+def main(folder: Path) -> None:
+    barrier, seats = threading.Barrier(2, timeout=LIMIT_S), [None, None]
+
+    def gather(k: int, item: Any) -> list[Any]:
+        seats[k] = item
+        barrier.wait()
+        everyone = [*seats]
+        barrier.wait()
+        return everyone
+
+    results: dict[str, list[Any]] = {name: [None, None] for name in WORKLOADS}
+
+    def rank(k: int) -> None:
+        ranks: Any = SimpleNamespace(
+            local_rank=k, node=NODE, ranks_per_node=2, on_gpu=False, directory=folder,
+            leads_node=k == 0,
+            gather_node=lambda item: gather(k, item), begin_notes={},
+        )  # fmt: skip
+        ranks.begin_notes["under_load"] = under_load.begin(ranks)
+        for name, module in WORKLOADS.items():
+            if name == "under_load":
+                gather(k, None)
+                if k == 0 and (breaks := (folder / "breaks").read_text()):
+                    new = folder / "nvml.state.new"
+                    new.write_text((folder / "nvml.state").read_text() + breaks)
+                    new.replace(folder / "nvml.state")
+                gather(k, None)
+            result = module.run(ranks, list(module.WORKLOAD.metrics))
+            measurements = [m.to_json() for m in result.measurements]
+            results[name][k] = {"measurements": measurements, "facts": result.facts}
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(rank, range(2)))
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,204 @@
+"""What goes wrong with a GPU while the node works is red by name, whatever the driver."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from fixtures.sandbox import emulation
+from fixtures.verdict.model import Outcome, Verdict
+from fixtures.workloads import under_load
+from fixtures.workloads.runtime import gpu_samples, rates
+from tests.selftests import emulated_gpus
+from tests.selftests.cluster import refuse
+from tests.selftests.emulated_gpus import UUIDS
+
+pytestmark = pytest.mark.cpu
+
+RELEASES = (
+    "535.183.06",
+    "550.127.05",
+    "570.172.08",
+    "575.57.08",
+    "580.65.06",
+    "580.82.07",
+    "615.71",
+)
+
+
+@pytest.fixture(scope="module")
+def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    refuse(request, emulation.refusal())
+    pytest.importorskip("pynvml")
+    folder = tmp_path_factory.mktemp("driver")
+    emulated_gpus.compile_driver(folder)
+    return folder
+
+
+def uuid_of(verdict: Verdict) -> str:
+    assert verdict.worst is not None
+    return str(verdict.worst["uuid"])
+
+
+def red(found: dict[str, Verdict]) -> dict[str, Verdict]:
+    return {key: v for key, v in found.items() if v.outcome is Outcome.FAIL}
+
+
+@pytest.mark.parametrize("driver", RELEASES)
+def test_healthy_gpus_are_green_on_every_release_or_say_what_it_lacks(
+    library: Path, tmp_path: Path, driver: str
+) -> None:
+    found = emulated_gpus.verdicts(emulated_gpus.measured(library, tmp_path, driver=driver))
+    assert not red(found)
+    silent = {k: v.reason for k, v in found.items() if v.outcome is Outcome.NOT_MEASURED}
+    if driver < "570":
+        # The one value that has no other source.
+        assert silent.pop("health.recovery_action").endswith("those from 570 on do")
+    assert silent == {}
+    counted = driver >= "580.82" or driver == "575.57.08" or driver == "580.65.06"
+    for key in ("health.thermal", "health.power_brake"):
+        assert any("not from counters" in note for note in found[key].notes) is not counted
+
+
+@pytest.mark.parametrize(
+    ("lines", "criteria", "says"),
+    [
+        (["1.ecc.volatile.corrected=0@17700", "1.ecc.volatile.corrected.2=0@17700"],
+         {"health.ecc_rate", "health.ecc_siblings"}, "dram_volatile"),
+        (["1.ecc.volatile.corrected.7=0@20"], {"health.ecc_sram_rate"}, "sram_volatile"),
+        (["1.ecc.aggregate.uncorrected=1"], {"health.ecc_new"}, ""),
+        (["1.delay=50"], {"health.answer_time_load", "health.answer_late"}, ""),
+        (["1.remap.uncorrected=1", "1.remap.pending=1"], {"health.remap_new"}, "a reset is due"),
+        (["1.remap.corrected=1"], {"health.remap_new"}, "1 rows remapped"),
+        (["1.pcie.replays=0@40"], {"health.pcie_replays", "health.pcie_siblings"}, "pcie_replays"),
+        (["1.link.errors.0=1"], {"nvlink.errors"}, "replays"),
+        (["1.clock.reasons=64"], set(), ""),
+        (["1.temperature=70"], {"health.thermal_siblings"}, "the other GPUs of the node 45 C"),
+        (["1.temperature=86"], {"health.thermal_headroom", "health.thermal_siblings"}, "86 C"),
+    ],
+    ids=["ecc storm", "sram storm", "uncorrectable", "late answers", "remap", "remap of corrected",
+         "pcie replays", "nvlink", "reasons where it counts", "warm", "hot"],
+)  # fmt: skip
+def test_what_breaks_while_the_node_works_is_red_by_gpu(
+    library: Path, tmp_path: Path, lines: list[str], criteria: set[str], says: str
+) -> None:
+    found = red(emulated_gpus.verdicts(emulated_gpus.measured(library, tmp_path, lines)))
+    assert found.keys() == criteria
+    assert {uuid_of(v) for v in found.values()} <= {UUIDS[1]}
+    notes = [note for v in found.values() for note in v.notes]
+    assert not says or any(says in note and UUIDS[1] in note for note in notes)
+
+
+@pytest.mark.parametrize("driver", ["535.183.06", "570.172.08"])
+@pytest.mark.parametrize(
+    ("bit", "criterion"), [(0x20, "thermal"), (0x40, "thermal"), (0x80, "power_brake")]
+)
+def test_a_driver_without_counters_is_judged_by_the_state_of_its_clocks(
+    library: Path, tmp_path: Path, driver: str, bit: int, criterion: str
+) -> None:
+    records = emulated_gpus.measured(library, tmp_path, [f"1.clock.reasons={bit}"], driver=driver)
+    found = red(emulated_gpus.verdicts(records))
+    assert found.keys() == {f"health.{criterion}"}
+    assert uuid_of(found[f"health.{criterion}"]) == UUIDS[1]
+    clocks = records["under_load"].ranks[1].facts["clocks"]
+    assert clocks["before"] == []
+    assert len(clocks["during"]) == len(clocks["after"]) == 1
+
+
+def test_a_driver_that_shows_neither_is_not_measured_and_says_so(
+    library: Path, tmp_path: Path
+) -> None:
+    silent = [f"1.fail.nvmlDeviceGetCurrentClocks{name}Reasons=3" for name in ("Event", "Throttle")]
+    records = emulated_gpus.measured(library, tmp_path, driver="550.127.05", before=silent)
+    verdict = emulated_gpus.verdicts(records)["health.thermal"]
+    assert verdict.outcome is Outcome.NOT_MEASURED
+    assert "driver 550.127 does not have this, those from 575 on do" in verdict.reason
+    assert "nor does it show the state of the clocks" in verdict.reason
+
+
+def test_a_constant_that_stands_where_a_counter_is_expected_is_not_read(
+    library: Path, tmp_path: Path
+) -> None:
+    """580.65 answers 269 to 271 with a setting, whose difference is 0 on a GPU that is hot."""
+    lines = ["1.field.270=0@500000000"]
+    records = emulated_gpus.measured(library, tmp_path, lines, driver="580.65.06")
+    assert red(emulated_gpus.verdicts(records)).keys() == {"health.thermal"}
+
+
+def test_totals_from_before_the_run_are_no_rate(library: Path, tmp_path: Path) -> None:
+    before = ["1.ecc.volatile.corrected.2=1000000", "1.pcie.replays=100000", "1.remap.corrected=4"]
+    found = emulated_gpus.verdicts(emulated_gpus.measured(library, tmp_path, before=before))
+    assert not red(found)
+    keys = ("ecc_rate", "ecc_siblings", "pcie_replays", "pcie_siblings", "remap_new")
+    assert [found[f"health.{key}"].value for key in keys] == [0, 0, 0, 0, 0]
+
+
+def test_a_counter_that_is_reset_while_the_node_works_is_not_measured(
+    library: Path, tmp_path: Path
+) -> None:
+    before, breaks = ["1.pcie.replays=100000"], ["1.pcie.replays=3"]
+    records = emulated_gpus.measured(library, tmp_path, breaks, before=before)
+    verdict = emulated_gpus.verdicts(records)["health.pcie_replays"]
+    assert verdict.outcome is Outcome.NOT_MEASURED
+    assert "reset during the run" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("node_rates", "above"),
+    [([0, 0, 0, 9], 9), ([9, 9, 9, 9], 0), ([20, 21, 22, 25], 4), ([None, None, None, 9], None),
+     ([3, 0, 0, None], None), ([5, 7, None, 1], 0)],
+)  # fmt: skip
+def test_a_gpu_is_held_against_the_median_of_the_others(
+    node_rates: list[float | None], above: float | None
+) -> None:
+    everyone = [{"thermal_siblings": 40, "ecc_siblings": 0, "pcie_siblings": r} for r in node_rates]
+    found = under_load.Findings("GPU-3")
+    under_load._add_siblings(found, everyone, 3)
+    measured = found.measurements.get("pcie_siblings")
+    assert (None if measured is None else measured.value) == above
+    assert ("pcie_siblings" in found.not_measured) is (above is None)
+    assert found.measurements["thermal_siblings"].value == 0
+    assert not found.measurements["ecc_siblings"].notes
+
+
+@pytest.mark.parametrize(
+    ("count", "seconds", "least", "most"),
+    [(0, 2, 0, 0), (1, 2, 1, 1), (2, 60, 2, 2), (120, 3600, 2, 2), (3, 20, 1, 4),
+     (1000, 20, 2800, 2900), (100, 59.9, 80, 100.2), (5, 0, 5, math.inf)],
+)  # fmt: skip
+def test_a_rate_is_what_a_window_shows_at_least(
+    count: int, seconds: float, least: float, most: float
+) -> None:
+    """One error in 2 s is not thirty a minute, and a thousand in 20 s are not a thousand."""
+    assert least <= rates.per_minute(count, seconds) <= most
+
+
+def test_a_window_over_a_minute_is_never_above_its_mean_rate() -> None:
+    for count in range(200):
+        assert rates.per_minute(count, 30) <= max(count, 2 * count)
+        assert rates.per_minute(count, 600) == count / 10
+
+
+def telemetry_file(folder: Path, answers: list[float], pause: float = 0.2) -> Path:
+    """What the telemetry wrote of one GPU, whose last line is not whole."""
+    path = folder / "telemetry.jsonl"
+    lines = [
+        json.dumps({"t": 100 + pause * k, "gpus": {"GPU-1": {"answer_us": us, "reasons": 0x40}}})
+        for k, us in enumerate(answers)
+    ]
+    path.write_text("\n".join(lines) + '\n{"t": 9')
+    return path
+
+
+def test_late_answers_count_by_the_time_that_they_take(tmp_path: Path) -> None:
+    path = telemetry_file(tmp_path, [*[20.0] * 30, *[150_000.0] * 10, *[20.0] * 60])
+    found = gpu_samples.recorded(path, "GPU-1", 100.0, 200.0)
+    assert len(found.times) == 100
+    assert found.percent_late() == pytest.approx(10, abs=0.2)
+    assert found.percent_with(0x40) == 100
+    assert gpu_samples.recorded(path, "GPU-1", 100.0, 101.1).times[-1] == pytest.approx(101.0)
+    assert gpu_samples.recorded(path, "GPU-2", 100.0, 200.0).percent_with(0x40) is None
+    assert gpu_samples.recorded(tmp_path / "none", "GPU-1", 0, 1).times == []
