@@ -120,6 +120,17 @@ def test_rates_together_are_their_harmonic_mean_and_times_their_mean():
     assert series(*[10.0] * 9, 20.0, is_time=True).slow(0.9) == [9]
 
 
+def test_p99_of_times_is_said_beside_their_mean():
+    """By the mean it fails already: of 20 batches one may take six times the median, not more."""
+    tail = loader.load(SHIPPED).tails["latency"]
+    twenty = series(*[10.0] * 19, 80.0, is_time=True)
+    assert twenty.p99 == 80
+    assert not tails.is_steady(twenty, tail)
+    assert "p99 is 80, 8 x the median" in tails.describe(twenty, tail, "us", "batches")
+    assert series(*[10.0] * 990, *[50.0] * 10, is_time=True).p99 == 10
+    assert series(*[10.0] * 989, *[50.0] * 11, is_time=True).p99 == 50
+
+
 def test_a_period_needs_three_that_are_equally_far_apart():
     regular = series(*[1.0] * 30, ended=tuple(0.5 * k for k in range(30)))
     assert tails.period([4, 14, 24], regular, "steps") == ", every 10 steps (5 s)"
@@ -137,8 +148,9 @@ def test_few_samples_are_not_judged_by_their_tail():
 def test_every_sampled_rate_has_a_class():
     """Rates of many samples on GPUs: what has none is derived from one that has."""
     derived = {
-        "inventory.gpu_memory", "health.answer_time", "nvlink.rate", "gemm.bf16_per_ghz",
-        "gemm.bf16_best", "gemm.fp8_best", "burnin.steadiness", "training_fsdp.gemm",
+        "inventory.gpu_memory", "health.answer_time", "health.answer_time_load", "nvlink.rate",
+        "gemm.bf16_per_ghz", "gemm.bf16_best", "gemm.fp8_best", "burnin.steadiness",
+        "training_fsdp.gemm",
     }  # fmt: skip
     without = {
         c.key

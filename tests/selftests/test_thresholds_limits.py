@@ -16,6 +16,7 @@ from fixtures.thresholds.conditions import RECORD_ONLY
 from fixtures.thresholds.contract import Contract
 from fixtures.thresholds.lint import lint_row
 from fixtures.thresholds.loader import Criterion, Thresholds
+from fixtures.workloads.runtime import rates
 from tests.selftests.small_thresholds import SMALL, load
 
 pytestmark = pytest.mark.cpu
@@ -377,3 +378,24 @@ def test_every_source_means_something_to_a_customer(shipped):
             assert ".md" not in source or "ml-engineering" in source
             assert "/work" not in source
             assert "section" not in source
+
+
+@pytest.mark.parametrize(
+    ("model", "links"), [("A100 SXM 80", 12), ("H200 SXM", 18)], ids=["A100", "H200"]
+)
+def test_a_gpu_that_lost_one_nvlink_is_below_the_floor_of_its_copies(shipped, model, links):
+    """5.6 % with 18 links; the other GPUs of a node may have lost one each."""
+    keys = ["p2p.write", "p2p.both"] if links == 18 else ["p2p.write"]
+    for key in keys:
+        limit = shipped.criteria[key].limit_for({"model": model, "gpus": 8, "nodes": 1})
+        assert limit.fail_below.number > limit.expect.number * (links - 1) / links
+
+
+@pytest.mark.parametrize(
+    ("errors", "seconds", "fine"),
+    [(0, 20, True), (1, 1, True), (120, 3600, True), (121, 3600, False), (4, 60, False),
+     (10, 20, False), (600, 3600, False)],
+)  # fmt: skip
+def test_symbol_errors_are_judged_by_the_hour_whatever_the_window(shipped, errors, seconds, fine):
+    limit = shipped.criteria["infiniband.symbol_error"].limit_for({"model": "H200 SXM"})
+    assert (rates.per_minute(errors, seconds) <= limit.fail_above.number) is fine
