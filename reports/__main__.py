@@ -15,36 +15,32 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from fixtures.errors import AcceptanceError, ConfigError, EvidenceError
-from fixtures.paths import CHECKOUT, RUNS, THRESHOLDS, commit
+from fixtures.errors import AcceptanceError, EvidenceError
+from fixtures.paths import CHECKOUT, RUNS, commit
 from fixtures.records.files import RecordError, json_lines, read_json, replace_file, write_text
-from fixtures.records.model import SCHEMA
 from fixtures.records.run_directory import RunDirectory
-from fixtures.thresholds import loader
 from fixtures.verdict.run_verdict import judged_of
-from reports import certificate, compare, export, github, limits, signature, verify, watch
+from reports import certificate, compare, export, github, limits, rejudge, signature, verify, watch
 from reports.artefacts import CERTIFIED_ORIGINS, Artefacts
-from reports.differences import Rejudged, differences, malformed
+from reports.differences import Rejudged, differences
+from reports.run_files import (
+    BROKEN,
+    INCOMPLETE,
+    USAGE,
+    CommandError,
+    limits_file,
+    read_run,
+    read_verdict,
+    require_same_limits,
+)
 from reports.tables import recorded_table, records_of, table
 
-INCOMPLETE, BROKEN, USAGE = 2, 3, 4
-"""Exit status for too little evidence, for an internal error, and for a usage error."""
-
 PROPOSAL = "proposal.yaml"
-
-
-class CommandError(AcceptanceError):
-    """The command cannot be carried out: a message in one line, and an exit status."""
-
-    def __init__(self, message: str, status: int = USAGE) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,7 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in export.FORMATS:
         kinds.add_argument(f"--{name}", dest="kind", action="store_const", const=name)
     export_.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
-    for command in (sign_, verify_, export_):
+    rejudge_ = commands.add_parser("rejudge", help="let a second, independent judge go over RUN")
+    for command in (sign_, verify_, export_, rejudge_):
         command.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     compare_ = commands.add_parser("compare", help="two runs side by side, what changed first")
     for name in ("run", "other"):
@@ -79,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     watch.add_to(commands)
     limits.add_to(commands)
     summary_ = github.add_to(commands)
-    for command in (render_, sign_, verify_, export_, summary_):
+    for command in (render_, sign_, verify_, export_, rejudge_, summary_):
         command.add_argument(
             "--thresholds", type=Path, metavar="T",
             help="the limits of that run, where they are neither in its place nor shipped",
@@ -103,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _carry_out(options: argparse.Namespace) -> int:
     if options.command == "watch":
         if (options.run / "run.json").exists():
-            _read_run(options.run.resolve())
+            read_run(options.run.resolve())
         return watch.main(options)
     if options.command == "limits":
         return limits.main(options)
@@ -112,7 +109,7 @@ def _carry_out(options: argparse.Namespace) -> int:
     source = options.run.resolve()
     if options.command == "summary":
         return summary(source, options.thresholds)
-    run = _read_run(source)
+    run = read_run(source)
     if options.command == "render":
         return render(source, run, options.thresholds)
     if options.command == "tables":
@@ -121,6 +118,9 @@ def _carry_out(options: argparse.Namespace) -> int:
         return sign(source, run, options.key, options.thresholds)
     if options.command == "verify":
         return check(source, run, options.allowed_signers, options.thresholds)
+    if options.command == "rejudge":
+        read_verdict(source)
+        return rejudge.main(source, run, limits_file(run, options.thresholds))
     if options.command == "export":
         return export.write(
             confirmed_verdict(source, run, options.thresholds), options.kind, options.out
@@ -128,8 +128,8 @@ def _carry_out(options: argparse.Namespace) -> int:
     if options.command == "compare":
         other = options.other.resolve()
         for each in (source, other):
-            _read_run(each)
-            _read_verdict(each)
+            read_run(each)
+            read_verdict(each)
         file = options.thresholds or CHECKOUT / "thresholds.yaml"
         return compare.show(source, other, file, include_unchanged=options.all)
     return judge(source, thresholds=options.thresholds, into=options.run_dir)
@@ -143,7 +143,7 @@ def tables(source: Path) -> int:
     directory = RunDirectory(source)
     texts = [table(record) for record in records_of(directory)]
     if directory.verdict.exists():
-        texts.append(recorded_table(_read_verdict(source)))
+        texts.append(recorded_table(read_verdict(source)))
     print("\n\n".join(filter(None, texts)) or "no collectives, memory or copies in this run")
     return 0
 
@@ -156,7 +156,7 @@ def render(source: Path, run: dict[str, Any], thresholds: Path | None = None) ->
     directory = RunDirectory(source)
     rejudged = _rejudge(source, run, thresholds)
     if run.get("ended") and directory.verdict.exists():
-        verdict = _read_verdict(source)
+        verdict = read_verdict(source)
         if wrong := differences(directory, run, verdict, rejudged.verdict).wrong:
             raise EvidenceError(f"no report is made of {source}: {_first(wrong, source)}")
     else:
@@ -166,7 +166,7 @@ def render(source: Path, run: dict[str, Any], thresholds: Path | None = None) ->
         write_text(directory.verdict, json_lines(verdict))
         if not (run.get("ended") and directory.manifest.exists()):
             directory.write_manifest()
-    artefacts = Artefacts(directory, verdict, _limits_file(run, thresholds))
+    artefacts = Artefacts(directory, verdict, limits_file(run, thresholds))
     for name in artefacts.names:
         artefacts.write(name)
     return _print_verdict(verdict, source / "report.html")
@@ -176,7 +176,7 @@ def confirmed_verdict(
     source: Path, run: dict[str, Any], thresholds: Path | None = None
 ) -> dict[str, Any]:
     """Return verdict.json; EvidenceError where evidence, manifest and it do not agree."""
-    verdict = _read_verdict(source)
+    verdict = read_verdict(source)
     found = verify.check_verdict(RunDirectory(source), lambda: _rejudge(source, run, thresholds))
     if found.wrong:
         raise EvidenceError(
@@ -190,7 +190,7 @@ def summary(source: Path, thresholds: Path | None) -> int:
     if not RunDirectory(source).verdict.exists():
         return github.print_error("INCOMPLETE", f"{source} has no verdict", INCOMPLETE)
     try:
-        verdict = confirmed_verdict(source, _read_run(source), thresholds)
+        verdict = confirmed_verdict(source, read_run(source), thresholds)
     except CommandError as error:
         return github.print_error("NO VERDICT", str(error), error.status)
     except AcceptanceError as error:
@@ -211,7 +211,7 @@ def sign(source: Path, run: dict[str, Any], key: Path, thresholds: Path | None =
         raise CommandError(f"{source} has no {certificate.NAME}: {remedy}")
     found = verify.check(
         directory, lambda: _rejudge(source, run, thresholds), None,
-        thresholds=_limits_file(run, thresholds), with_signature=False,
+        thresholds=limits_file(run, thresholds), with_signature=False,
     )  # fmt: skip
     if found.wrong:
         raise EvidenceError(f"{source} is not signed: {_first(found.wrong, source)}")
@@ -222,7 +222,7 @@ def sign(source: Path, run: dict[str, Any], key: Path, thresholds: Path | None =
     except (OSError, subprocess.CalledProcessError) as error:
         message = getattr(error, "stderr", None) or str(error)
         raise CommandError(f"ssh-keygen -Y sign with {key}: {message.strip()}") from None
-    verdict = _read_verdict(source)["verdict"]
+    verdict = read_verdict(source)["verdict"]
     if verdict != "ACCEPTED":
         print(f"what you have signed says NOT ACCEPTED: {verdict}")
     print(f"signature {path}")
@@ -233,7 +233,7 @@ def check(source: Path, run: dict[str, Any], signers: Path | None, thresholds: P
     """Print every difference found by verify.check; 0 only where there is none."""
     found = verify.check(
         RunDirectory(source), lambda: _rejudge(source, run, thresholds), signers,
-        thresholds=_limits_file(run, thresholds),
+        thresholds=limits_file(run, thresholds),
     )  # fmt: skip
     for line in found.confirmed:
         print(f"ok     {line}")
@@ -262,7 +262,7 @@ def judge(source: Path, *, thresholds: Path, into: Path | None) -> int:
 
 def calibrate(runs: Sequence[Path], out: Path) -> int:
     """Propose limits from runs: replay the newest one, with the others for comparison."""
-    started = {run: str(_read_run(run).get("created")) for run in runs}
+    started = {run: str(read_run(run).get("created")) for run in runs}
     newest = max(started, key=lambda run: started[run])
     others = [f"--calibrate-with={run}" for run in started if run != newest]
     with tempfile.TemporaryDirectory(prefix="acceptance-calibrate-") as temporary:
@@ -279,64 +279,20 @@ def calibrate(runs: Sequence[Path], out: Path) -> int:
     return 0 if yaml.safe_load(text)["proposal"]["limits"] else INCOMPLETE
 
 
-def _read_run(source: Path) -> dict[str, Any]:
-    """Return run.json, checked as far as it is needed here; the replay checks the rest."""
-    try:
-        run = read_json(RunDirectory(source).run_json)
-    except (FileNotFoundError, NotADirectoryError):
-        raise CommandError(f"{source} is not a run directory: it has no run.json") from None
-    except (OSError, RecordError) as error:
-        raise CommandError(f"{source / 'run.json'}: {error}") from None
-    if not isinstance(run, dict) or run.get("schema") != SCHEMA or "id" not in run:
-        raise CommandError(f"{source / 'run.json'} is not of a run with schema {SCHEMA}")
-    return run
-
-
-def _read_verdict(source: Path) -> dict[str, Any]:
-    """Return verdict.json, checked as far as everything here relies on it."""
-    path = RunDirectory(source).verdict
-    try:
-        verdict = read_json(path)
-    except FileNotFoundError:
-        command = f"`python -m reports render {shlex.quote(str(source))}`"
-        raise CommandError(f"{source} has no verdict.json: {command}") from None
-    except (OSError, RecordError) as error:
-        raise CommandError(f"{path}: {error}") from None
-    if why := malformed(verdict):
-        raise CommandError(f"{path}: {why}")
-    return dict(verdict)
-
-
 def _first(wrong: Sequence[str], source: Path) -> str:
     """Return the first of what verify finds, and the command that prints all of it."""
     more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
     return f"{wrong[0]}{more}; see `python -m reports verify {shlex.quote(str(source))}`"
 
 
-def _limits_file(run: dict[str, Any], given: Path | None) -> Path | None:
-    """Return the file of limits that a run was judged by; None is the shipped one."""
-    if given is not None:
-        if not given.is_file():
-            raise CommandError(f"--thresholds {given}: no such file")
-        return given.resolve()
-    recorded = run.get("thresholds") or {}
-    path = Path(str(recorded.get("path") or ""))
-    if path == THRESHOLDS:  # the replay compares its hash
-        return None
-    with suppress(ConfigError, OSError):
-        if path.is_file() and loader.load(path).sha256 == recorded.get("sha256"):
-            return path.resolve()
-    return None
-
-
 def _rejudge(source: Path, run: dict[str, Any], thresholds: Path | None) -> Rejudged:
     """Judge the records of a run again, by its own limits."""
-    file = _limits_file(run, thresholds)
+    file = limits_file(run, thresholds)
     options = [f"--thresholds={file}"] if file else []
     with tempfile.TemporaryDirectory(prefix="acceptance-verify-") as temporary:
         replay_dir = RunDirectory(Path(temporary) / "run")
         verdict = _replay(source, replay_dir.root, *options, "-p", "no:html")
-        _require_same_limits(run, read_json(replay_dir.run_json))
+        require_same_limits(run, read_json(replay_dir.run_json))
         limits_csv = replay_dir.limits.read_bytes() if replay_dir.limits.exists() else b""
         return Rejudged(verdict, limits_csv)
 
@@ -361,19 +317,6 @@ def _replay(source: Path, run_dir: Path, *options: str) -> dict[str, Any]:
     # 0, 1 and 2 are exit statuses of verdicts, and there is none.
     status = done.returncode if done.returncode in (USAGE, 5) else BROKEN
     raise CommandError("\n".join(errors).replace("ERROR: ", "") or output, status)
-
-
-def _require_same_limits(run: dict[str, Any], replayed: dict[str, Any]) -> None:
-    """Raise CommandError unless a replay used the limits of the run.
-
-    A report in the run's own directory must not be made by other limits.
-    """
-    recorded, current = (r.get("thresholds", {}).get("sha256") for r in (run, replayed))
-    if recorded is not None and recorded != current:
-        raise CommandError(
-            f"thresholds.yaml has changed since run {run['id']} (SHA-256 {str(recorded)[:12]}, now "
-            f"{str(current)[:12]}): judge it with `python -m reports judge RUN --thresholds FILE`"
-        )
 
 
 def _print_verdict(verdict: dict[str, Any], report: Path) -> int:

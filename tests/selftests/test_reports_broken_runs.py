@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.errors import ConfigError
 from reports import __main__ as command
 from tests.selftests import support
 
@@ -88,6 +89,7 @@ COMMANDS: dict[str, list[str]] = {
     "tables": ["tables", "RUN"],
     "sign": ["sign", "RUN", "--key", "no-key"],
     "verify": ["verify", "RUN"],
+    "rejudge": ["rejudge", "RUN"],
     "export": ["export", "RUN", "--json"],
     "compare": ["compare", "RUN", "WHOLE"],
     "compare with it": ["compare", "WHOLE", "RUN"],
@@ -122,7 +124,7 @@ def in_this_process(monkeypatch):
     def replay(source: Path, into: Path, *_: str) -> dict:
         try:
             return support.judged(source, into)[1]
-        except command.ConfigError as error:
+        except ConfigError as error:
             raise command.CommandError(str(error)) from None
 
     monkeypatch.setattr(command, "_replay", replay)

@@ -1,0 +1,177 @@
+"""`python -m reports rejudge RUN`: a second judge for a run (login side).
+
+The judge is reports/second_judge, which imports nothing of the suite. Here are the limits, as plain
+data as they stand in their file, and the comparison of its answers with verdict.json.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fixtures.paths import THRESHOLDS
+from fixtures.records.files import read_json
+from fixtures.thresholds import loader
+from fixtures.thresholds.conditions import Range
+from fixtures.thresholds.limits import Limit
+from fixtures.thresholds.loader import Criterion, Thresholds
+from reports.run_files import CommandError, require_same_limits
+from reports.second_judge.judge import SecondJudge
+from reports.second_judge.physics import Json, Unknown
+from reports.second_judge.records import Records
+
+# --- limits
+
+
+def plain(thresholds: Thresholds) -> Json:
+    """Return limits as plain data: sizes in bytes, shares of the order as numbers."""
+    order = thresholds.cluster
+    stated = {"names": None, "count": 0} if order is None else {
+        "gpu_model": order.gpu_model, "nvls": order.nvls, "names": order.node_names,
+        "count": order.node_count,
+    }  # fmt: skip
+    return {
+        "order": stated if order is not None else {},
+        "criteria": [_criterion(c, thresholds) for c in thresholds.criteria.values()],
+        "not_applicable": [
+            {"criteria": list(e.criteria), "when": {name: value for name, value in
+             _plain(e.when.given()).items() if name != "model" or value}}
+            for e in thresholds.exemptions
+        ],
+        "waivers": [{"criterion": w.criterion, "node": w.node, "expires": str(w.expires)}
+                    for w in thresholds.waivers],
+    }  # fmt: skip
+
+
+def _plain(conditions: Mapping[str, Any]) -> Json:
+    def one(value: Any) -> Any:
+        if isinstance(value, Range):
+            return {"min": value.min, "max": value.max}
+        return list(value) if isinstance(value, tuple) else value
+
+    return {name: one(value) for name, value in conditions.items()}
+
+
+def _criterion(c: Criterion, thresholds: Thresholds) -> Json:
+    spread = thresholds.spread[c.spread] if c.spread else None
+    names = ("key", "per", "unit", "workload", "metric", "statistic", "over", "tier", "ceiling")
+    return {
+        **{name: getattr(c, name) for name in names},
+        "at": dict(c.at), "facts": list(c.when), "sweep": c.sweep, "valid": dict(c.valid),
+        "valid_where": [_bounds(entry) for entry in c.valid_where],
+        "spread": spread and {m: spread.for_model(m).model_dump() for m in ("", *spread.models)},
+        "tail": thresholds.tails[c.tail].model_dump() if c.tail else None,
+        "rows": [_row(row, thresholds) for row in c.limits],
+    }  # fmt: skip
+
+
+def _bounds(entry: Any) -> Json:
+    model = {"model": entry.model} if entry.model else {}
+    return {"bounds": dict(entry.bounds), "when": _plain({**model, **entry.when.given()})}
+
+
+def _row(row: Limit, thresholds: Thresholds) -> Json:
+    number = row.fail_below or row.fail_above
+    value: Any = row.equals if number is None else number.number
+    of = number.of_contract if number is not None else ""
+    if isinstance(row.equals, str) and row.equals.startswith("cluster."):
+        value, of = 1, row.equals.removeprefix("cluster.")
+    if of:
+        order = thresholds.cluster
+        whole = order.value(of) if order is not None and order.states(of) else None
+        value = whole if row.equals is not None or whole is None else value * whole
+    kinds = {"recorded": row.recorded, "calibrate": row.calibrate, "below": row.fail_below,
+             "above": row.fail_above, "equals": row.equals}  # fmt: skip
+    return {
+        "kind": next(k for k, v in kinds.items() if v is not None), "value": value,
+        "when": _plain(row.all_conditions), "valid": dict(row.valid),
+        "of_ceiling": number is not None and number.of_ceiling,
+    }  # fmt: skip
+
+
+# --- both judges
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What the second judge says of a run, beside what verdict.json says."""
+
+    wrong: list[str]
+    uncovered: list[str]
+    """Rows that it does not judge, with the rule that it does not know."""
+    rows: int
+    verdict: str
+
+
+def judges_of(root: Path, thresholds: Thresholds) -> SecondJudge:
+    """Return the second judge of a run directory; `thresholds` with the order of the run."""
+    limits = plain(thresholds)
+    records = Records(root, limits["criteria"])
+    return SecondJudge(records.run, limits, records)
+
+
+def compare(root: Path, thresholds: Thresholds) -> Compared:
+    """Judge a run again by the second judge, and hold verdict.json against that."""
+    judge = judges_of(root, thresholds)
+    stated = read_json(root / "verdict.json")
+    scope = [(key[0], key[1]) for key in judge.run.get("scope", ())]
+    rows = {(row["criterion"], row["subject"]): row for row in stated["criteria"]}
+    wrong = [f"{' '.join(key)}: in the plan of the run, and not in verdict.json"
+             for key in scope if key not in rows]  # fmt: skip
+    wrong += [f"{' '.join(key)}: not in the plan of the run" for key in rows.keys() - set(scope)]
+    if len(rows) < len(stated["criteria"]):
+        wrong.append("verdict.json has a row twice")
+    uncovered, outcomes = [], {}
+    for key in scope:
+        row = rows.get(key, {"outcome": "NOT_MEASURED", "value": None})
+        try:
+            outcomes[key], value = judge.outcome(key)
+        except Unknown as error:
+            outcomes[key], value = row["outcome"], None
+            uncovered.append(f"{' '.join(key)}: {error}")
+        if outcomes[key] != row["outcome"]:
+            wrong.append(f"{' '.join(key)}: {row['outcome']}, second judge {outcomes[key]}")
+        elif is_other_number(value, row["value"]):
+            wrong.append(f"{' '.join(key)}: {row['value']}, second judge {value}")
+    interrupted = bool((stated.get("basis") or {}).get("interrupted")) or not judge.run.get("ended")
+    verdict = judge.conclude(outcomes, interrupted)
+    if verdict != stated["verdict"]:
+        wrong.append(f"the run is {stated['verdict']}, second judge {verdict}")
+    counts = Counter(outcome.lower() for outcome in outcomes.values())
+    wrong += [f"{count} rows are {name}, second judge {counts[name]}"
+              for name, count in stated["counts"].items()
+              if name != "planned" and counts[name] != count]  # fmt: skip
+    return Compared(wrong, uncovered, len(scope), verdict)
+
+
+def main(root: Path, run: Json, file: Path | None) -> int:
+    """Print what both judges differ in; `file`: the limits of the run, None for those shipped."""
+    thresholds = loader.load_with_contract(file or THRESHOLDS, run.get("contract"))
+    require_same_limits(run, {"thresholds": thresholds.identity()})
+    try:
+        compared = compare(root, thresholds)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CommandError(f"{root}: the run cannot be judged again: {error!r}") from None
+    return show(compared, root)
+
+
+def is_other_number(value: Any, stated: Any) -> bool:
+    """Whether two values are numbers, and not the same within rounding."""
+    numbers = [x for x in (value, stated) if isinstance(x, (int, float)) and x is not True]
+    return len(numbers) == 2 and not math.isclose(*numbers, rel_tol=1e-9, abs_tol=1e-12)
+
+
+def show(compared: Compared, root: Path) -> int:
+    """Print what differs and what is not covered; 0 only where both judges agree."""
+    for line in compared.wrong:
+        print(f"WRONG  {line}")
+    for line in compared.uncovered:
+        print(f"not covered: {line}")
+    covered = compared.rows - len(compared.uncovered)
+    print(f"second judge: {compared.verdict}; {covered} of {compared.rows} rows judged again")
+    print(f"{'THE JUDGES DISAGREE' if compared.wrong else 'BOTH JUDGES AGREE'}: {root}")
+    return 1 if compared.wrong else 0

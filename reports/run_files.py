@@ -1,0 +1,84 @@
+"""The files of a run that a command is about, and the limits that it was judged by (login side)."""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fixtures.errors import AcceptanceError, ConfigError
+from fixtures.paths import THRESHOLDS
+from fixtures.records.files import RecordError, read_json
+from fixtures.records.model import SCHEMA
+from fixtures.records.run_directory import RunDirectory
+from fixtures.thresholds import loader
+from reports.differences import malformed
+
+INCOMPLETE, BROKEN, USAGE = 2, 3, 4
+"""Exit status for too little evidence, for an internal error, and for a usage error."""
+
+
+class CommandError(AcceptanceError):
+    """The command cannot be carried out: a message in one line, and an exit status."""
+
+    def __init__(self, message: str, status: int = USAGE) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def read_run(source: Path) -> dict[str, Any]:
+    """Return run.json, checked as far as it is needed here; the replay checks the rest."""
+    try:
+        run = read_json(RunDirectory(source).run_json)
+    except (FileNotFoundError, NotADirectoryError):
+        raise CommandError(f"{source} is not a run directory: it has no run.json") from None
+    except (OSError, RecordError) as error:
+        raise CommandError(f"{source / 'run.json'}: {error}") from None
+    if not isinstance(run, dict) or run.get("schema") != SCHEMA or "id" not in run:
+        raise CommandError(f"{source / 'run.json'} is not of a run with schema {SCHEMA}")
+    return run
+
+
+def read_verdict(source: Path) -> dict[str, Any]:
+    """Return verdict.json, checked as far as everything here relies on it."""
+    path = RunDirectory(source).verdict
+    try:
+        verdict = read_json(path)
+    except FileNotFoundError:
+        command = f"`python -m reports render {shlex.quote(str(source))}`"
+        raise CommandError(f"{source} has no verdict.json: {command}") from None
+    except (OSError, RecordError) as error:
+        raise CommandError(f"{path}: {error}") from None
+    if why := malformed(verdict):
+        raise CommandError(f"{path}: {why}")
+    return dict(verdict)
+
+
+def limits_file(run: dict[str, Any], given: Path | None) -> Path | None:
+    """Return the file of limits that a run was judged by; None is the shipped one."""
+    if given is not None:
+        if not given.is_file():
+            raise CommandError(f"--thresholds {given}: no such file")
+        return given.resolve()
+    recorded = run.get("thresholds") or {}
+    path = Path(str(recorded.get("path") or ""))
+    if path == THRESHOLDS:  # the replay compares its hash
+        return None
+    with suppress(ConfigError, OSError):
+        if path.is_file() and loader.load(path).sha256 == recorded.get("sha256"):
+            return path.resolve()
+    return None
+
+
+def require_same_limits(run: dict[str, Any], replayed: dict[str, Any]) -> None:
+    """Raise CommandError unless a replay used the limits of the run.
+
+    A report in the run's own directory must not be made by other limits.
+    """
+    recorded, current = (r.get("thresholds", {}).get("sha256") for r in (run, replayed))
+    if recorded is not None and recorded != current:
+        raise CommandError(
+            f"thresholds.yaml has changed since run {run['id']} (SHA-256 {str(recorded)[:12]}, now "
+            f"{str(current)[:12]}): judge it with `python -m reports judge RUN --thresholds FILE`"
+        )

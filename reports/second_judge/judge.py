@@ -1,0 +1,381 @@
+"""The second judge: the outcome of every planned row of a run, and its verdict, found once more.
+
+Standard library and PyYAML alone, and nothing of the suite: what both judges say does not rest on
+one mistake. It plans a run from limits and order, judges the newest record of every planned row,
+and climbs the ladder of verdicts. A row that needs a rule it does not know is not covered.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import statistics
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
+
+from reports.second_judge.physics import TABLES, Cannot, Json, Unknown, ceiling, model_of
+from reports.second_judge.plan import choose, planned, unresolved
+from reports.second_judge.samples import (
+    check,
+    is_steady,
+    lacks,
+    lowest_of_kind,
+    mean_over_ranks,
+    medians,
+    rounds_of,
+    split,
+)
+
+Point = tuple[Json, Json]
+"""A rank's entry, and one of its measurements."""
+Limit = tuple[str, Any]
+"""Kind and number: below, above, equals, recorded, calibrate."""
+Answer = tuple[str, Any]
+"""Outcome, and the figure that decides."""
+OVER_BOUND = 1.02
+"""A value this many times above a physical bound is a measurement error."""
+
+
+def satisfies(kind: str, limit: Any, value: Any) -> bool:
+    """Whether a value is within a limit; written so that NaN is not."""
+    if kind in ("calibrate", ""):
+        raise Cannot("nobody has set the limit")
+    if kind == "equals" and limit in TABLES["gpus"]:
+        value = model_of(value)
+    return kind == "recorded" or bool(
+        value >= limit if kind == "below" else value <= limit if kind == "above" else value == limit
+    )
+
+
+def points_of(row: Any, record: Json, metric: str = "") -> list[Point]:
+    c, found = row.c, []
+    for rank in record["ranks"]:
+        if c["per"] == "node" and rank["node"] not in row.nodes:
+            continue
+        if c["per"] == "rail" and row.subject != f"rail{rank['local_rank']}":
+            continue
+        for m in rank["measurements"]:
+            at = {} if metric else c["at"]
+            if m["metric"] == (metric or c["metric"]):
+                found += [(rank, m)] * all(m.get("at", {}).get(k) == v for k, v in at.items())
+    return found
+
+
+def has_none(row: Any, record: Json) -> bool:
+    """Whether nobody judges the value, and every rank says that its device has none."""
+    possible = [r for r in row.c["rows"] if unresolved(r["when"], row.facts) is not None]
+    ranks = [r for r in record["ranks"] if r["node"] in row.nodes]
+    only_recorded = possible and all(r["kind"] == "recorded" for r in possible)
+    complete = set(row.nodes) <= set(record["left"])
+    return bool(only_recorded and complete and all(lacks(r, row.c["metric"]) for r in ranks))
+
+
+def facts_of_record(row: Any, record: Json, points: list[Point]) -> Json:
+    c, facts, count = row.c, dict(row.facts), len(record["nodes"])
+    if count < len(row.nodes):
+        facts |= {"nodes": count, "gpus": count if c["per"] == "rail" else record["world_size"]}
+    seen: dict[str, set[tuple[bool, Any]]] = {}
+    for rank, m in points:
+        for name, value in {**rank["device"], **m.get("conditions", {})}.items():
+            if isinstance(value, (str, int, float)) and name not in TABLES["identity"]:
+                seen.setdefault(name, set()).add((isinstance(value, bool), value))
+    asked = {name for r in c["rows"] for name in r["when"]}
+    for name in seen.keys() - facts.keys():
+        if len(seen[name]) == 1:
+            facts[name] = next(iter(seen[name]))[1]
+        elif name in asked & {"nvls", "algorithm", "power_limit"}:
+            raise Cannot(f"{name} differs")
+    by_model = c["ceiling"] is not None or c["statistic"] in ("median", "spread")
+    if "model" not in facts and (by_model or "model" in asked):
+        facts["model"] = model_of(points[0][0]["device"].get("name"))
+        if facts["model"] not in TABLES["gpus"]:
+            raise Cannot("a GPU without a data sheet")
+    return facts
+
+
+class SecondJudge:
+    """Judges one run: `outcome` of a planned row, `conclude` from the outcomes of all."""
+
+    def __init__(self, run: Json, limits: Json, records: Any) -> None:
+        """`limits` as second_reader.plain() gives them, `records` is a second_reader.Records."""
+        self.run, self.limits, self.records, self.p = run, limits, records, records.population
+        self.plan = {(row.c["key"], row.subject): row for row in planned(run, limits, self.p)}
+        self.siblings: dict[str, list[float]] = {}
+
+    def forget(self, workload: str = "", place: str = "") -> None:
+        """Judge by what the records are now: all of them, or one that was changed."""
+        self.records.forget(workload, place)
+        self.siblings = {}
+
+    # --- one row
+
+    def outcome(self, key: tuple[str, str]) -> Answer:
+        """Return the outcome of a row and its value; Unknown where a rule is not known."""
+        row = self.plan.get(key)
+        if row is None:
+            return "NOT_MEASURED", None
+        if not row.applies:
+            return "NOT_APPLICABLE", None
+        if row.unknown:
+            raise Unknown(f"{', '.join(row.unknown)} of its definition")
+        newest, *earlier = self.records.attempts(row.c["workload"], row.place)
+        outcome, value = self._judge(row, newest)
+        passes = 1
+        for record in earlier if outcome == "PASS" else ():
+            before = self._judge(row, record)[0]
+            passes += before == "PASS"
+            if before in ("FAIL", "WAIVED"):
+                return (outcome, value) if passes >= 3 else ("NOT_MEASURED", value)
+        return outcome, value
+
+    def _judge(self, row: Any, record: Json | None) -> Answer:
+        if record is None or not set(row.nodes) & set(record["left"]):
+            return "NOT_MEASURED", None
+        points = points_of(row, record)
+        if not points and has_none(row, record):
+            return "NOT_APPLICABLE", None
+        try:
+            outcome, value = self._measured(row, record, points)
+        except (Cannot, ValueError, TypeError, KeyError, ArithmeticError):  # a broken record
+            return "NOT_MEASURED", None
+        planned = self.p.nodes if row.place == "all" else row.nodes
+        alone = row.c["per"] == "node" and len(record["nodes"]) > 1
+        if outcome in ("PASS", "RECORDED") and set(planned) - set(record["left"]) and not alone:
+            return "NOT_MEASURED", value
+        waivers = [w for w in self.limits["waivers"] if w["criterion"] == row.c["key"]]
+        if outcome != "FAIL" or not waivers:
+            return outcome, value
+        day = str(self.run.get("ended") or datetime.date.today())[:10]
+        if any(w["node"] == row.subject and day <= w["expires"] for w in waivers):
+            return "WAIVED", value
+        if any(w["node"] in row.nodes for w in waivers):
+            raise Unknown("a waiver of one of several nodes")
+        return outcome, value
+
+    def _measured(self, row: Any, record: Json, points: list[Point]) -> Answer:
+        c = row.c
+        if not points:
+            raise Cannot("no value")
+        facts = facts_of_record(row, record, points)
+        limit = choose(c["rows"], facts)
+        recorded, statistic = limit["kind"] == "recorded", c["statistic"]
+        present = [n for n in row.nodes if n in record["left"]]
+        each = (
+            1
+            if statistic in ("value", "alike") and c["over"] != "devices"
+            else self.p.gpus_per_node
+        )
+        each = 1 if c["per"] == "rail" or c["over"] == "nodes" else max(1, each)
+        row.owed = each * len(present)
+        if recorded:
+            ranks = [r for r in record["ranks"] if r["node"] in row.nodes]
+            if each * len(row.nodes) == len(ranks):
+                row.owed -= sum(lacks(r, c["metric"]) for r in ranks)
+            shapes: dict[str, list[Point]] = {}
+            for rank, m in points if statistic == "median" and c["over"] != "links" else ():
+                open_ = {k: v for k, v in m.get("at", {}).items() if k not in c["at"]}
+                shapes.setdefault(str(open_), []).append((rank, m))
+            if len(shapes) > 1:
+                answers = [self._measured(row, record, of) for of in shapes.values()]
+                return answers[0]
+        units = {m["unit"] for _, m in points} | {c["unit"]}
+        if len(units - {c["unit"]} if statistic in ("spread", "dip") else units) > 1:
+            raise Cannot("another unit")
+        bounds = dict(c["valid"])
+        for entry in c["valid_where"]:
+            bounds |= entry["bounds"] if unresolved(entry["when"], facts) is not None else {}
+        for _, m in points:
+            check(m, {**bounds, **limit["valid"]})
+        bound, unbounded = None, statistic in ("spread", "alike", "dip")
+        if not unbounded and not (recorded and facts.get("model") == "cpu"):
+            try:
+                bound = ceiling(c["ceiling"], facts)
+            except Cannot:
+                if not recorded:
+                    raise
+        number = limit["value"]
+        if limit["of_ceiling"]:
+            if bound is None:
+                raise Cannot("a share of no ceiling")
+            number *= bound
+        if number is None and limit["kind"] in ("below", "above", "equals"):
+            raise Cannot("the order does not say")
+        asked = limit["kind"], number
+        if statistic == "value":
+            return self._value(row, record, points, asked, bound)
+        if statistic == "alike":
+            return self._alike(row, record, points, asked)
+        if statistic == "dip":
+            return self._dip(row, record, points, asked)
+        self._check_owed(row, record, points, row.owed)
+        return self._rate(row, points, asked, bound, facts)
+
+    def _check_owed(self, row: Any, record: Json, points: list[Point], owed: int) -> None:
+        """Cannot unless all who owe a value gave one."""
+        over, ranks = row.c["over"], Counter(r["rank"] for r, _ in points)
+        of_nodes = [r["rank"] for r in record["ranks"] if r["node"] in row.nodes]
+        count = {"tasks": len(of_nodes), "half": len(of_nodes) // 2}.get(over, 0)
+        if over == "links":
+            each = range(max(1, self.p.gpus_per_node))
+            nodes = [n for n in row.nodes if n in record["left"]]
+            all_ = sorted((n, a, b) for n in nodes for a in each for b in each if a != b)
+            if (
+                not all_
+                or sorted((r["node"], r["local_rank"], m["at"]["to"]) for r, m in points) != all_
+            ):
+                raise Cannot("links are missing")
+        elif over == "nics":
+            parts = {(r["node"], m.get("at", {}).get("part")) for r, m in points}
+            seen = Counter(node for node, _ in parts)
+            if any(
+                seen[n] < max(1, self.p.nics_per_node) for n in row.nodes if n in record["left"]
+            ):
+                raise Cannot("not every NIC")
+        elif row.c["statistic"] != "value" or over == "devices":
+            if len(ranks) < max(1, owed) or max(ranks.values()) > 1:
+                raise Cannot("not every device, or one twice")
+            if over == "nodes" and len(ranks) > owed:
+                raise Cannot("several for a node")
+        spoke = {r["node"] for r, _ in points}
+        silent = {n for n in row.nodes if n in record["left"]} - spoke
+        stated = row.c["statistic"] == "value" and over != "devices"
+        if not set(of_nodes[:count]) <= ranks.keys() or (stated and silent and len(spoke) > 1):
+            raise Cannot("not everybody reported")
+
+    def _value(
+        self, row: Any, record: Json, points: list[Point], limit: Limit, bound: Any
+    ) -> Answer:
+        kind, number = limit
+        values: list[Any] = [m.get("value") for _, m in points]
+        any_state = kind == "recorded" and row.c["unit"] in ("state", "model")
+        for v in values:
+            wrong = isinstance(v, bool) != isinstance(number, bool) or v is None
+            if isinstance(v, str):
+                wrong = kind != "equals" or not isinstance(number, str)
+            elif not wrong:
+                wrong = v < 0 or (bound is not None and v > bound)
+            if v is None or (wrong and not any_state):
+                raise Cannot("no number, or an impossible one")
+        worst = min(values) if kind == "below" else max(values) if kind == "above" else None
+        if not all(satisfies(kind, number, v) for v in values):
+            return "FAIL", worst
+        self._check_owed(row, record, points, row.owed)
+        return ("RECORDED" if kind == "recorded" else "PASS"), worst
+
+    def _alike(self, row: Any, record: Json, points: list[Point], limit: Limit) -> Answer:
+        by_fact: dict[str, list[Point]] = {}
+        for rank, m in points:
+            by_fact.setdefault(m.get("at", {}).get("fact", m["metric"]), []).append((rank, m))
+        others = 0
+        for of in by_fact.values():
+            values = [m.get("value") for _, m in of]
+            missing = set(row.nodes) & set(record["left"]) - {r["node"] for r, _ in of}
+            if None in values or (missing and "part" not in of[0][1].get("at", {})):
+                raise Cannot("a value is missing")
+            others += len(values) - max(values.count(v) for v in values)
+        if satisfies(*limit, others) and row.c["over"] == "nics":
+            self._check_owed(row, record, points, 0)
+        return ("PASS" if satisfies(*limit, others) else "FAIL"), others
+
+    def _dip(self, row: Any, record: Json, points: list[Point], limit: Limit) -> Answer:
+        """Judge the largest fall of a curve; of two looks at both ends the smaller counts."""
+        again = points_of(row, record, f"{row.c['metric']}_again")
+        for _, m in again:
+            check(m, {})
+        low, high = row.c["sweep"]
+        curves: list[dict[int, float]] = [{}, {}]
+        for curve, of in zip(curves, (points, again), strict=True):
+            for size in sorted({m["at"]["size"] for _, m in of}):
+                if (low or 0) <= size <= (high or math.inf):
+                    at_size = [(r, m) for r, m in of if m["at"]["size"] == size]
+                    self._check_owed(row, record, at_size, row.owed)
+                    values = [statistics.median(medians(m)) for _, m in at_size]
+                    curve[size] = mean_over_ranks(values, at_size[0][1]["unit"])
+        sizes = {m["at"]["size"] for _, m in points}
+        whole = len(sizes) >= max(m.get("checks", {}).get("sizes", 0) for _, m in points)
+        first, second = curves
+        if (
+            not whole
+            or len(first) < 3
+            or max(second.values(), default=0) > 1.1 * max(first.values())
+        ):
+            raise Cannot("no curve")
+        if len({m["unit"] for _, m in (*points, *again)}) > 1:
+            raise Cannot("another unit")
+        falls = [
+            min(1 - c[b] / c[a] for c in curves if a in c and b in c) for a, b in pairwise(first)
+        ]
+        fall = 100 * max(0.0, *falls)
+        return ("PASS" if satisfies(*limit, fall) else "FAIL"), fall
+
+    def _rate(self, row: Any, points: list[Point], limit: Limit, bound: Any, facts: Json) -> Answer:
+        c, (kind, number), time = row.c, limit, row.c["unit"] in TABLES["times"]
+        devices = [medians(m) for _, m in points]
+        figures, typical = devices, [statistics.median(d) for d in devices]
+        series = [[x for s in rounds_of(m) for x in s] for _, m in points]
+        if c["statistic"] == "spread":
+            figures = [[100 * (max(typical) - min(typical)) / statistics.median(typical)]]
+        elif c["over"] == "ranks":
+            if len({len(rounds_of(m)) for _, m in points}) > 1:
+                raise Cannot("some ranks measured more rounds")
+            by_round = zip(*(rounds_of(m) for _, m in points), strict=True)
+            means = [
+                [mean_over_ranks(b, c["unit"]) for b in zip(*r, strict=False)] for r in by_round
+            ]
+            figures = [[statistics.median(batches) for batches in means]]
+            series = [[mean_over_ranks(b, c["unit"]) for b in zip(*series, strict=False)]]
+        for value in [x for rounds in (*devices, *figures) for x in rounds] if bound else ():
+            low = value * OVER_BOUND < bound
+            if low if c["ceiling"] == "latency" else value > OVER_BOUND * bound:
+                raise Cannot("beyond what physics allows")
+        if kind == "recorded":
+            return "RECORDED", None
+        failed, mixed = split(figures, lambda x: satisfies(kind, number, x))
+        least, model = -math.inf, str(facts.get("model"))
+        if c["spread"] and c["statistic"] != "spread" and c["per"] in ("node", "rail"):
+            least = lowest_of_kind(self._siblings(c), c["spread"].get(model, c["spread"][""]))
+        outliers, unsteady = split(devices, lambda x: x >= least)
+        if outliers:
+            return "FAIL", min(statistics.median(d) for d in outliers)
+        pick = max if kind == "above" or c["statistic"] == "spread" else min
+        if failed:
+            return "FAIL", pick(statistics.median(f) for f in failed)
+        if mixed or unsteady:
+            raise Cannot("rounds on both sides")
+        has_tail = c["tail"] and c["statistic"] == "median" and model != "cpu"
+        if has_tail and not all(is_steady(s, c["tail"], time) for s in series):
+            return "FAIL", None
+        return "PASS", pick(statistics.median(f) for f in figures)
+
+    def _siblings(self, c: Json) -> list[float]:
+        """Return one value per device of the fleet, of those whose samples can be used."""
+        if c["key"] not in self.siblings:
+            values = self.siblings[c["key"]] = []
+            for row in self.plan.values():
+                record = self.records.newest(c["workload"], row.place) if row.c is c else None
+                for _, m in points_of(row, record) if record and row.applies else ():
+                    with suppress(Cannot):
+                        values.append(statistics.median(medians(m)))
+        return self.siblings[c["key"]]
+
+    # --- the ladder
+
+    def conclude(self, outcomes: Mapping[tuple[str, str], str], interrupted: bool) -> str:
+        """Return the verdict on the run from the outcomes of its scope."""
+        p, order, count = self.p, self.limits["order"], Counter(outcomes.values())
+        if count["FAIL"]:
+            return "REJECTED"
+        unordered = p.origin == "cluster" and not p.ordered
+        if count["NOT_MEASURED"] or interrupted or unordered or not count["PASS"] + count["WAIVED"]:
+            return "INCOMPLETE"
+        used = {(r.c["workload"], r.place) for k, r in self.plan.items() if k in outcomes}
+        if p.virtual or p.on_cpu or any(self.records.is_demonstration(*key) for key in used):
+            return "DEMONSTRATION"
+        whole = all(key in outcomes or not row.applies for key, row in self.plan.items())
+        if p.ordered and order:
+            whole &= len(p.nodes) >= order["count"] and set(order["names"] or ()) <= set(p.nodes)
+        whole &= self.run.get("tier") != "probe" and p.origin != "by-hand" and bool(p.ordered)
+        return "ACCEPTED" if whole else "PARTIAL"

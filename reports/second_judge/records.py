@@ -1,0 +1,281 @@
+"""The second judge's reader of records: the parts that are sound, and of the planned devices.
+
+Standard library alone, and nothing of the suite. A part that has not the shape that it must have,
+or is of other ranks or devices, is left out with its node: what a broken rank says of its node
+counts for nothing.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from reports.second_judge.physics import TABLES, Json, model_of
+
+Key = tuple[str, str]
+"""(workload, placement)"""
+_NUMBER, _TEXT = (int, float), (str, type(None))
+_SCALAR = (str, int, float)
+_MEASUREMENT = {
+    "metric": (str,), "unit": (str,), "samples": (list,), "rounds": (list,), "ended": (list,),
+    "notes": (list,), "at": (dict,), "conditions": (dict,), "checks": (dict,),
+    "started": (*_NUMBER, type(None)), "value": (*_SCALAR, type(None)),
+}  # fmt: skip
+_RANK = {
+    "rank": (int,), "local_rank": (int,), "node": (str,), "device": (dict,), "start": _NUMBER,
+    "end": _NUMBER, "measurements": (list,), "facts": (dict,),
+}  # fmt: skip
+_DEVICE = {"index": (int,), "name": _TEXT, "model": _TEXT, "uuid": _TEXT, "pci": _TEXT}
+_RECORD: dict[str, tuple[type, ...]] = {
+    "schema": (int,), "run_id": (str,), "nonce": (str,), "workload": (str,), "placement": (str,),
+    "attempt": (int,), "nodes": (list,), "world_size": (int,), "job": (dict,), "ranks": (list,),
+    "provenance": (dict,),
+}  # fmt: skip
+_FILE = re.compile(r"([A-Za-z0-9._-]+)@([A-Za-z0-9._-]+?)(?:\.attempt(\d+))?\.json")
+_UNUSABLE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
+A_DAY_S = 86400.0
+
+
+class Broken(ValueError):
+    """Not of the shape that it must have."""
+
+
+def is_gpu(uuid: Any) -> bool:
+    return str(uuid).startswith(("GPU-", "MIG-"))
+
+
+def gpus(record: Json, node: str | None = None) -> set[str]:
+    ranks = [r for r in record["ranks"] if node in (None, r["node"])]
+    return {u for r in ranks if is_gpu(u := r["device"].get("uuid"))}
+
+
+class Records:
+    """The records of a run directory: the parts that are sound and of the planned devices."""
+
+    def __init__(self, root: Path, facts_of_packages: Iterable[Json] = ()) -> None:
+        """`facts_of_packages`: criteria, for a run of before 0.2.0, which does not say what was
+        installed: what it measured."""
+        self.root = root
+        self.run: Json = json.loads((root / "run.json").read_text(encoding="utf-8"))
+        self.last: dict[Key, int] = {}
+        for path in (root / "records").glob("*@*.json"):
+            if match := _FILE.fullmatch(path.name):
+                key = match[1], match[2]
+                self.last[key] = max(self.last.get(key, 0), int(match[3] or 1))
+        self.missing: dict[Key, int] = {}
+        with suppress(OSError):
+            for line in (root / "jobs" / "missing.jsonl").read_text("utf-8").splitlines():
+                with suppress(ValueError, KeyError):
+                    m = json.loads(line)
+                    if m["nonce"] == self.run["nonce"]:
+                        self.missing[m["workload"], m["placement"]] = int(m.get("attempt", 0))
+        absent = {**dict.fromkeys(TABLES["false_by_default"], False), "bindable": True,
+                  "memory_control": True, "nics_per_node": 0, "nic_gbps": 0, "installed": None,
+                  "origin": self.run.get("origin")}  # fmt: skip
+        self.population = p = SimpleNamespace(**{**absent, **self.run["population"]})
+        p.gpu_model = model_of(p.gpu_model) if p.gpu_model else None
+        p.nodes, p.virtual, p.on_cpu = tuple(p.nodes), p.origin == "sandbox", p.gpu_model == "cpu"
+        p.capability, p.nvlink = TABLES["gpus"].get(p.gpu_model, (math.inf, 1))[:2]
+        if p.installed is None:
+            measured = {workload for workload, _ in (*self.last, *self.missing)}
+            p.installed = [f for c in facts_of_packages for f in c["facts"]
+                           if c["workload"] in measured]  # fmt: skip
+        self._read: dict[tuple[str, str, int], Json | None] = {}
+        self._devices: dict[str, Any] = {}
+
+    def forget(self, workload: str = "", place: str = "") -> None:
+        """Read everything anew, or one record that says nothing of which devices there are."""
+        defines = workload in ("", "inventory") or not any(w == "inventory" for w, _ in self.last)
+        kept = (
+            {} if defines else {k: v for k, v in self._read.items() if k[:2] != (workload, place)}
+        )
+        self._read = kept
+        if defines:
+            self._devices = {}
+
+    def newest(self, workload: str, place: str) -> Json | None:
+        """Return the record that counts; None without one that can be used."""
+        last = self.last.get((workload, place), 0)
+        if last == 0 or self.missing.get((workload, place), 0) > last:
+            return None
+        found = self._get(workload, place, last)
+        if workload == "inventory" and found is not None:
+            others = [self._of(n).gpus for n in self.population.nodes if n != place]
+            if any(gpus(found) & theirs for theirs in others):
+                return None
+        return found
+
+    def attempts(self, workload: str, place: str) -> list[Json | None]:
+        """Return the record that counts, then the usable ones of the attempts before it."""
+        newest = self.newest(workload, place)
+        if newest is None:
+            return [None]
+        numbers = range(self.last[workload, place] - 1, 0, -1)
+        earlier = [r for n in numbers if (r := self._get(workload, place, n)) is not None]
+        if workload == "inventory":  # it says which devices there are: older ones may be others
+            earlier = [r for r in earlier if gpus(r) == gpus(newest)]
+        return [newest, *earlier]
+
+    def is_demonstration(self, workload: str, place: str) -> bool:
+        record = self.newest(workload, place) if place != "login" else None
+        return any(r["device"].get("name") == "cpu" or r["facts"].get("emulated")
+                   for r in (record or {}).get("ranks", ()))  # fmt: skip
+
+    def _get(self, workload: str, place: str, attempt: int) -> Json | None:
+        key = workload, place, attempt
+        if key not in self._read:
+            self._read[key] = None
+            with suppress(*_UNUSABLE):
+                data = self._sound(self._load(*key))
+                bad = {n for n in data["left"] if self._is_of_others(data, n)}
+                data["left"] = [n for n in data["left"] if n not in bad]
+                data["ranks"] = [r for r in data["ranks"] if r["node"] not in bad]
+                self._read[key] = data
+        return self._read[key]
+
+    def _load(self, workload: str, place: str, attempt: int) -> Json:
+        suffix = "" if attempt == 1 else f".attempt{attempt}"
+        text = (self.root / "records" / f"{workload}@{place}{suffix}.json").read_text("utf-8")
+        data: Json = json.loads(text)  # NaN costs the node whose rank says it
+        _check(data, _RECORD)
+        stated = data["schema"], data["nonce"], data["workload"], data["placement"], data["attempt"]
+        if stated != (1, self.run["nonce"], workload, place, attempt):
+            raise Broken("it is another record")
+        _check_finite({k: v for k, v in data.items() if k != "ranks"})
+        return data
+
+    @staticmethod
+    def _sound(data: Json) -> Json:
+        """Return the record with its sound ranks and, as `left`, the nodes that they are of."""
+        entries, nodes, size = data["ranks"], data["nodes"], data["world_size"]
+        ranks, void = [], set()
+        for entry in entries:
+            try:
+                _check_rank(entry)
+                ranks.append(entry)
+            except Broken:
+                if not isinstance(entry, dict) or entry.get("node") not in nodes:
+                    raise
+                void.add(entry["node"])
+        numbers = [e.get("rank") for e in entries]
+        if data["workload"] == "slurm":
+            if [r["rank"] for r in ranks] != list(range(size)):
+                raise Broken("entries are missing")
+        elif numbers != list(range(size)) or {e["node"] for e in entries} != set(nodes):
+            own = {n: [e.get("rank") for e in entries if e["node"] == n] for n in nodes}
+            wrong = {n for n, of in own.items() if len(of) != size // len(nodes)
+                     or any(k not in range(size) or numbers.count(k) > 1 for k in of)}  # fmt: skip
+            void |= wrong or set(nodes)
+        left = [n for n in nodes if n not in void]
+        strangers = {e["node"] for e in entries} - set(nodes)
+        if not left or (strangers and data["workload"] != "slurm") or len(set(nodes)) < len(nodes):
+            raise Broken("no node's part is sound")
+        return {**data, "left": left, "ranks": [r for r in ranks if r["node"] not in void]}
+
+    def _of(self, node: str) -> Any:
+        """Return the GPUs of a node, where they are, and its NICs: by its newest inventory."""
+        if node in self._devices:
+            return self._devices[node]
+        found: Any = SimpleNamespace(gpus=set(), pci={}, nics={})
+        if any(workload == "inventory" for workload, _ in self.last):
+            with suppress(*_UNUSABLE):
+                data = self._load("inventory", node, self.last["inventory", node])
+                for device in [r["device"] for r in data["ranks"] if data["nodes"] == [node]]:
+                    found.gpus |= {u for u in [device.get("uuid")] if is_gpu(u)}
+                    found.pci[device.get("uuid")] = device.get("pci")
+                    found.nics |= device.get("nics") or {}
+        else:  # without any: those of most records
+            seen: Counter[str] = Counter()
+            for (workload, place), last in self.last.items():
+                for attempt in range(1, last + 1):
+                    with suppress(*_UNUSABLE):
+                        seen.update(gpus(self._load(workload, place, attempt), node))
+            often = {uuid for uuid, count in seen.items() if count > 1}
+            found.gpus = often if len(often) >= max(1, self.population.gpus_per_node) else set()
+        self._devices[node] = found
+        return found
+
+    def _is_of_others(self, data: Json, node: str) -> bool:
+        """Whether one node's part was measured by other ranks or devices than were planned."""
+        p, workload = self.population, data["workload"]
+        if workload == "slurm":
+            return False
+        source, session = self.run.get("replay_of") or {}, self.run.get("session") or {}
+        start = source.get("created") or self.run.get("created")
+        since = datetime.datetime.fromisoformat(start).timestamp() - A_DAY_S if start else 0.0
+        inventory, small = workload == "inventory", workload in TABLES["small"]
+        now: Any = SimpleNamespace(gpus=(), pci={}, nics={}) if inventory else self._of(node)
+        ranks = [r for r in data["ranks"] if r["node"] == node]
+        ids = Counter(r["device"].get("uuid") for r in data["ranks"])
+        may_share = small or workload in TABLES["judges_devices"]
+        over_network = len(data["nodes"]) > 1 or workload in TABLES["uses_nics"]
+        run_id = source.get("run") or session.get("run_id") or self.run["id"]
+        slots = sorted(r["local_rank"] for r in ranks)
+        wrong = [data["run_id"] != run_id, not small and slots != list(range(len(ranks)))]
+        wrong += [not small and not inventory and len(ranks) != max(1, p.gpus_per_node)]
+        for rank in ranks:
+            device, uuid = rank["device"], rank["device"].get("uuid")
+            wrong += [bool(uuid) and ids[uuid] > 1 and not may_share, rank["start"] < since]
+            wrong += [bool(now.gpus) and is_gpu(uuid) and uuid not in now.gpus]
+            places = device.get("pci"), now.pci.get(uuid)
+            wrong += [all(places) and places[0] != places[1]]
+            nics = (device.get("nics") or {}) if over_network and now.nics else {}
+            wrong += [now.nics.get(name) != identity for name, identity in nics.items()]
+            if not (inventory or p.on_cpu or p.virtual):
+                name = device.get("name")
+                named = p.gpu_model and name not in (None, "", "unknown", "cpu")
+                wrong += [name == "cpu", bool(p.ordered and rank["facts"].get("emulated"))]
+                wrong += [bool(named) and model_of(name) != p.gpu_model]
+        return any(wrong)
+
+
+def _check(data: Any, fields: dict[str, tuple[type, ...]], *, optional: bool = False) -> None:
+    if not isinstance(data, dict) or (not optional and data.keys() != fields.keys()):
+        raise Broken("fields are missing, or there are others")
+    for name, types in fields.items():
+        value = data.get(name)
+        number_only = isinstance(value, bool) and str not in types
+        if name in data and (not isinstance(value, types) or number_only):
+            raise Broken(f"{name} is {value!r:.40}")
+
+
+def _check_rank(rank: Any) -> None:
+    _check_finite(rank)
+    _check(rank, _RANK)
+    _check(rank["device"], _DEVICE, optional=True)
+    if rank["end"] < rank["start"]:
+        raise Broken("it ended before it started")
+    for m in rank["measurements"]:
+        _check(m, _MEASUREMENT, optional=True)
+        if not {"metric", "unit"} <= m.keys() <= _MEASUREMENT.keys():
+            raise Broken("fields of a measurement")
+        samples, rounds = m.get("samples", []), m.get("rounds", [])
+        if any(not isinstance(r, list) or not r or not samples for r in rounds):
+            raise Broken("a round without samples")
+        numbers = [*samples, *m.get("ended", []), *m.get("checks", {}).values()]
+        if any(type(x) not in _NUMBER for x in (*numbers, *(x for r in rounds for x in r))):
+            raise Broken("a sample is not a number")
+        scalars = [*m.get("at", {}).values(), *m.get("conditions", {}).values()]
+        if not all(isinstance(x, _SCALAR) for x in scalars):
+            raise Broken("a condition is no plain value")
+        if samples and m.get("value") is not None:
+            raise Broken("samples and a value")
+        if not all(isinstance(note, str) for note in m.get("notes", [])):
+            raise Broken("a note is no text")
+
+
+def _check_finite(data: Any) -> None:
+    if isinstance(data, _NUMBER):
+        if not abs(data) <= 2**1000:
+            raise Broken("a number is not finite")
+    elif isinstance(data, (dict, list)):
+        for part in data.values() if isinstance(data, dict) else data:
+            _check_finite(part)

@@ -1,0 +1,82 @@
+"""The second judge's arithmetic: from samples to figures, and what healthy ones look like.
+
+Standard library alone, and nothing of the suite.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from reports.second_judge.physics import TABLES, Cannot, Json
+
+
+def rounds_of(m: Json) -> list[list[float]]:
+    return [m.get("samples", []), *m.get("rounds", [])]
+
+
+def medians(m: Json) -> list[float]:
+    """Return the median of each round; Cannot unless all samples are positive."""
+    if any(not samples or min(samples) <= 0 for samples in rounds_of(m)):
+        raise Cannot("no samples, or one that is not positive")
+    return [statistics.median(samples) for samples in rounds_of(m)]
+
+
+def mean_over_ranks(values: Sequence[float], unit: str) -> float:
+    """Return the mean of times; of rates that of the times that they stand for."""
+    return statistics.fmean(values) if unit == "us" else statistics.harmonic_mean(values)
+
+
+def check(m: Json, bounds: Mapping[str, Any]) -> None:
+    """Cannot where a check of validity is missing or out of bounds, or samples are missing."""
+    checks = m.get("checks", {})
+    fewest = min(len(samples) for samples in rounds_of(m))
+    counts = [checks[name] for name in ("batches", "steps") if name in checks]
+    if fewest and any(count != fewest for count in counts):
+        raise Cannot("not as many samples as it says")
+    if fewest and m.get("ended") and len(m["ended"]) != len(m["samples"]):
+        raise Cannot("not as many times as samples")
+    for name, (low, high) in bounds.items():
+        low, high = -math.inf if low is None else low, math.inf if high is None else high
+        if not low <= checks.get(name, math.nan) <= high:
+            raise Cannot(f"{name} is not valid")
+
+
+def lacks(rank: Json, metric: str) -> bool:
+    """Whether a rank says that its device has no such value."""
+    by_driver, by_workload = (rank["facts"].get(n) for n in ("not_measured", "unsupported"))
+    if isinstance(by_workload, Mapping) and metric in by_workload:
+        return True
+    return isinstance(by_driver, Mapping) and by_driver.get(metric) in TABLES["absent_value"]
+
+
+def split(
+    figures: Sequence[list[float]], satisfies: Callable[[float], bool]
+) -> tuple[list[list[float]], list[list[float]]]:
+    """Return the figures that are bad in every round, and those that are bad in some."""
+    bad = [[not satisfies(x) for x in rounds] for rounds in figures]
+    pairs = list(zip(figures, bad, strict=True))
+    return [f for f, b in pairs if all(b)], [f for f, b in pairs if any(b) and not all(b)]
+
+
+def lowest_of_kind(siblings: Sequence[float], spread: Mapping[str, float]) -> float:
+    """Return the least value of a device that is no outlier among its like."""
+    if len(siblings) < 4:
+        return -math.inf
+    median = statistics.median(siblings)
+    least = (1 - spread["delta"]) * median
+    if len(siblings) < 16:
+        return least
+    deviation = 1.4826 * statistics.median(abs(x - median) for x in siblings)
+    return max(least, median - 4 * max(deviation, spread["device_sigma"] * median))
+
+
+def is_steady(samples: Sequence[float], tail: Json, time: bool) -> bool:
+    """Whether what samples gave together, and the share of slow ones, is what healthy ones give."""
+    rates = [1 / x for x in samples] if time else samples
+    median = 1 / statistics.median(samples) if time else statistics.median(samples)
+    slow = sum(rate < tail["slow"] * median for rate in rates) / max(1, len(rates))
+    together = statistics.harmonic_mean(rates) / median if len(rates) >= 10 else 1.0
+    return len(rates) < 10 or (together >= tail["together"] and slow <= tail["share"])
