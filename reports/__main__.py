@@ -25,7 +25,18 @@ from fixtures.paths import CHECKOUT, RUNS, commit
 from fixtures.records.files import RecordError, json_lines, read_json, replace_file, write_text
 from fixtures.records.run_directory import RunDirectory
 from fixtures.verdict.run_verdict import judged_of
-from reports import certificate, compare, export, github, limits, rejudge, signature, verify, watch
+from reports import (
+    certificate,
+    compare,
+    export,
+    github,
+    limits,
+    rejudge,
+    signature,
+    statement,
+    verify,
+    watch,
+)
 from reports.artefacts import CERTIFIED_ORIGINS, Artefacts
 from reports.differences import Rejudged, differences
 from reports.run_files import (
@@ -58,8 +69,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     judge_.add_argument("--run-dir", type=Path, metavar="DIR", help="where to write")
     sign_ = commands.add_parser("sign", help="verify RUN, then sign its certificate by an SSH key")
     sign_.add_argument("--key", type=Path, required=True, help="private key, or the public one")
+    sign_.add_argument(
+        "--dsse", action="store_true", help="sign the in-toto statement too, by DSSE"
+    )
     verify_ = commands.add_parser("verify", help="check evidence, verdict, certificate, signature")
     verify_.add_argument("--allowed-signers", type=Path, metavar="FILE", help="see ssh-keygen(1)")
+    verify_.add_argument(
+        "--dsse-key", type=Path, metavar="FILE", help="public key of the statement"
+    )
     export_ = commands.add_parser("export", help="write RUN's verdicts for other tools")
     kinds = export_.add_mutually_exclusive_group(required=True)
     for name in export.FORMATS:
@@ -115,9 +132,9 @@ def _carry_out(options: argparse.Namespace) -> int:
     if options.command == "tables":
         return tables(source)
     if options.command == "sign":
-        return sign(source, run, options.key, options.thresholds)
+        return sign(source, run, options)
     if options.command == "verify":
-        return check(source, run, options.allowed_signers, options.thresholds)
+        return check(source, run, options)
     if options.command == "rejudge":
         read_verdict(source)
         return rejudge.main(source, run, limits_file(run, options.thresholds))
@@ -198,8 +215,10 @@ def summary(source: Path, thresholds: Path | None) -> int:
     return github.show(verdict)
 
 
-def sign(source: Path, run: dict[str, Any], key: Path, thresholds: Path | None = None) -> int:
+def sign(source: Path, run: dict[str, Any], options: argparse.Namespace) -> int:
     """Sign the certificate with ssh-keygen, which decides which keys are trusted on verify.
+
+    With --dsse the in-toto statement too, with the same key.
 
     EvidenceError unless verify finds nothing wrong: a signature says that the signer saw to that.
     """
@@ -210,14 +229,16 @@ def sign(source: Path, run: dict[str, Any], key: Path, thresholds: Path | None =
             remedy = "sign that of a run of the suite; this is a replay, or was started by hand"
         raise CommandError(f"{source} has no {certificate.NAME}: {remedy}")
     found = verify.check(
-        directory, lambda: _rejudge(source, run, thresholds), None,
-        thresholds=limits_file(run, thresholds), with_signature=False,
+        directory, lambda: _rejudge(source, run, options.thresholds), None,
+        thresholds=limits_file(run, options.thresholds), with_signature=False,
     )  # fmt: skip
     if found.wrong:
         raise EvidenceError(f"{source} is not signed: {_first(found.wrong, source)}")
     for line in found.unchecked:
         print(f"not checked: {line}")
+    key = options.key
     try:
+        envelope = statement.sign(directory, key) if options.dsse else None
         path = signature.sign(directory, key)
     except (OSError, subprocess.CalledProcessError) as error:
         message = getattr(error, "stderr", None) or str(error)
@@ -226,14 +247,17 @@ def sign(source: Path, run: dict[str, Any], key: Path, thresholds: Path | None =
     if verdict != "ACCEPTED":
         print(f"what you have signed says NOT ACCEPTED: {verdict}")
     print(f"signature {path}")
+    if envelope is not None:
+        print(f"envelope {envelope}")
     return 0
 
 
-def check(source: Path, run: dict[str, Any], signers: Path | None, thresholds: Path | None) -> int:
+def check(source: Path, run: dict[str, Any], options: argparse.Namespace) -> int:
     """Print every difference found by verify.check; 0 only where there is none."""
     found = verify.check(
-        RunDirectory(source), lambda: _rejudge(source, run, thresholds), signers,
-        thresholds=limits_file(run, thresholds),
+        RunDirectory(source), lambda: _rejudge(source, run, options.thresholds),
+        options.allowed_signers, thresholds=limits_file(run, options.thresholds),
+        dsse_key=options.dsse_key,
     )  # fmt: skip
     for line in found.confirmed:
         print(f"ok     {line}")

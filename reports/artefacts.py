@@ -17,10 +17,10 @@ from fixtures.records.files import read_json, replace_file
 from fixtures.records.run_directory import RunDirectory
 from fixtures.verdict.model import Verdict
 from fixtures.verdict.node_lists import NodeLists, node_lists, nodes_of_rows
-from reports import certificate, export, junit, page
+from reports import certificate, export, junit, page, statement
 
 CERTIFIED_ORIGINS = ("cluster", "sandbox", "local")
-"""Origins of runs that have a certificate: not replays, nor workloads started by hand."""
+"""Origins of runs with certificate and statement: not replays, nor workloads started by hand."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class Artefacts:
         names = list(_MAKERS)
         if self.run.get("origin") not in CERTIFIED_ORIGINS:
             names.remove(certificate.NAME)
+            names.remove(statement.NAME)
         return names
 
     def make(self, name: str) -> bytes:
@@ -50,9 +51,11 @@ class Artefacts:
         return _MAKERS[name](self).encode("utf-8", "replace")
 
     def write(self, name: str) -> None:
-        """Write a file; a signature on another certificate is removed."""
+        """Write a file; a signature on another certificate or statement is removed."""
         if name == certificate.NAME:
             certificate.write(self.directory, self.verdict)
+        elif name == statement.NAME:
+            statement.write(self.directory, self.verdict)
         else:
             replace_file(self.directory.root / name, (self.make(name),), durable=False)
 
@@ -77,6 +80,7 @@ def _junit(artefacts: Artefacts) -> str:
 _MAKERS: dict[str, Callable[[Artefacts], str]] = {
     page.NAME: _report,
     certificate.NAME: lambda a: certificate.page(a.directory, a.verdict),
+    statement.NAME: lambda a: statement.page(a.directory, a.verdict),
     junit.NAME: _junit,
     "results.csv": lambda a: export.results(a.verdict),
     "good-nodes.txt": lambda a: a.lists.text("good"),

@@ -4,7 +4,7 @@ Five checks, each of which finds what the others cannot: the manifest names ever
 missing file of the evidence; the records are judged again, which finds a verdict or a limit that
 does not follow from them; every page and list is made again from the evidence and compared byte by
 byte; what is not known is named as not checked; and a signature on the certificate covers manifest
-and verdict, since whoever rewrites the evidence can write a new manifest.
+and verdict, since whoever rewrites the evidence can write a new manifest; so does the statement's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from fixtures.paths import version
 from fixtures.records.files import RecordError, read_json
 from fixtures.records.run_directory import RunDirectory, linked_beside
-from reports import certificate, export, page, signature
+from reports import certificate, export, page, signature, statement
 from reports.artefacts import Artefacts
 from reports.differences import (
     Rejudged,
@@ -64,10 +64,12 @@ def check(
     *,
     thresholds: Path | None = None,
     with_signature: bool = True,
+    dsse_key: Path | None = None,
 ) -> Findings:
     """Compare a run directory with what its evidence gives.
 
     `thresholds`: the run's file of limits, where it is no longer at the path that run.json names.
+    `dsse_key`: the public key of who signed the statement.
     """
     found = check_verdict(directory, rejudge)
     verdict = _read(directory.verdict)
@@ -78,6 +80,10 @@ def check(
         if certificate.NAME in artefacts.names and with_signature:
             is_wrong, line = signature.check(directory, signers)
             (found.wrong if is_wrong else found.confirmed).append(line)
+            wrong, confirmed, unchecked = statement.check(directory, dsse_key)
+            found.wrong += wrong
+            found.confirmed += confirmed
+            found.unchecked += unchecked
     return found
 
 
@@ -229,7 +235,7 @@ def _unknown_files(artefacts: Artefacts) -> Iterator[str]:
         *(directory.root / name for name in artefacts.names),
     }  # fmt: skip
     if certificate.NAME in artefacts.names:
-        known.add(directory.root / signature.NAME)
+        known |= {directory.root / signature.NAME, directory.root / statement.ENVELOPE}
     for path in sorted(directory.root.iterdir()):
         if path.name in COMPANIONS:
             yield f"{path.name}: nothing in the run says what it was"

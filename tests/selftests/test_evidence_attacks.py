@@ -269,7 +269,7 @@ def test_a_link_is_named(run, name, tmp_path, capsys):
 def test_a_file_that_nobody_knows_is_named_as_not_checked(run, name, capsys):
     (run / name).write_text("ACCEPTED")
     RunDirectory(run).write_manifest()
-    for made in ("certificate.html",):  # it states the manifest's hash
+    for made in ("certificate.html", "statement.intoto.json"):  # they state the manifest's hash
         artefacts.Artefacts(
             RunDirectory(run), json.loads((run / "verdict.json").read_text())
         ).write(made)

@@ -1,0 +1,257 @@
+"""The in-toto statement of a run: a stranger verifies a signed run without the suite, offline."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import random
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fixtures.paths import version
+from fixtures.records.run_directory import RunDirectory
+from fixtures.thresholds import loader
+from reports import __main__ as command
+from reports import page, statement, verify
+from tests.selftests import support
+
+pytestmark = pytest.mark.cpu
+
+SSH = shutil.which("ssh-keygen")
+needs_ssh = pytest.mark.skipif(SSH is None, reason="no ssh-keygen on the PATH")
+CHANGES = 1000
+ZEROS = base64.b64encode(bytes(64)).decode()
+
+
+@pytest.fixture(scope="module")
+def signed(tmp_path_factory) -> Path:
+    """A whole run, made of a recorded one, with all of its pages; KEY and KEY.pub beside it."""
+    root = tmp_path_factory.mktemp("statement") / "run"
+    shutil.copytree(support.DATA / "sandbox-2x2-cpu", root)
+    run = json.loads((root / "run.json").read_text())
+    run["thresholds"] = loader.load(support.SHIPPED).identity()  # it was judged by those of its day
+    run["suite_version"] = version()
+    (root / "run.json").write_text(json.dumps(run))
+    support.judged(root, root.parent / "judged")
+    shutil.copy(root.parent / "judged" / "limits.csv", root)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page, "_figures", lambda *_: "")  # the charts take seconds
+        assert command.main(["render", str(root)]) == 0
+    return root
+
+
+@pytest.fixture
+def run(signed, tmp_path, monkeypatch) -> Path:
+    monkeypatch.setattr(page, "_figures", lambda *_: "")
+    return Path(shutil.copytree(signed, tmp_path / "run"))
+
+
+def key_of(folder: Path) -> Path:
+    key = folder / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    return key
+
+
+def statement_of(root: Path) -> dict:
+    return json.loads((root / statement.NAME).read_text())
+
+
+def test_it_names_every_file_of_the_evidence_with_its_hash(run):
+    subjects = {s["name"]: s["digest"]["sha256"] for s in statement_of(run)["subject"]}
+    evidence = {str(p.relative_to(run)) for p in RunDirectory(run).evidence()}
+    assert set(subjects) == evidence | {"manifest.sha256", "verdict.json"}
+    for name, digest in subjects.items():
+        assert hashlib.sha256((run / name).read_bytes()).hexdigest() == digest
+
+
+def test_its_parts_are_those_of_a_statement_v1_with_a_test_result(run):
+    made = statement_of(run)
+    assert set(made) == {"_type", "subject", "predicateType", "predicate"}
+    assert made["_type"] == "https://in-toto.io/Statement/v1"
+    predicate = made["predicate"]
+    assert predicate["result"] == "FAILED", "a demonstration is no acceptance"
+    assert [c["name"] for c in predicate["configuration"]] == ["limits", "definitions"]
+    assert predicate[statement.SUMMARY]["verdict"] == "DEMONSTRATION"
+    extensions = set(predicate) - {"result", "configuration", "failedTests", "warnedTests"}
+    assert all(re.match(r"[a-z][a-z0-9+.-]*:", name) for name in extensions), "not a URI"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "outcome", "result", "failed"),
+    [
+        ("ACCEPTED", "PASS", "PASSED", []),
+        ("PARTIAL", "PASS", "FAILED", []),
+        ("INCOMPLETE", "NOT_MEASURED", "FAILED", ["gemm.bf16 worker0"]),
+        ("REJECTED", "FAIL", "FAILED", ["gemm.bf16 worker0"]),
+    ],
+)
+def test_only_an_accepted_run_has_passed(run, verdict, outcome, result, failed):
+    stated = json.loads((run / "verdict.json").read_text())
+    row = next(r for r in stated["criteria"] if r["criterion"] == "gemm.bf16")
+    stated |= {"verdict": verdict, "criteria": [{**row, "outcome": outcome}]}
+    predicate = json.loads(statement.page(RunDirectory(run), stated))["predicate"]
+    assert predicate["result"] == result
+    assert predicate["failedTests"] == failed
+
+
+def test_the_library_of_in_toto_reads_it(run):
+    attestation = pytest.importorskip("in_toto_attestation.v1.statement_pb2")
+    json_format = pytest.importorskip("google.protobuf.json_format")
+    read = json_format.Parse((run / statement.NAME).read_text(), attestation.Statement())
+    assert read.predicate_type == statement.PREDICATE_TYPE
+    assert len(read.subject) == len(statement_of(run)["subject"])
+
+
+# --- a stranger
+
+
+def differing(root: Path, subjects: dict[str, str]) -> list[str]:
+    """What a stranger does with `sha256sum`: the files whose hash is another."""
+    return [
+        name
+        for name, digest in subjects.items()
+        if hashlib.sha256((root / name).read_bytes()).hexdigest() != digest
+    ]
+
+
+def test_a_thousand_of_a_thousand_changed_bytes_are_found(run):
+    random_bytes = random.Random(CHANGES)
+    subjects = {s["name"]: s["digest"]["sha256"] for s in statement_of(run)["subject"]}
+    contents = {name: (run / name).read_bytes() for name in sorted(subjects)}
+    names = [name for name, content in contents.items() if content]
+    found_by_us = found_by_stranger = 0
+    for _ in range(CHANGES):
+        name = random_bytes.choice(names)
+        content = bytearray(contents[name])
+        content[random_bytes.randrange(len(content))] ^= random_bytes.randrange(1, 256)
+        (run / name).write_bytes(content)
+        found_by_stranger += differing(run, {name: subjects[name]}) == [name]
+        if name == "verdict.json":  # of which the manifest says nothing; the certificate does
+            found_by_us += statement.page(
+                RunDirectory(run), json.loads(contents[name])
+            ) != (run / statement.NAME).read_text()  # fmt: skip
+        else:
+            found_by_us += any(verify._evidence_differences(RunDirectory(run)))
+        (run / name).write_bytes(contents[name])
+    assert (found_by_stranger, found_by_us) == (CHANGES, CHANGES)
+    assert differing(run, subjects) == []
+
+
+@needs_ssh
+def test_a_stranger_verifies_with_ssh_keygen_and_sha256sum(run, tmp_path):
+    key = key_of(tmp_path)
+    assert command.main(["sign", str(run), "--key", str(key)]) == 0
+    signers = tmp_path / "signers"
+    signers.write_text(f"vendor@example.com {(tmp_path / 'key.pub').read_text()}")
+    verified = subprocess.run(
+        ["ssh-keygen", "-Y", "verify", "-f", str(signers), "-I", "vendor@example.com",
+         "-n", "gpu-cluster-acceptance", "-s", str(run / "certificate.html.sig")],
+        input=(run / "certificate.html").read_bytes(), capture_output=True,
+    )  # fmt: skip
+    assert verified.returncode == 0, verified.stderr
+    # The certificate states the hash of the manifest, and that lists everything else.
+    certificate = (run / "certificate.html").read_text()
+    for name in ("manifest.sha256", "verdict.json"):
+        assert hashlib.sha256((run / name).read_bytes()).hexdigest() in certificate
+    listed = ["sha256sum", "--check", "--quiet", "--strict", "manifest.sha256"]
+    assert subprocess.run(listed, cwd=run, capture_output=True).returncode == 0
+    changed = next((run / "records").iterdir())
+    changed.write_bytes(changed.read_bytes() + b" ")
+    assert subprocess.run(listed, cwd=run, capture_output=True).returncode == 1
+
+
+@needs_ssh
+def test_a_stranger_verifies_with_a_library_for_dsse(run, tmp_path):
+    dsse = pytest.importorskip("securesystemslib.dsse")
+    signer = pytest.importorskip("securesystemslib.signer")
+    serialization = pytest.importorskip("cryptography.hazmat.primitives.serialization")
+    key = key_of(tmp_path)
+    assert command.main(["sign", str(run), "--key", str(key), "--dsse"]) == 0
+    public = serialization.load_ssh_public_key((tmp_path / "key.pub").read_bytes())
+    envelope = dsse.Envelope.from_dict(json.loads((run / statement.ENVELOPE).read_text()))
+    envelope.verify([signer.SSlibKey.from_crypto(public)], 1)
+    assert envelope.payload_type == "application/vnd.in-toto+json"
+    subjects = {s["name"]: s["digest"]["sha256"] for s in json.loads(envelope.payload)["subject"]}
+    assert differing(run, subjects) == []
+
+
+@pytest.fixture
+def enveloped(run, tmp_path) -> Path:
+    """A run whose statement is signed by KEY, which is beside it."""
+    pytest.importorskip("securesystemslib.dsse")
+    if SSH is None:
+        pytest.skip("no ssh-keygen on the PATH")
+    statement.sign(RunDirectory(run), key_of(tmp_path))
+    return run
+
+
+def test_verify_confirms_the_envelope_by_its_key(enveloped, tmp_path):
+    wrong, confirmed, _ = statement.check(RunDirectory(enveloped), tmp_path / "key.pub")
+    assert wrong == []
+    assert confirmed == [f"{statement.ENVELOPE}: good, by {tmp_path / 'key.pub'}"]
+
+
+def test_verify_says_that_nobody_vouched_for_the_envelope(enveloped):
+    wrong, confirmed, unchecked = statement.check(RunDirectory(enveloped), None)
+    assert (wrong, confirmed) == ([], [])
+    assert unchecked == [f"{statement.ENVELOPE}: who signed it: give --dsse-key FILE"]
+
+
+def _forge(root: Path, change) -> None:
+    path = root / statement.ENVELOPE
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda e: e.update(payload=base64.b64encode(b"{}").decode()), "payload is not"),
+        (lambda e: e.update(payloadType="text/plain"), "is no DSSE envelope"),
+        (lambda e: e.update(payload="?"), "is no DSSE envelope"),
+        (lambda e: e.update(signatures=[]), "is not signed by"),
+        (lambda e: e["signatures"][0].update(sig=ZEROS), "is not signed by"),
+        (lambda e: e.pop("signatures"), "is not signed by"),
+    ],
+    ids=["payload", "type", "base64", "no signature", "other signature", "no signatures"],
+)  # fmt: skip
+def test_a_forged_envelope_is_named(enveloped, tmp_path, change, said):
+    _forge(enveloped, change)
+    wrong, _, _ = statement.check(RunDirectory(enveloped), tmp_path / "key.pub")
+    assert [said in line for line in wrong] == [True], wrong
+
+
+def test_an_envelope_by_another_key_is_not_confirmed(enveloped, tmp_path):
+    (tmp_path / "other").mkdir()
+    other = key_of(tmp_path / "other").with_name("key.pub")
+    wrong, _, _ = statement.check(RunDirectory(enveloped), other)
+    assert f"is not signed by {other}" in wrong[0]
+
+
+def test_a_missing_envelope_is_wrong_where_a_key_is_given(run, tmp_path):
+    wrong, _, _ = statement.check(RunDirectory(run), tmp_path / "key.pub")
+    assert wrong == [f"{statement.ENVELOPE}: missing, though --dsse-key was given"]
+
+
+def test_an_envelope_goes_with_its_statement(enveloped):
+    stated = json.loads((enveloped / "verdict.json").read_text())
+    statement.write(RunDirectory(enveloped), stated)
+    assert (enveloped / statement.ENVELOPE).exists(), "it is the same statement, byte by byte"
+    statement.write(RunDirectory(enveloped), {**stated, "reasons": ["another"]})
+    assert not (enveloped / statement.ENVELOPE).exists()
+
+
+def test_without_the_extra_the_command_says_what_is_missing(run, tmp_path, monkeypatch, capsys):
+    def no_module(name: str):
+        raise ImportError(name)
+
+    monkeypatch.setattr(statement.importlib, "import_module", no_module)
+    (tmp_path / "key").write_text("a key")
+    assert command.main(["sign", str(run), "--key", str(tmp_path / "key"), "--dsse"]) == 4
+    assert "pip install 'securesystemslib[crypto]'" in capsys.readouterr().err
