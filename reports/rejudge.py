@@ -36,6 +36,7 @@ def plain(thresholds: Thresholds) -> Json:
     }  # fmt: skip
     return {
         "order": stated if order is not None else {},
+        "compared": thresholds.compared_criteria,
         "criteria": [_criterion(c, thresholds) for c in thresholds.criteria.values()],
         "not_applicable": [
             {"criteria": list(e.criteria), "when": {name: value for name, value in
@@ -90,6 +91,7 @@ def _row(row: Limit, thresholds: Thresholds) -> Json:
         "kind": next(k for k, v in kinds.items() if v is not None), "value": value,
         "when": _plain(row.all_conditions), "valid": dict(row.valid),
         "of_ceiling": number is not None and number.of_ceiling,
+        "of_model": number is not None and number.of_model,
     }  # fmt: skip
 
 

@@ -93,6 +93,9 @@ def facts_of_record(row: Any, record: Json, points: list[Point]) -> Json:
         facts["model"] = model_of(points[0][0]["device"].get("name"))
         if facts["model"] not in TABLES["gpus"]:
             raise Cannot("a GPU without a data sheet")
+    if "bandwidth_bound" in asked and facts.get("model") != "cpu":
+        raise Unknown("NCCL's model of latency and bandwidth")
+    facts["bandwidth_bound"] = True
     return facts
 
 
@@ -197,6 +200,8 @@ class SecondJudge:
                 if not recorded:
                     raise
         number = limit["value"]
+        if limit["of_model"]:
+            raise Unknown("NCCL's model of latency and bandwidth")
         if limit["of_ceiling"]:
             if bound is None:
                 raise Cannot("a share of no ceiling")
@@ -336,7 +341,8 @@ class SecondJudge:
         failed, mixed = split(figures, lambda x: satisfies(kind, number, x))
         least, model = -math.inf, str(facts.get("model"))
         if c["spread"] and c["statistic"] != "spread" and c["per"] in ("node", "rail"):
-            least = lowest_of_kind(self._siblings(c), c["spread"].get(model, c["spread"][""]))
+            spread = c["spread"].get(model, c["spread"][""])
+            least = lowest_of_kind(self._siblings(c), spread, self.limits["compared"])
         outliers, unsteady = split(devices, lambda x: x >= least)
         if outliers:
             return "FAIL", min(statistics.median(d) for d in outliers)
@@ -356,9 +362,13 @@ class SecondJudge:
             values = self.siblings[c["key"]] = []
             for row in self.plan.values():
                 record = self.records.newest(c["workload"], row.place) if row.c is c else None
+                of_record: list[float] = []
                 for _, m in points_of(row, record) if record and row.applies else ():
                     with suppress(Cannot):
-                        values.append(statistics.median(medians(m)))
+                        of_record.append(statistics.median(medians(m)))
+                if c["over"] == "ranks" and of_record:  # a figure that all of them share
+                    of_record = [statistics.median(of_record)]
+                values += of_record
         return self.siblings[c["key"]]
 
     # --- the ladder

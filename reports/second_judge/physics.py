@@ -17,7 +17,7 @@ NAMES = {n.casefold(): m for m, row in TABLES["gpus"].items() for n in (m, *row[
 KINDS = (
     "gemm", "gemm_per_clock", "training", "p2p", "p2p_both", "pcie", "hbm", "nvlink", "memory",
     "alone", "latency", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",
-    "send_recv",
+    "send_recv", "rail",
 )  # fmt: skip
 
 
@@ -104,4 +104,5 @@ def _bus_bandwidth(kind: str, fast: float, facts: Json, need: Callable[[str], fl
     return {
         "all_gather": gathered, "reduce_scatter": gathered, "broadcast": min(fast + nic, g * nic),
         "all_to_all": nic * (n - 1) / (n - g), "send_recv": need("nic_gbps") / 8 * whole_nics,
+        "rail": nic,
     }[kind]  # fmt: skip

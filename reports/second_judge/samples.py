@@ -61,16 +61,19 @@ def split(
     return [f for f, b in pairs if all(b)], [f for f, b in pairs if any(b) and not all(b)]
 
 
-def lowest_of_kind(siblings: Sequence[float], spread: Mapping[str, float]) -> float:
-    """Return the least value of a device that is no outlier among its like."""
+def lowest_of_kind(siblings: Sequence[float], spread: Mapping[str, float], criteria: int) -> float:
+    """Return the least value of a device that is no outlier among its like.
+
+    0.3 % of the runs of a healthy fleet may accuse anybody: `criteria` share that risk.
+    """
     if len(siblings) < 4:
         return -math.inf
-    median = statistics.median(siblings)
-    least = (1 - spread["delta"]) * median
-    if len(siblings) < 16:
-        return least
-    deviation = 1.4826 * statistics.median(abs(x - median) for x in siblings)
-    return max(least, median - 4 * max(deviation, spread["device_sigma"] * median))
+    median, sigma = statistics.median(siblings), spread["device_sigma"]
+    if len(siblings) >= 64:
+        deviation = statistics.median(abs(x - median) for x in siblings)
+        sigma = max(sigma, 1.4826 * deviation / median)
+    z = statistics.NormalDist().inv_cdf(1 - 0.003 / criteria / len(siblings))
+    return min(1 - spread["delta"], 1 - z * sigma) * median
 
 
 def is_steady(samples: Sequence[float], tail: Json, time: bool) -> bool:
