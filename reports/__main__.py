@@ -21,13 +21,15 @@ from typing import Any
 import yaml
 
 from fixtures.errors import AcceptanceError, EvidenceError
-from fixtures.paths import CHECKOUT, RUNS, commit
+from fixtures.paths import CHECKOUT, RUNS, THRESHOLDS, commit
 from fixtures.records.files import RecordError, json_lines, read_json, replace_file, write_text
 from fixtures.records.run_directory import RunDirectory
+from fixtures.thresholds import loader
 from fixtures.verdict.run_verdict import judged_of
 from reports import (
     certificate,
     compare,
+    dossier,
     export,
     github,
     limits,
@@ -93,7 +95,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     watch.add_to(commands)
     limits.add_to(commands)
     summary_ = github.add_to(commands)
-    for command in (render_, sign_, verify_, export_, rejudge_, summary_):
+    dossier_ = dossier.add_to(commands)
+    for command in (render_, sign_, verify_, export_, rejudge_, dossier_, summary_):
         command.add_argument(
             "--thresholds", type=Path, metavar="T",
             help="the limits of that run, where they are neither in its place nor shipped",
@@ -141,6 +144,13 @@ def _carry_out(options: argparse.Namespace) -> int:
     if options.command == "export":
         return export.write(
             confirmed_verdict(source, run, options.thresholds), options.kind, options.out
+        )
+    if options.command == "dossier":
+        thresholds = loader.load_with_contract(
+            limits_file(run, options.thresholds) or THRESHOLDS, run.get("contract")
+        )
+        return dossier.write(
+            source, confirmed_verdict(source, run, options.thresholds), thresholds, options
         )
     if options.command == "compare":
         other = options.other.resolve()

@@ -1,0 +1,195 @@
+"""The evidence of one node, as its dossier shows it: rows, counters, telemetry, errors.
+
+Reads records as plain JSON: what is broken in one of them costs its own part alone.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fixtures.records.files import RecordError, read_json, read_lines
+from fixtures.records.model import record_name
+from fixtures.records.run_directory import RunDirectory
+from fixtures.thresholds.criteria import Criterion
+from fixtures.thresholds.loader import Thresholds
+from reports.run_files import CommandError
+
+Json = dict[str, Any]
+MAX_SAMPLES = 400
+"""Samples per measurement; of more, this many evenly spread ones."""
+MAX_POINTS = 300
+"""Points of telemetry per job."""
+MAX_ELSEWHERE = 64
+MAX_LOG_LINES = 400
+MAX_REPORT_BYTES = 200_000_000
+_OF_GPU = re.compile(
+    r"Xid|fallen off the bus|RmInitAdapter|ECC|row.?remap|NVLink|nvidia-nvswitch", re.IGNORECASE
+)
+"""Lines of nvidia-bug-report's file that say what happened to a GPU."""
+
+
+def records_of(directory: RunDirectory) -> Iterator[tuple[str, Json]]:
+    """Yield name and content of every record that can be read; verify names the others."""
+    for path in sorted(directory.records.glob("*@*.json")):
+        with suppress(OSError, RecordError):
+            data = read_json(path)
+            if isinstance(data, dict) and isinstance(data.get("ranks"), list):
+                yield path.name, data
+
+
+def ranks_of(records: Mapping[str, Json], node: str, workload: str) -> list[Json]:
+    """Return the ranks of a node in the newest record of a workload that has any."""
+    found: tuple[int, list[Json]] = (0, [])
+    for name, data in records.items():
+        ranks = [r for r in data["ranks"] if isinstance(r, dict) and r.get("node") == node]
+        if name.startswith(f"{workload}@") and ranks and data.get("attempt", 1) >= found[0]:
+            found = data.get("attempt", 1), ranks
+    return found[1]
+
+
+def first_of(values: Iterable[Any]) -> Any:
+    return next((v for v in values if v), None)
+
+
+def row_of(
+    v: Mapping[str, Any],
+    thresholds: Thresholds,
+    verdict: Mapping[str, Any],
+    directory: RunDirectory,
+    node: str,
+) -> Json:
+    """Return a row with its samples, its earlier attempts, and the same criterion elsewhere."""
+    criterion = thresholds.criteria.get(str(v["criterion"]))
+    keys = ("criterion", "id", "title", "subject", "outcome", "value", "unit", "limit", "ceiling",
+            "margin", "worst", "devices", "reason", "next_step", "notes", "record", "job",
+            "attempt")  # fmt: skip
+    row: Json = {key: v.get(key) for key in keys}
+    elsewhere = [w for w in verdict["criteria"]
+                 if w["criterion"] == v["criterion"] and w["subject"] != v["subject"]]  # fmt: skip
+    row["elsewhere"] = {w["subject"]: w["value"] for w in elsewhere[:MAX_ELSEWHERE]}
+    row["attempts"] = []
+    row["measured"] = []
+    name = str(v.get("record") or "")
+    workload, _, place = name.removesuffix(".json").partition("@")
+    if criterion is None or not place:
+        return row
+    place = place.partition(".attempt")[0]
+    for attempt in range(1, int(v.get("attempt") or 1) + 1):
+        path = directory.records / record_name(workload, place, attempt)
+        with suppress(OSError, RecordError, KeyError, TypeError, AttributeError):
+            measured = list(measured_by(read_json(path), criterion, node))
+            if attempt == v.get("attempt"):
+                row["measured"] = measured
+            else:
+                figures = [{k: m[k] for k in ("gpu", "uuid", "median", "value")} for m in measured]
+                row["attempts"].append({"attempt": attempt, "record": path.name, "is": figures})
+    return row
+
+
+def measured_by(record: Json, criterion: Criterion, node: str) -> Iterator[Json]:
+    """Yield what each rank of the node measured for a criterion."""
+    for rank in record["ranks"]:
+        for m in rank["measurements"] if rank["node"] == node else ():
+            at = m.get("at", {})
+            if m["metric"] != criterion.metric:
+                continue
+            if any(at.get(k) != value for k, value in criterion.at.items()):
+                continue
+            samples = m.get("samples", [])
+            yield {
+                "rank": rank["rank"], "gpu": rank["device"].get("index"),
+                "uuid": rank["device"].get("uuid"), "at": at, "unit": m["unit"],
+                "value": m.get("value"), "median": statistics.median(samples) if samples else None,
+                "samples": thinned(samples, MAX_SAMPLES), "count": len(samples),
+                "rounds": [thinned(r, MAX_SAMPLES) for r in m.get("rounds", [])],
+                "checks": m.get("checks", {}), "conditions": m.get("conditions", {}),
+                "started": m.get("started"), "notes": m.get("notes", []),
+            }  # fmt: skip
+
+
+def thinned(values: Sequence[Any], most: int) -> list[Any]:
+    step = max(1, -(-len(values) // most))
+    return list(values[::step])
+
+
+def counted(records: Mapping[str, Json], node: str, workload: str) -> list[Json]:
+    """Return every value of a workload on the node, with what was counted before and after."""
+    return [
+        {
+            "gpu": r["device"].get("index"), "uuid": r["device"].get("uuid"),
+            "values": [
+                {"metric": m["metric"], "part": m.get("at", {}).get("part"), "unit": m["unit"],
+                 "value": m["value"] if m.get("value") is not None
+                 else statistics.median(m["samples"]) if m.get("samples") else None,
+                 "notes": m.get("notes", [])}
+                for m in r["measurements"]
+            ],
+            **{k: r["facts"][k] for k in ("before", "after", "matrix", "ports", "not_measured")
+               if k in r["facts"]},
+        }
+        for r in ranks_of(records, node, workload)
+    ]  # fmt: skip
+
+
+def errors_of(directory: RunDirectory, node: str) -> Iterator[Json]:
+    """Yield what ranks of the node said before they ended in an error."""
+    for path in sorted(directory.jobs.glob("*/rank*.jsonl")):
+        for line in read_lines(path):
+            if line.get("event") == "error" and line.get("node") == node:
+                keys = ("workload", "rank", "time", "kind", "error", "stack")
+                yield {k: line.get(k) for k in keys}
+
+
+def telemetry_of(
+    directory: RunDirectory, records: Mapping[str, Json], node: str, gpu: Json | None
+) -> Json:
+    """Return a summary per workload, and points over time per job, of the node's GPUs."""
+    wanted = gpu.get("uuid") if gpu is not None else None
+
+    def own(gpus: Mapping[str, Any]) -> Json:
+        return {uuid: value for uuid, value in gpus.items() if wanted in (None, uuid)}
+
+    summaries = {}
+    for name, data in records.items():
+        for r in data["ranks"]:
+            found = r["facts"].get("telemetry") if r.get("node") == node else None
+            if isinstance(found, dict) and isinstance(found.get("gpus"), dict):
+                summaries[name] = own(found["gpus"])
+    points = {}
+    for path in sorted(directory.jobs.glob(f"*/telemetry-{node}.jsonl")):
+        lines = [line for line in read_lines(path) if isinstance(line.get("gpus"), dict)]
+        points[path.parent.name] = [
+            {"t": line.get("t"), "gpus": own(line["gpus"])} for line in thinned(lines, MAX_POINTS)
+        ]
+    return {"summaries": summaries, "points": points}
+
+
+def lines_of_bug_report(path: Path) -> Json:
+    """Return what identifies nvidia-bug-report's file, and its lines on what happened to GPUs.
+
+    CommandError where it cannot be read.
+    """
+    lines: list[str] = []
+    try:
+        raw = path.read_bytes()
+        if raw[:2] == b"\x1f\x8b":
+            with gzip.open(path) as file:
+                text = file.read(MAX_REPORT_BYTES).decode("utf-8", "replace")
+        else:
+            text = raw[:MAX_REPORT_BYTES].decode("utf-8", "replace")
+    except (OSError, EOFError) as error:
+        raise CommandError(f"--bug-report {path}: {error}") from None
+    for line in text.splitlines():
+        if _OF_GPU.search(line) and line not in lines[-1:]:
+            lines.append(line.strip()[:400])
+    return {
+        "name": path.name, "bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest(),
+        "lines": lines[:MAX_LOG_LINES], "more_lines": max(0, len(lines) - MAX_LOG_LINES),
+    }  # fmt: skip
