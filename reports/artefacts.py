@@ -12,12 +12,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fixtures.records import located
 from fixtures.records.files import read_json, replace_file
 from fixtures.records.run_directory import RunDirectory
-from fixtures.verdict.model import Verdict
-from fixtures.verdict.node_lists import NodeLists, node_lists, nodes_of_rows
-from reports import certificate, export, junit, page, statement
+from fixtures.verdict.node_lists import NodeLists
+from reports import blame, certificate, export, junit, page, statement
 
 CERTIFIED_ORIGINS = ("cluster", "sandbox", "local")
 """Origins of runs with certificate and statement: not replays, nor workloads started by hand."""
@@ -61,11 +59,7 @@ class Artefacts:
 
     @cached_property
     def lists(self) -> NodeLists:
-        nodes = tuple(str(n) for n in self.verdict["scope"].get("nodes") or ())
-        verdicts = [Verdict.from_json(v) for v in self.verdict["criteria"]]
-        nodes_of = nodes_of_rows(verdicts, nodes, self.run.get("smaller_subjects") or {})
-        at_fault = located.nodes_at_fault(self.directory, str(self.run.get("nonce")))
-        return node_lists(verdicts, nodes_of, nodes, at_fault)
+        return blame.lists_of(self.directory, self.verdict, self.run)
 
 
 def _report(artefacts: Artefacts) -> str:

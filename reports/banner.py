@@ -7,17 +7,20 @@ YAML file or a command line.
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import escape
+from markupsafe import Markup, escape
 
 from fixtures.slurm.hostlist import hostlist
 from fixtures.verdict.model import Outcome
+from fixtures.verdict.next_steps import RunCommand
 from fixtures.verdict.run_verdict import judged_of
+from reports.blame import what_to_do
 from reports.rows import split_limit
 
 MEANING = {
@@ -28,7 +31,7 @@ MEANING = {
     "is accepted by this run.",
     "INCOMPLETE": "Something was not measured or not run: on this evidence the cluster cannot be "
     "accepted.",
-    "REJECTED": "At least one criterion was measured and is not good enough.",
+    "REJECTED": "At least one criterion was measured and is beyond its limit.",
 }
 
 ORIGIN = {
@@ -39,6 +42,7 @@ ORIGIN = {
 }
 
 _STYLE = Path(__file__).with_name("report.css")
+_SCRIPT = Path(__file__).with_name("report.js")
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent),
     autoescape=True,
@@ -58,7 +62,32 @@ def _name_list(names: list[str]) -> str:
     return ", ".join(names) if len(names) <= MAX_NAMES else hostlist(names)
 
 
-_TEMPLATES.filters["short"] = _name_list
+def _breakable(text: str) -> Markup:
+    """Return a key that may be broken after its dots and underscores, and nowhere else."""
+    return Markup("<wbr>").join(re.findall(r"[^._]*[._]?", text))
+
+
+def _with_code(text: str) -> Markup:
+    """Return text in which what stands between backticks is code."""
+    parts = str(text).split("`")
+    if len(parts) % 2 == 0:
+        return escape(text)
+    pieces = [Markup("<code>{}</code>").format(p) if k % 2 else escape(p)
+              for k, p in enumerate(parts)]  # fmt: skip
+    return Markup("").join(pieces)
+
+
+def anchor(key: str) -> str:
+    """Return the id of the chart of a key."""
+    return "chart-" + re.sub(r"[^A-Za-z0-9]+", "-", key)
+
+
+_TEMPLATES.filters |= {
+    "short": _name_list,
+    "breakable": _breakable,
+    "anchor": anchor,
+    "code": _with_code,
+}
 
 
 @dataclass
@@ -86,8 +115,24 @@ def style() -> str:
     return f"{viewport}<style>\n{css}</style>"
 
 
-def banner(verdict: Mapping[str, Any], run: Mapping[str, Any]) -> str:
-    """Return the HTML of the verdict, its reasons and counts, what was not measured, run facts."""
+def script() -> str:
+    """Return report.js as an inline script element."""
+    return f"<script>\n{_SCRIPT.read_text(encoding='utf-8')}</script>"
+
+
+def banner(
+    verdict: Mapping[str, Any],
+    run: Mapping[str, Any],
+    *,
+    cluster: str = "",
+    blamed: str = "",
+    failures: str = "",
+) -> str:
+    """Return the HTML of the verdict and its reasons, what failed, what was not measured, counts.
+
+    `cluster` and `blamed` are sentences: which cluster it is, and who is to blame. `failures` is
+    the HTML of what failed.
+    """
     counts = verdict["counts"]
     judged, to_judge = judged_of(counts)
     return render(
@@ -98,8 +143,19 @@ def banner(verdict: Mapping[str, Any], run: Mapping[str, Any]) -> str:
         counts=counts,
         to_judge=to_judge,
         judged=judged,
-        replay=verdict.get("replay"),
+        cluster=cluster,
+        blame=blamed,
+        failures=failures,
+        next="" if blamed else RunCommand.of(run, "RUN").completed(what_to_do(verdict["verdict"])),
         unmeasured=_group_by_reason(verdict["criteria"], Outcome.NOT_MEASURED),
+    )
+
+
+def run_section(verdict: Mapping[str, Any], run: Mapping[str, Any]) -> str:
+    """Return the HTML of what was ordered, when, where and by which limits the run was made."""
+    return render(
+        "run.jinja2",
+        replay=verdict.get("replay"),
         facts=facts(verdict, run),
         nodes=[str(n) for n in (verdict.get("scope") or {}).get("nodes") or []],
     )

@@ -12,7 +12,7 @@ import math
 import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fixtures.records.model import Measurement, Record
@@ -43,6 +43,25 @@ class Chart:
     description: str
     """The content in words, for readers who cannot see the chart."""
     svg: str
+    key: str = ""
+    """The criterion that it shows, or the workload and metric; "" where it shows neither."""
+    source: str = ""
+    """Where the limit is from."""
+
+
+IMPORTANCE = (
+    "gemm.bf16", "gemm.fp8", "allreduce.cluster", "allreduce", "memory.copy", "rails", "p2p",
+    "training_ddp", "training_fsdp", "training", "finetune", "gemm", "filesystem", "allgather",
+    "reducescatter", "hostcopy", "memory", "alltoall", "broadcast", "sendrecv", "allreduce_ring",
+)  # fmt: skip
+"""Beginnings of keys, in the order in which readers ask for them; all others come after these."""
+
+
+def importance(key: str) -> int:
+    """Return the rank of a chart: what everyone asks for comes first."""
+    exact = [k for k, name in enumerate(IMPORTANCE) if key == name or key.startswith(f"{name} ")]
+    found = exact or [k for k, name in enumerate(IMPORTANCE) if key.startswith((name + ".", name))]
+    return found[0] if found else len(IMPORTANCE)
 
 
 def limit_value(verdict: Mapping[str, Any]) -> float | None:
@@ -52,32 +71,43 @@ def limit_value(verdict: Mapping[str, Any]) -> float | None:
 
 
 def charts(
-    records: Iterable[Record], criteria: Sequence[Mapping[str, Any]], limits: Thresholds
+    records: Iterable[Record],
+    criteria: Sequence[Mapping[str, Any]],
+    limits: Thresholds,
+    device_values: DeviceValues | None = None,
 ) -> list[Chart]:
-    """Return all charts for which the records have data, the most important first."""
-    verdicts: dict[str, list[Mapping[str, Any]]] = {}
-    for v in criteria:
-        if v["value"] is not None:
-            verdicts.setdefault(str(v["criterion"]), []).append(v)
-    device_values = DeviceValues(limits, verdicts)
+    """Return all charts for which the records have data, the most important first.
+
+    `device_values` is filled with the values of each GPU.
+    """
+    verdicts = values_by_criterion(criteria)
+    device_values = device_values or DeviceValues(limits, verdicts)
     curves: dict[tuple[str, str, str], list[tuple[str, dict[int, float]]]] = {}
     maps: list[tuple[str, str, dict[tuple[int, int], float]]] = []
-    losses: list[tuple[str, dict[int, float]]] = []
     for record in records:
         device_values.add(record)
         for metric, unit, curve in _size_curves(record):
             key = (metric, unit, _per_of_record(record))
             curves.setdefault(key, []).append((record.placement, curve))
         maps += _copy_matrices(record)
-        losses += _loss_curves(record)
     failed = {str(v["subject"]) for v in criteria if v["outcome"] == "FAIL"}
     maps.sort(key=lambda arguments: arguments[0] not in failed)
     drawn = list(device_values.charts())
     drawn += [_curve_chart(k, c, verdicts, limits) for k, c in curves.items()]
     drawn += [_heat_map(*arguments) for arguments in maps[:MAX_HEAT_MAPS]]
     drawn += _pair_maps(verdicts, limits)
-    drawn += [_loss_chart(losses)] if losses else []
-    return drawn
+    return sorted(drawn, key=lambda chart: importance(chart.key))
+
+
+def values_by_criterion(
+    criteria: Iterable[Mapping[str, Any]],
+) -> dict[str, list[Mapping[str, Any]]]:
+    """Return the verdicts that have a value, by criterion."""
+    verdicts: dict[str, list[Mapping[str, Any]]] = {}
+    for v in criteria:
+        if v["value"] is not None:
+            verdicts.setdefault(str(v["criterion"]), []).append(v)
+    return verdicts
 
 
 def charts_of_verdicts(criteria: Sequence[Mapping[str, Any]], limits: Thresholds) -> list[Chart]:
@@ -94,8 +124,10 @@ def charts_of_verdicts(criteria: Sequence[Mapping[str, Any]], limits: Thresholds
         known = {limit for v in verdicts if (limit := limit_value(v)) is not None}
         lines = [(min(known), "limit", RED)] if known else []
         values = [(str(v["subject"]), float(v["value"])) for v in verdicts]
-        drawn.append(_bars(key, str(verdicts[0]["unit"]), values, lines, counted="nodes"))
-    return drawn
+        title = str(verdicts[0]["title"])
+        chart = _bars(key, str(verdicts[0]["unit"]), values, lines, counted="nodes")
+        drawn.append(replace(chart, title=title, key=key))
+    return sorted(drawn, key=lambda chart: importance(chart.key))
 
 
 # --- per GPU
@@ -139,16 +171,28 @@ class DeviceValues:
             if values:
                 self._values.setdefault(criterion.key, []).extend(values)
 
+    @property
+    def by_criterion(self) -> Mapping[str, list[tuple[str, float]]]:
+        """(node and GPU, value) of each device, by criterion."""
+        return self._values
+
     def charts(self) -> Iterator[Chart]:
-        """Yield one bar chart for each criterion."""
+        """Yield one bar chart for each criterion, but for what is far from a limit on it.
+
+        A value that is so far on the good side that its limit could not be drawn says nothing.
+        """
         for key, values in self._values.items():
             limits = {limit for v in self._verdicts[key] if (limit := limit_value(v)) is not None}
             ceilings = {v["ceiling"] for v in self._verdicts[key] if v["ceiling"]}
             lines = [(min(limits), "limit", RED)] if limits else []
             lines += [(min(ceilings), "ceiling", GREY)] if ceilings else []
             criterion = self._criteria[key]
+            highest = max(value for _, value in values)
+            if limits and not low_is_bad(criterion.unit) and min(limits) > MAX_LINE_RATIO * highest:
+                continue
             counted = "nodes" if is_synchronous(criterion) else "GPUs"
-            yield _bars(key, criterion.unit, values, lines, counted)
+            chart = _bars(key, criterion.unit, values, lines, counted)
+            yield replace(chart, title=str(self._verdicts[key][0].get("title") or key), key=key)
 
 
 def _worst_value(unit: str, values: list[tuple[str, float]]) -> tuple[str, float]:
@@ -273,9 +317,20 @@ def _curve_chart(
         description += "; limits " + ", ".join(
             f"{digits(reference[s])} at {format_size(s)}" for s in sorted(reference)
         )
-    return Chart(f"{name}, {PLACE[per]}", description, svg_of(figure))
+    operation = OPERATIONS.get(workload, workload)
+    title = f"{operation} {PLACE[per]}: {CURVES.get(metric, metric)} by size"
+    return Chart(title, description, svg_of(figure), key=name)
 
 
+OPERATIONS = {
+    "allreduce": "All-reduce", "allgather": "All-gather", "reducescatter": "Reduce-scatter",
+    "alltoall": "All-to-all", "broadcast": "Broadcast", "sendrecv": "Send and receive",
+    "allreduce_ring": "All-reduce by a forced ring", "rails": "Rails",
+}  # fmt: skip
+CURVES = {
+    "busbw": "bus bandwidth", "latency": "time of a call", "graph_latency": "time in a CUDA graph",
+}  # fmt: skip
+"""Workloads and metrics in words."""
 PLURAL = {"node": "nodes", "pair": "pairs of nodes", "cluster": "jobs over all nodes"}
 PLACE = {"node": "in a node", "pair": "between two nodes", "cluster": "over all nodes"}
 
@@ -318,7 +373,9 @@ def _heat_map(node: str, name: str, cells: Mapping[tuple[int, int], float]) -> C
     axes.set_ylabel("from GPU", fontsize=7)
     slowest = min(cells, key=lambda pair: cells[pair])
     description = f"GB/s from GPU (row) to GPU (column); slowest {slowest[0]} to {slowest[1]}: "
-    return Chart(f"{name} {node}", f"{description}{digits(cells[slowest])}", svg_of(figure))
+    ways = "both ways at once" if name.endswith("both") else "one way"
+    title = f"Copies between the GPUs of {node}, {ways}"
+    return Chart(title, f"{description}{digits(cells[slowest])}", svg_of(figure), key=name)
 
 
 def _pair_maps(
@@ -350,34 +407,8 @@ def _pair_maps(
         worst = min(pairs, key=lambda pair: pairs[pair])
         slowest = f"slowest {' and '.join(worst)}: {digits(pairs[worst])} GB/s"
         description = f"{len(pairs)} pairs; {slowest}"
-        yield Chart(f"{key}, pairs of nodes", description, svg_of(figure))
-
-
-# --- training
-
-
-def _loss_curves(record: Record) -> Iterator[tuple[str, dict[int, float]]]:
-    """Yield (label, step -> loss) of rank 0, where a record has measurements of `loss` by step."""
-    curve: dict[int, float] = {}
-    for rank, m in record.points("loss", {}):
-        if rank.rank == 0 and "step" in m.at:
-            value = _median_of_rounds(m) if m.samples else m.value
-            if isinstance(value, (int, float)):
-                curve[int(m.at["step"])] = float(value)
-    if len(curve) > 1:
-        yield record.name.removesuffix(".json"), dict(sorted(curve.items()))
-
-
-def _loss_chart(curves: list[tuple[str, dict[int, float]]]) -> Chart:
-    figure, axes = new_figure(3.6, 2.3)
-    for label, curve in curves:
-        axes.plot(list(curve), list(curve.values()), linewidth=1.1, label=label)
-    axes.set_xlabel("step", fontsize=7)
-    axes.set_ylabel("loss", fontsize=7)
-    axes.legend(fontsize=6, frameon=False)
-    ends = [(label, list(curve.values())) for label, curve in curves]
-    description = "; ".join(f"{label} {digits(y[0])} to {digits(y[-1])}" for label, y in ends)
-    return Chart("Loss", description, svg_of(figure))
+        title = f"{rows[0].get('title') or key}: pairs of nodes"
+        yield Chart(title, description, svg_of(figure), key=key)
 
 
 def _median_of_rounds(m: Measurement) -> float:

@@ -1,12 +1,14 @@
-"""The part of the report between verdict and table: failures, coverage, charts (login side)."""
+"""The parts of the report above its table: failures, figures, coverage, charts (login side)."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from fixtures.errors import ConfigError
 from fixtures.paths import THRESHOLDS
@@ -18,10 +20,16 @@ from fixtures.thresholds import loader
 from fixtures.thresholds.conditions import digits
 from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.model import Verdict
-from reports import banner, charts
+from reports import banner, charts, heat
 from reports.areas import areas, coverage
+from reports.blame import docs_of, red_of
+from reports.charts import Chart, DeviceValues
+from reports.key_figures import tiles
+from reports.limit_sources import LimitSources
+from reports.rows import low_is_bad
 from reports.tables import records_of
 from reports.tail_charts import tail_chart
+from reports.trainings import Trainings
 
 MAX_NODES_IN_FULL = 32
 """Most nodes whose records are all drawn.
@@ -32,7 +40,9 @@ SAMPLED_NODES = 4
 MAX_RECORD_BYTES = 16_000_000
 """Largest record that is read for the charts of a large run, and for telemetry."""
 MAX_FAILURES = 200
-"""Most failures with their telemetry and their samples over time; the table has all."""
+"""Most failures that are counted here; the table has all."""
+MAX_SHOWN = 40
+"""Most failures with their telemetry and their samples over time."""
 MAX_MATRIX_ROWS = 160
 """Most nodes in the coverage matrix; those that did not pass come first."""
 
@@ -42,12 +52,33 @@ TELEMETRY = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Parts:
+    """The HTML of two parts of the page."""
+
+    failures: str
+    """What failed; "" where nothing did."""
+    body: str
+    """Key figures, coverage, maps, charts, trainings and recorded figures."""
+
+
 def figures(
     directory: RunDirectory,
     verdict: Mapping[str, Any],
     run: Mapping[str, Any],
     thresholds: Path | None = None,
 ) -> str:
+    """Return the HTML of both parts."""
+    made = parts(directory, verdict, run, thresholds)
+    return made.failures + made.body
+
+
+def parts(
+    directory: RunDirectory,
+    verdict: Mapping[str, Any],
+    run: Mapping[str, Any],
+    thresholds: Path | None = None,
+) -> Parts:
     """Return the HTML; an error in making the charts is shown as a line in their place.
 
     `thresholds`: the run's limits, where they are no longer at the path that run.json names.
@@ -59,31 +90,115 @@ def figures(
     not_passed = set(matrix.not_passed)
     if len(subjects) > MAX_MATRIX_ROWS:
         subjects.sort(key=lambda name: name not in not_passed)
-    drawn: list[charts.Chart] = []
-    charts_error = ""
+    drawn = _Drawn()
     limits: Thresholds | None = None
     try:
         limits = _limits(run, thresholds)
-        failed_nodes = dict.fromkeys(str(v["subject"]) for v in criteria if v["outcome"] == "FAIL")
-        drawn = charts.charts(
-            _records_to_draw(directory, nodes, list(failed_nodes)), criteria, limits
-        )
-        if len(nodes) > MAX_NODES_IN_FULL:
-            drawn = charts.charts_of_verdicts(criteria, limits) + drawn
+        drawn = _draw(directory, nodes, criteria, limits)
     except (ConfigError, OSError, RecordError, ImportError) as error:
-        charts_error = f"There are no charts: {error}"
+        drawn.error = f"There are no charts: {error}"
     failed = [v for v in criteria if v["outcome"] == "FAIL"][:MAX_FAILURES]
-    return banner.render(
+    with_chart = {chart.key for chart in drawn.charts}
+    entries = [_failure(directory, v, limits) for v in failed]
+    for entry in entries:
+        key = str(entry["criterion"])
+        entry["chart"] = banner.anchor(key) if key in with_chart else ""
+        entry["docs_url"] = _docs_url(run, str(entry["docs"]))
+    trainings = drawn.trainings.shown
+    body = banner.render(
         "figures.jinja2",
-        failed=[_failure(directory, v, limits) for v in failed],
+        tiles=tiles(criteria),
         coverage=matrix,
         areas=json.dumps(areas(criteria)),
         shown=subjects[:MAX_MATRIX_ROWS],
         not_shown=max(0, len(subjects) - MAX_MATRIX_ROWS),
         not_shown_not_passed=sum(n in not_passed for n in subjects[MAX_MATRIX_ROWS:]),
-        charts=drawn,
-        charts_error=charts_error,
+        heat=heat.heat_map(drawn.values, criteria) if drawn.values else None,
+        racks=heat.racks(criteria, nodes) if len(nodes) > MAX_NODES_IN_FULL else [],
+        rack_size=heat.RACK,
+        charts=drawn.charts,
+        charts_error=drawn.error,
+        trainings=trainings,
+        training_columns=list(dict.fromkeys(title for t in trainings for title in t.figures)),
+        loss=drawn.loss,
+        recorded=_recorded(criteria),
     )
+    failures = banner.render("failures.jinja2", failed=entries, max_shown=MAX_SHOWN)
+    return Parts(failures, body)
+
+
+@dataclass
+class _Drawn:
+    """What was drawn of the records."""
+
+    charts: list[Chart] = field(default_factory=list)
+    values: DeviceValues | None = None
+    trainings: Trainings = field(default_factory=Trainings)
+    loss: Chart | None = None
+    error: str = ""
+
+
+def _draw(
+    directory: RunDirectory,
+    nodes: Sequence[str],
+    criteria: Sequence[Mapping[str, Any]],
+    limits: Thresholds,
+) -> _Drawn:
+    made = _Drawn(values=DeviceValues(limits, charts.values_by_criterion(criteria)))
+
+    def records() -> Iterator[Record]:
+        failed_nodes = dict.fromkeys(str(v["subject"]) for v in criteria if v["outcome"] == "FAIL")
+        for record in _records_to_draw(directory, nodes, list(failed_nodes)):
+            made.trainings.add(record)
+            yield record
+
+    drawn = charts.charts(records(), criteria, limits, made.values)
+    if len(nodes) > MAX_NODES_IN_FULL:
+        drawn = charts.charts_of_verdicts(criteria, limits) + drawn
+    sources = LimitSources.of(directory)
+    limit_of = {str(v["criterion"]): str(v["limit"]) for v in criteria if v["limit"]}
+    made.charts = [
+        replace(chart, source=sources.of_limit(chart.key, limit_of.get(chart.key, "")))
+        for chart in drawn
+    ]
+    made.loss = made.trainings.chart()
+    return made
+
+
+@dataclass(frozen=True)
+class RecordedRow:
+    """A criterion whose values nobody judges."""
+
+    key: str
+    title: str
+    worst: str
+    where: str
+    best: str
+    count: int
+
+
+def _recorded(criteria: Sequence[Mapping[str, Any]]) -> list[RecordedRow]:
+    rows: dict[str, list[Mapping[str, Any]]] = {}
+    for v in criteria:
+        if v["outcome"] == "RECORDED" and v["value"] is not None:
+            rows.setdefault(str(v["criterion"]), []).append(v)
+    found = []
+    for key, verdicts in rows.items():
+        unit = str(verdicts[0]["unit"])
+        numbers = all(isinstance(v["value"], (int, float)) for v in verdicts)
+        ordered = sorted(verdicts, key=lambda v: v["value"] if numbers else 0)
+        if not low_is_bad(unit):
+            ordered.reverse()
+        worst, best = (f"{digits(ordered[k]['value'])} {unit}" for k in (0, -1))
+        title, where = str(verdicts[0]["title"]), str(ordered[0]["subject"])
+        found.append(RecordedRow(key, title, worst, where, best, len(verdicts)))
+    return found
+
+
+def _docs_url(run: Mapping[str, Any], page: str) -> str:
+    """Return a link from the report to a page of the docs; "" for a run outside of a checkout."""
+    parts = Path(str(run.get("path") or "")).parts
+    return f"../../../{page}" if page and parts[-3:-1] == ("reports", "runs") else ""
 
 
 def _limits(run: Mapping[str, Any], given: Path | None) -> Thresholds:
@@ -127,7 +242,11 @@ def _failure(
     criterion = limits.criteria.get(str(v["criterion"])) if limits is not None else None
     return {
         **v,
+        "at": json.dumps((verdict.criterion, verdict.subject)),
         "measured": verdict.measured,
+        "red": red_of(verdict.criterion, limits),
+        "docs": docs_of(verdict.criterion),
+        "record_url": quote(str(v.get("record") or ""), safe="", errors="replace"),
         "device": " ".join(str(x) for x in (part, worst.get("uuid") or "") if x),
         "workload": str(v.get("record") or "").partition("@")[0],
         "telemetry": _telemetry(directory, v),

@@ -26,7 +26,8 @@ from fixtures.paths import version
 from fixtures.records.files import read_json, read_lines
 from fixtures.records.run_directory import RunDirectory
 from fixtures.verdict.model import Outcome, Verdict
-from reports import banner, drills, figures, rows
+from reports import banner, blame, cluster, drills, figures, rows
+from reports.limit_sources import LimitSources
 
 NAME = "report.html"
 TITLE = "GPU cluster acceptance"
@@ -72,10 +73,17 @@ def page(
     if verdict is None:
         verdict = read_json(directory.verdict)
     criteria = verdict["criteria"]
-    prefix = [banner.style(), _stamp(), banner.banner(verdict, run)]
-    if criteria:
-        prefix.append(_figures(directory, verdict, run, thresholds))
-    tests = _tests(criteria, read_ledger(directory), summarise=_is_large(run))
+    scope = verdict.get("scope") or {}
+    found = cluster.Cluster.of(directory, run, scope)
+    blamed = blame.blame(verdict, blame.lists_of(directory, verdict, run)).sentence
+    parts = _figures(directory, verdict, run, thresholds) if criteria else figures.Parts("", "")
+    head = banner.banner(
+        verdict, run, cluster=found.headline, blamed=blamed, failures=parts.failures
+    )
+    prefix = [banner.style(), _stamp(), banner.script(), head, parts.body]
+    tests = _tests(
+        criteria, read_ledger(directory), LimitSources.of(directory), summarise=_is_large(run)
+    )
     data = {
         "environment": banner.environment(run, {}),
         "tests": {name: [row] for name, row in tests.items()},
@@ -99,9 +107,14 @@ def page(
         additional_summary={
             "prefix": prefix,
             "summary": [],
-            "postfix": [banner.notes(verdict), drills.section(directory)],
+            "postfix": [
+                cluster.section(found), banner.run_section(verdict, run), banner.notes(verdict),
+                drills.section(directory),
+            ],
         },
-    )
+    )  # fmt: skip
+    # pytest-html's template does not say in which language a screen reader is to speak.
+    text = text.replace("<html>", '<html lang="en">', 1)
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -167,13 +180,13 @@ def _figures(
     verdict: Mapping[str, Any],
     run: Mapping[str, Any],
     thresholds: Path | None,
-) -> str:
-    """Return the HTML of coverage and charts, or a line with the error that prevented them."""
+) -> figures.Parts:
+    """Return the HTML of failures and charts, or a line with the error that prevented them."""
     try:
-        return figures.figures(directory, verdict, run, thresholds)
+        return figures.parts(directory, verdict, run, thresholds)
     except Exception as error:
         message = f"Coverage and charts could not be drawn ({error!r}); the table below is whole."
-        return str(Markup("<p>{}</p>").format(message))
+        return figures.Parts("", str(Markup("<p>{}</p>").format(message)))
 
 
 def read_ledger(directory: RunDirectory) -> Ledger:
@@ -200,7 +213,11 @@ Row = dict[str, Any]
 
 
 def _tests(
-    criteria: Iterable[Mapping[str, Any]], ledger: Ledger, *, summarise: bool
+    criteria: Iterable[Mapping[str, Any]],
+    ledger: Ledger,
+    sources: LimitSources,
+    *,
+    summarise: bool,
 ) -> dict[str, Row]:
     """Return the rows of the table by name, the most urgent first."""
     found: list[tuple[str, Row]] = []
@@ -210,18 +227,25 @@ def _tests(
         if (key := rows.summary_key(verdict, summarise=summarise)) is not None:
             summarised.setdefault(key, []).append(verdict)
         else:
-            found.append((f"[{verdict.criterion}-{verdict.subject}]", _row(verdict, ledger)))
+            found.append(
+                (f"[{verdict.criterion}-{verdict.subject}]", _row(verdict, ledger, sources))
+            )
     found += [(f"[{' '.join(key)}]", _summary_row(key, v)) for key, v in summarised.items()]
     found += [(name, _test_row(name, line)) for name, line in ledger.tests.items()]
     # Sorting keeps the order of the plan where two rows are equally urgent.
     return dict(sorted(found, key=lambda item: rows.SORT_RANK.get(item[1]["result"], 1)))
 
 
-def _row(verdict: Verdict, ledger: Ledger) -> Row:
+def _row(verdict: Verdict, ledger: Ledger, sources: LimitSources) -> Row:
     key = verdict.criterion, verdict.subject
     attempts = ledger.attempts.get(key, {}).values() if verdict.attempt > 1 else ()
     earlier = [line for line in attempts if line.get("attempt", 1) < verdict.attempt]
-    log = rows.details(verdict, earlier)
+    log = rows.details(
+        verdict,
+        earlier,
+        red=blame.red_of(verdict.criterion),
+        source=sources.of_limit(verdict.criterion, verdict.limit) if verdict.limit else "",
+    )
     if verdict.outcome in (Outcome.FAIL, Outcome.NOT_MEASURED) and ledger.texts.get(key):
         log += "\n" + html.escape(ledger.texts[key])
     recorded = verdict.outcome is Outcome.RECORDED

@@ -73,6 +73,9 @@ def split_limit(limit: str) -> tuple[str, str]:
     return (match[1], match[2]) if match else (limit, "")
 
 
+MAX_MARGIN = 10.0
+"""From this margin on its size says nothing."""
+
 HIGH_IS_BAD = ("us", "s", "peers", "errors", "elements")
 """Units of times and of counts of what should not be."""
 
@@ -213,12 +216,19 @@ def test_id(nodeid: str) -> str:
     return nodeid.rpartition("[")[2].rstrip("]") if nodeid.endswith("]") else ""
 
 
-def details(verdict: Verdict, earlier: Sequence[Mapping[str, Any]] = ()) -> str:
-    """Return the HTML that opens below a row: the verdict's line, evidence, earlier attempts."""
+def details(
+    verdict: Verdict, earlier: Sequence[Mapping[str, Any]] = (), *, red: str = "", source: str = ""
+) -> str:
+    """Return the HTML that opens below a row: the verdict's line, evidence, earlier attempts.
+
+    `red` is what a red row usually means, `source` where the limit is from.
+    """
     has_line = verdict.outcome in (Outcome.FAIL, Outcome.NOT_MEASURED, Outcome.WAIVED)
     pairs: list[tuple[str, Any]] = [
         ("Why", "" if has_line else verdict.reason),
+        ("Usually", red if verdict.outcome is Outcome.FAIL else ""),
         ("Next step", verdict.next_step),
+        ("Limit's source", source),
         ("Evidence", _evidence(verdict)),
         ("Devices", _device_counts(verdict)),
         ("Ceiling", f"{digits(verdict.ceiling)} {verdict.unit}" if verdict.ceiling else ""),
@@ -297,7 +307,8 @@ def _margin(verdict: Verdict) -> Markup:
     if verdict.margin is None:
         return _DASH
     side = "good" if verdict.margin >= 0 else "bad"
-    return Markup('<span class="{}">{}</span>').format(side, f"{100 * verdict.margin:+.1f} %")
+    text = f"{100 * verdict.margin:+.1f} %" if verdict.margin < MAX_MARGIN else "> 10 x"
+    return Markup('<span class="{}">{}</span>').format(side, text)
 
 
 def _device_counts(verdict: Verdict) -> str:

@@ -18,7 +18,7 @@ import pytest
 from fixtures.records.run_directory import RunDirectory
 from fixtures.verdict.model import Outcome, Verdict
 from fixtures.verdict.run_verdict import conclude
-from reports import banner, certificate, charts, export, figures, github, rows
+from reports import banner, blame, certificate, charts, cluster, export, figures, github, rows
 
 pytestmark = pytest.mark.cpu
 
@@ -96,7 +96,11 @@ class Structure(HTMLParser):
 
 def report(directory: RunDirectory, said: dict, run: dict) -> str:
     """All that the report is made of by us; pytest-html escapes the rows into an attribute."""
-    parts = [banner.banner(said, run), banner.notes(said), figures.figures(directory, said, run)]
+    found = cluster.Cluster.of(directory, run, said["scope"])
+    blamed = blame.blame(said, blame.lists_of(directory, said, run)).sentence
+    parts = [banner.banner(said, run, cluster=found.headline, blamed=blamed)]
+    parts += [cluster.section(found), banner.run_section(said, run), banner.notes(said)]
+    parts += [figures.figures(directory, said, run)]
     parts += banner.environment(run, {}).values()
     for data in said["criteria"]:
         found = Verdict.from_json(data)

@@ -146,23 +146,23 @@ def test_one_reason_is_told_once():
     assert all(f"gemm.{k}" in text for k in ("bf16", "fp16", "tf32"))
 
 
-def test_the_banner_says_what_was_ordered_and_by_which_limits():
+def test_the_run_section_says_what_was_ordered_and_by_which_limits():
     contract = {"nodes": "gpu[01-32]", "gpus_per_node": 8, "gpu_model": "H200 SXM",
                 "nics_per_node": 8, "nic_gbps": 400.0, "driver": None}  # fmt: skip
     run = {"contract": contract, "thresholds": {"sha256": "fe2a9ad1"}, "commit": "6a4f-dirty",
            "created": "2026-11-20T14:26:18+00:00",
            "ended": "2026-11-20T15:01:00+00:00"}  # fmt: skip
-    text = banner.banner(verdict_json(PASS), run)
+    text = banner.run_section(verdict_json(PASS), run)
     for said in ("nodes gpu[01-32], 8 x H200 SXM per node, 8 NICs per node at 400 Gbit/s",
                  "fe2a9ad1", "6a4f, with changes that are not committed", "1: worker1",
                  "2026-11-20 14:26 UTC to 2026-11-20 15:01 UTC"):  # fmt: skip
         assert said in text
-    assert "cluster: in thresholds.yaml is empty" in banner.banner(verdict_json(PASS), {})
+    assert "cluster: in thresholds.yaml is empty" in banner.run_section(verdict_json(PASS), {})
 
 
 def test_a_replay_says_so():
     replay = {"run": "20261101-000000-aaaa", "thresholds_sha256": "beef"}
-    text = banner.banner(verdict_json(PASS, replay=replay), {})
+    text = banner.run_section(verdict_json(PASS, replay=replay), {})
     assert "Re-judged from run 20261101-000000-aaaa with the limits beef" in text
 
 
@@ -185,7 +185,8 @@ def test_nothing_in_banner_and_notes_is_markup():
     data["scope"] = {"tier": HOSTILE, "origin": HOSTILE, "nodes": [HOSTILE]}
     run = {"contract": {"nodes": HOSTILE, "driver": HOSTILE}, "commit": HOSTILE,
            "thresholds": {"sha256": HOSTILE}, "versions": {HOSTILE: HOSTILE}}  # fmt: skip
-    text = banner.banner(data, run) + banner.notes(data)
+    text = banner.banner(data, run, cluster=HOSTILE, blamed=HOSTILE)
+    text += banner.run_section(data, run) + banner.notes(data)
     text += "".join(banner.environment(run, {}).values())
     assert "<img" not in text
     assert "&lt;img" in text

@@ -327,7 +327,7 @@ def test_a_rate_that_gpus_have_together_is_a_bar_of_the_node():
          "limit": "", "value": 1.0}
         for key, unit in (("training_ddp.efficiency", "%"), ("training_single.tokens", "tokens/s"))
     ]  # fmt: skip
-    said = {c.title: c.description for c in charts.charts(records, rows, loader.load(SHIPPED))}
+    said = {c.key: c.description for c in charts.charts(records, rows, loader.load(SHIPPED))}
     assert said["training_ddp.efficiency"].startswith("node0 97.17 %")
     assert "4 GPUs, median" in said["training_single.tokens"]
     assert "worst node0 gpu2" in said["training_single.tokens"]

@@ -14,7 +14,7 @@ from fixtures.records.files import json_lines, read_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds import loader
 from reports import __main__ as command
-from reports import certificate, differences, page, signature, verify
+from reports import certificate, differences, figures, page, signature, verify
 from reports.artefacts import Artefacts
 from tests.selftests import support
 
@@ -42,7 +42,7 @@ def rendered(tmp_path_factory) -> Path:
     drawn = page._figures(
         RunDirectory(root), read_json(root / "verdict.json"), read_json(root / "run.json"), None
     )
-    (root.parent / "figures").write_text(drawn)
+    (root.parent / "figures").write_text(json.dumps(vars(drawn)))
     return root
 
 
@@ -68,7 +68,8 @@ def sound(rendered, tmp_path, monkeypatch):
     shutil.copy(rendered / "verdict.json", tmp_path / "sound.json")
     shutil.copy(rendered / "limits.csv", tmp_path)
     # The charts take a second for each page; test_evidence_attacks.py has them.
-    monkeypatch.setattr(page, "_figures", lambda *_: (rendered.parent / "figures").read_text())
+    drawn = figures.Parts(**json.loads((rendered.parent / "figures").read_text()))
+    monkeypatch.setattr(page, "_figures", lambda *_: drawn)
 
 
 def test_a_run_as_it_was_is_verified_through_a_replay_of_its_own(rendered, capsys):

@@ -64,13 +64,18 @@ def browse(page: Path, *options: str) -> str:
     return done.stdout
 
 
-def evaluate(pages: Sequence[Path], script: str, *, width: int = 1280) -> list[Any]:
-    """Run a JavaScript function body in a copy of each loaded page; return what it returns."""
+def evaluate(
+    pages: Sequence[Path], script: str, *, width: int = 1280, height: int = 844
+) -> list[Any]:
+    """Run a JavaScript function body in a copy of each loaded page; return what it returns.
+
+    `width` and `height` are those of the window that each page has, in pixels.
+    """
     with tempfile.TemporaryDirectory(prefix="page-") as folder:
         for k, page in enumerate(pages):
             _with_script(page, _EVALUATE_SCRIPT % script, Path(folder) / f"{k}.html")
         frames = "".join(
-            f'<iframe src="{k}.html" width="{width}" height="844"></iframe>'
+            f'<iframe src="{k}.html" width="{width}" height="{height}"></iframe>'
             for k in range(len(pages))
         )
         frames_page = Path(folder) / "frames.html"

@@ -1,0 +1,157 @@
+"""Who is to blame, and what to do first: the sentence above all else of a run (login side).
+
+A node is named only where the reason lies in it (fixtures/verdict/node_lists.py): a failure over
+several nodes of which nobody can tell whose fault it is names none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fixtures.records import located
+from fixtures.records.run_directory import RunDirectory
+from fixtures.slurm.hostlist import hostlist
+from fixtures.thresholds.definitions import shipped
+from fixtures.thresholds.loader import Thresholds
+from fixtures.verdict.causes import IN_NODE
+from fixtures.verdict.model import Verdict
+from fixtures.verdict.node_lists import NodeLists, node_lists, nodes_of_rows
+
+MAX_NAMES = 6
+"""Most nodes named one by one; more are a Slurm host list."""
+MAX_HOSTLIST = 120
+"""Most characters of a host list in the sentence; bad-nodes.txt has all of it."""
+
+
+def lists_of(
+    directory: RunDirectory, verdict: Mapping[str, Any], run: Mapping[str, Any]
+) -> NodeLists:
+    """Return the good and bad nodes of a run, with the reasons."""
+    nodes = tuple(str(n) for n in (verdict.get("scope") or {}).get("nodes") or ())
+    verdicts = [Verdict.from_json(v) for v in verdict["criteria"]]
+    nodes_of = nodes_of_rows(verdicts, nodes, run.get("smaller_subjects") or {})
+    at_fault = located.nodes_at_fault(directory, str(run.get("nonce")))
+    return node_lists(verdicts, nodes_of, nodes, at_fault)
+
+
+@dataclass(frozen=True)
+class Blame:
+    """What is wrong in a run, and where."""
+
+    dead: Mapping[str, int]
+    """Node of which nothing was measured, for a reason that lies in it -> rows that this costs."""
+    bad: Mapping[str, int]
+    """Other node that is at fault -> its rows that failed or were not measured."""
+    doubtful: Sequence[str]
+    """Nodes that are neither good nor bad."""
+    failed: int
+    """Rows that failed, all together."""
+    unmeasured: int
+    """Rows that were not measured, all together."""
+
+    @property
+    def sentence(self) -> str:
+        """Who is to blame; "" where nothing failed and everything was measured."""
+        if not (self.failed or self.unmeasured):
+            return ""
+        parts = []
+        if self.dead:
+            rows = sum(self.dead.values())
+            parts.append(f"{_count(self.dead, 'node')} dead ({_rows(rows)}): {_names(self.dead)}")
+        if self.bad:
+            rows = sum(self.bad.values())
+            parts.append(f"{_count(self.bad, 'node')} at fault ({_rows(rows)}): {_names(self.bad)}")
+        if self.doubtful:
+            parts.append(f"{_count(self.doubtful, 'node')} to look at: {_names(self.doubtful)}")
+        if not parts:
+            parts.append("No node is to blame by what was measured")
+        return "; ".join(parts)
+
+
+def blame(verdict: Mapping[str, Any], lists: NodeLists) -> Blame:
+    """Return who is to blame, by the rows and node lists of a run."""
+    criteria = verdict["criteria"]
+    measured: set[str] = set()
+    costs: Counter[str] = Counter()
+    failed_rows: Counter[str] = Counter()
+    failed = unmeasured = 0
+    for v in criteria:
+        outcome = v["outcome"]
+        if outcome in ("PASS", "FAIL", "WAIVED", "RECORDED") and not _asked_of_slurm(v):
+            measured.add(str(v["subject"]))
+        if outcome == "FAIL":
+            failed += 1
+            node = (v.get("worst") or {}).get("node") or v["subject"]
+            failed_rows[str(node)] += 1
+        elif outcome == "NOT_MEASURED":
+            unmeasured += 1
+            if v.get("cause") in IN_NODE:
+                costs.update({str(node): 1 for node in v.get("cause_nodes") or ()})
+    dead = {n: costs[n] for n in lists.bad if costs[n] and n not in measured}
+    bad = {n: failed_rows[n] + costs[n] for n in lists.bad if n not in dead}
+    known = {*lists.good, *lists.bad}
+    nodes = (verdict.get("scope") or {}).get("nodes") or []
+    doubtful = [str(node) for node in nodes if str(node) not in known]
+    return Blame(dead, bad, doubtful, failed, unmeasured)
+
+
+def _asked_of_slurm(v: Mapping[str, Any]) -> bool:
+    """Whether a row was measured on the login node: a dead node can have it."""
+    return str(v.get("record") or "").startswith(("slurm@", "scheduler@"))
+
+
+def red_of(criterion: str, limits: Thresholds | None = None) -> str:
+    """Return what a red row of a criterion usually means and what to do first, "" if nobody says.
+
+    A criterion that is not the suite's own says it in the file of limits.
+    """
+    if limits is not None and (own := limits.criteria.get(criterion)) is not None and own.red:
+        return own.red
+    return shipped().red_of(criterion)
+
+
+DOCS = {
+    "inventory": "01-environment.md", "scheduler": "02-infrastructure.md",
+    "filesystem": "02-infrastructure.md", "health": "02-infrastructure.md",
+    "infiniband": "02-infrastructure.md", "compute": "03-single-gpu.md",
+    "memory": "03-single-gpu.md", "collectives": "03-performance.md", "training": "04-ddp.md",
+    "finetuning": "06-finetuning.md", "failures": "failure-modes.md",
+}  # fmt: skip
+"""Area of criteria -> the page on them."""
+
+
+def docs_of(criterion: str) -> str:
+    """Return the page on a criterion, as a path in the checkout; "" for one that is not shipped."""
+    if criterion.startswith("training_fsdp"):
+        return "docs/05-fsdp.md"
+    page = DOCS.get(shipped().area_of(criterion))
+    return f"docs/{page}" if page else ""
+
+
+def what_to_do(verdict: str) -> str:
+    """Return the step after a run with this verdict, where nothing is red."""
+    return {
+        "ACCEPTED": "Sign the certificate: `python -m reports sign RUN --key KEY`.",
+        "PARTIAL": "For an acceptance run the whole scope: `pytest -m multinode` with the ordered "
+        "cluster in `cluster:` of thresholds.yaml.",
+        "DEMONSTRATION": "For an acceptance run `pytest -m multinode` on the ordered cluster.",
+    }.get(verdict, "")
+
+
+def _names(nodes: Sequence[str] | Mapping[str, int]) -> str:
+    names = list(nodes)
+    if len(names) <= MAX_NAMES:
+        return ", ".join(names)
+    text = hostlist(names)
+    return text if len(text) <= MAX_HOSTLIST else f"{', '.join(names[:MAX_NAMES])} and others"
+
+
+def _count(what: Sequence[str] | Mapping[str, int], word: str) -> str:
+    return f"{len(what)} {word}{'' if len(what) == 1 else 's'}"
+
+
+def _rows(count: int) -> str:
+    return f"{count} row{'' if count == 1 else 's'}"
