@@ -39,7 +39,7 @@ accept: $(READY) sandbox-packages ## accept this cluster; without Slurm, a sandb
 	@$(PY) -m fixtures $(ARGS)
 
 test: $(READY_DEV) ## the suite's own tests
-	$(PY) -m pytest -m "cpu and not slow" -n 3 --dist loadgroup --no-loadscope-reorder $(ARGS)
+	$(PY) -m pytest -ra -m "cpu and not slow" -n 3 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 lint: $(READY_DEV) ## formatting, types, import contracts
 	$(VENV)/bin/ruff check .
@@ -64,7 +64,7 @@ soak-gpu: $(READY) ## healthy GPUs pass every time, a slowed one is named every 
 
 soak: $(READY_DEV) site-packages ## what takes long: 20 healthy runs, every point of interruption
 	$(PY) -m tests.tools.soak
-	$(PY) -m pytest -m "cpu and slow" $(ARGS)
+	$(PY) -m pytest -ra -m "cpu and slow" $(ARGS)
 
 drills: $(READY_DEV) sandbox-packages ## every fault put in one by one, and who is named; the table as JSON
 	$(PY) -m tests.tools.drills $(ARGS)

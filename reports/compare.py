@@ -107,7 +107,13 @@ def side_by_side(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[di
                 "recorded": RECORDED in (first[key].get("outcome"), second[key].get("outcome")),
             }
         )  # fmt: skip
-    return rows
+    return sorted(rows, key=lambda row: -_change(row))
+
+
+def _change(row: Mapping[str, Any]) -> float:
+    """Return how much a row changed, whichever way: twice as much is as far as half."""
+    ratio = row["ratio"]
+    return abs(math.log(ratio)) if ratio and ratio > 0 else math.inf
 
 
 RECORDED = "RECORDED"
@@ -174,7 +180,9 @@ def show(first: Path, second: Path, limits: Path, *, include_unchanged: bool) ->
         efficiency = "" if row["efficiency"] is None else f"{100 * row['efficiency']:.1f} %"
         ratio = "" if row["ratio"] is None else f"{row['ratio']:.3f}"
         cells = (row["criterion"], row["where"], digits(row["a"]), digits(row["b"]), row["unit"])
-        shown.add_row(*map(Text, (*cells, ratio, efficiency, "recorded" * row["recorded"])))
+        style = _style(row, loaded)
+        texts = [*map(Text, cells), Text(ratio, style), Text(efficiency)]
+        shown.add_row(*texts, Text("recorded" * row["recorded"]))
     if rows:
         console.print(shown)
     compared = changes(runs[0], runs[1], loaded)
@@ -207,6 +215,15 @@ def show(first: Path, second: Path, limits: Path, *, include_unchanged: bool) ->
         console.print("the two runs have no figure in common")
         return 2
     return 1 if any(c.worse for c in significant) else 0
+
+
+def _style(row: Mapping[str, Any], limits: Thresholds) -> str:
+    """Return the colour of a change: red for the worse, green for the better, from 1 % on."""
+    criterion = limits.criteria.get(str(row["criterion"]))
+    if criterion is None or row["recorded"] or _change(row) < DEFAULT_SIGMA:
+        return ""
+    better = (row["b"] < row["a"]) == criterion.higher_is_worse
+    return "green" if better else "red"
 
 
 def _sigma_and_direction(key: str, limits: Thresholds, model: str) -> tuple[float, str]:

@@ -8,7 +8,7 @@ reports of a session: so they can be made again, and compared. Files that the us
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import pytest
 
 from fixtures.records.files import RecordError, read_json
 from fixtures.records.run_directory import RunDirectory
-from reports import banner, junit, page, tables
+from reports import banner, junit, page, tables, terminal
 from reports.artefacts import NAMES, NODE_LISTS, Artefacts
 
 PAGE_OF_PLUGIN = {page.NAME: "html", junit.NAME: "junitxml"}
@@ -45,7 +45,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register one writer per session, in the process that sees all reports: no xdist worker."""
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Writer(config), "acceptance-report")
+        writer = Writer(config)
+        config.pluginmanager.register(writer, "acceptance-report")
+        config.pluginmanager.register(LastWord(writer), "acceptance-last-word")
+
+
+MAX_WIDTH = 100
+"""Most characters of a line of the summary."""
+
+
+class LastWord:
+    """Prints the verdict when pytest has printed everything."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self) -> Generator[None]:
+        yield
+        self._writer.print_verdict()
 
 
 class Writer:
@@ -114,6 +132,24 @@ class Writer:
         for record in tables.records_of(self._directory):
             if text := tables.table(record):
                 terminalreporter.write_line(f"\n{text}")
+
+    def print_verdict(self) -> None:
+        """Print the verdict with what failed: after all else, so that it is what remains."""
+        reporter = self._config.pluginmanager.getplugin("terminalreporter")
+        if reporter is None or self._directory is None or self._verdict is None:
+            return
+        width = min(reporter._tw.fullwidth, MAX_WIDTH)
+        for line in terminal.not_applicable(self._verdict["criteria"], width):
+            reporter.write_line(line)
+        word = str(self._verdict["verdict"])
+        colour = terminal.COLOURS.get(word, "green")
+        reporter.write_sep("=", word, fullwidth=width, **{colour: True, "bold": True})
+        try:
+            lines = terminal.summary(Artefacts(self._directory, self._verdict), width)
+        except (OSError, RecordError) as error:  # the verdict does not depend on its summary
+            lines = [f"no summary: {error}"]
+        for line in lines:
+            reporter.write_line(line)
 
     # --- a page of pytest-html that the user asked for
 

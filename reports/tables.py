@@ -12,6 +12,7 @@ from fixtures.records.files import RecordError, read_json, read_lines
 from fixtures.records.model import RankResult, Record
 from fixtures.records.run_directory import RunDirectory, assemble
 from fixtures.thresholds.conditions import digits
+from reports.trainings import Training, Trainings
 
 COLUMN_WIDTH = 10
 """Width of a cell in characters."""
@@ -61,7 +62,33 @@ def nvbandwidth_tables(record: Record) -> str:
 
 def table(record: Record) -> str:
     """Return a record's values as a text table, "" where there is none for its workload."""
-    return nccl_tables(record) or nvbandwidth_tables(record)
+    return nccl_tables(record) or nvbandwidth_tables(record) or training_tables(record)
+
+
+MAX_STEPS = 12
+"""Most steps of a training that are printed: the first, the last, and some between."""
+
+
+def training_tables(record: Record) -> str:
+    """Return the figures of each training of a record and the loss of some of its steps."""
+    trainings = Trainings()
+    trainings.add(record)
+    return "\n\n".join(_training_table(training) for training in trainings.found)
+
+
+def _training_table(training: Training) -> str:
+    figures = [f"{title} {value}" for title, value in training.figures.items()]
+    lines = [f"# {training.title}", *(f"# {text}" for text in figures)]
+    if training.steps:
+        lines.append(" ".join(f"{heading:>14}" for heading in training.headings))
+        stride = max(1, -(-(len(training.steps) - 1) // (MAX_STEPS - 1)))
+        shown = [*training.steps[:-1:stride], training.steps[-1]]
+        lines += [" ".join(f"{_cell(value):>14}" for value in row) for row in shown]
+    return "\n".join(lines)
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None else digits(value)
 
 
 def recorded_table(verdict: Mapping[str, Any]) -> str:

@@ -26,7 +26,8 @@ from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds import definitions
 from fixtures.thresholds.conditions import digits
-from reports.tables import records_of, table
+from reports.key_figures import tiles
+from reports.tables import records_of, table, training_tables
 from reports.watch import LATEST, PIPE_COLUMNS
 
 HEALTH = ("inventory", "scheduler", "health", "infiniband")
@@ -39,6 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the tour; return the run's exit status, 4 where --run names no run."""
     parser = argparse.ArgumentParser(prog="python -m reports.tour", description=__doc__)
     parser.add_argument("--run", type=Path, metavar="RUN", help="of this run, without a new one")
+    parser.add_argument(
+        "--quick", action="store_true", help="run the probe tier only: health, no benchmarks"
+    )
     options, more = parser.parse_known_args(argv)
     console = Console()
     if not console.is_terminal:
@@ -46,8 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     banner(console)
     status = 0
     if options.run is None:
-        console.print(Rule("1 the run"))
-        command = [sys.executable, "-m", "fixtures", "-r", "", *more]
+        console.print(Rule("the run"))
+        tier = ["--tier", "probe"] if options.quick else []
+        command = [sys.executable, "-m", "fixtures", "-r", "", *tier, *more]
         status = subprocess.run(command, cwd=CHECKOUT).returncode
         given = [a.partition("=")[2] for a in more if a.startswith("--run-dir=")]
         options.run = Path(given[-1]) if given else LATEST
@@ -72,10 +77,12 @@ def show(console: Console, directory: RunDirectory) -> None:
     """Print hardware, health, benchmarks, training if there is any, and a summary."""
     records = list(records_of(directory))
     verdict = read_json(directory.verdict)
-    console.print(Rule("2 hardware"))
+    console.print(Rule("1 hardware"))
     console.print(hardware(records))
-    console.print(Rule("3 health"))
+    console.print(Rule("2 health"))
     console.print(outcomes(verdict, HEALTH))
+    console.print(Rule("3 figures"))
+    console.print(figures(verdict))
     console.print(Rule("4 benchmarks"))
     for text in benchmarks(records):
         console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -83,6 +90,8 @@ def show(console: Console, directory: RunDirectory) -> None:
     if trained:
         console.print(Rule("5 training"))
         console.print(outcomes(verdict, TRAINING))
+        for text in filter(None, map(training_tables, records)):
+            console.print(f"{text}\n", markup=False, highlight=False, soft_wrap=True)
     console.print(Rule("summary"))
     console.print(Text(verdict["verdict"], "bold"))
     counts = ", ".join(f"{k.replace('_', ' ')} {n}" for k, n in verdict["counts"].items())
@@ -107,6 +116,16 @@ def hardware(records: Iterable[Record]) -> Table:
             len(facts.get("nics", [])), facts.get("driver", "none"), facts.get("torch", "?"),
         )  # fmt: skip
         shown.add_row(*(Text(str(cell)) for cell in cells))
+    return shown
+
+
+def figures(verdict: Mapping[str, Any]) -> Table:
+    """Return the key figures of the report: the worst value of each, and its limit."""
+    shown = Table("figure", "worst", "unit", "limit", "where", "outcome", box=None)
+    for tile in tiles(verdict["criteria"]):
+        style = OUTCOME_COLOURS.get(tile.outcome, "dim")
+        cells = (tile.title, tile.value, tile.unit, tile.limit, tile.where)
+        shown.add_row(*map(Text, cells), Text(tile.outcome_text, style))
     return shown
 
 

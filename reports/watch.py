@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,9 +35,16 @@ PIPE_COLUMNS = 120
 """Width of the output where it is not a terminal."""
 
 COLUMNS = (
-    "node", "GPU", "util\n%", "memory\nGiB", "temp\nC", "power\nW", "SM\nMHz",
-    "NVLink out/in\nGB/s", "NICs out/in\nGB/s", "",
+    "node", "GPU", "util\n%", "memory\nGiB", "temp\nC", "power\nW", "SM\nMHz", "",
+    "NVLink out/in\nGB/s", "NICs out/in\nGB/s", "UUID",
 )  # fmt: skip
+"""The columns; where the terminal is too narrow they are left out from the right. The first
+three are always there, and no name is ever cut."""
+KEPT_COLUMNS = 3
+BAR = 10
+"""Characters of the bar of a GPU's utilisation."""
+HOT_C = 85.0
+"""GPU temperature in C from which on it is red: datacenter GPUs slow down at 85 to 95."""
 SLOWDOWN_REASONS = ((0x20 | 0x40, "thermal"), (0x80, "power brake"), (0x4, "power cap"))
 """Bits of NVML's clock event reasons that slow a GPU down, the most severe first."""
 
@@ -109,7 +116,7 @@ def _print_newest_frame(console: Console, directory: RunDirectory) -> None:
     progress.refresh()
     telemetry.refresh()
     newest = telemetry.frame or next(reversed(list(frames_of_records(directory))), {})
-    console.print(render(newest, progress, time.time()))
+    console.print(render(newest, progress, time.time(), console.width))
 
 
 def _follow(console: Console, directory: RunDirectory) -> None:
@@ -118,11 +125,12 @@ def _follow(console: Console, directory: RunDirectory) -> None:
         while True:
             progress.refresh()
             telemetry.refresh()
-            live.update(render(telemetry.frame, progress, time.time()), refresh=True)
+            now = time.time()
+            live.update(render(telemetry.frame, progress, now, console.width), refresh=True)
             if progress.verdict:
                 break
             time.sleep(PERIOD_S)
-    console.print(render(telemetry.frame, progress, time.time()))
+    console.print(render(telemetry.frame, progress, time.time(), console.width))
 
 
 def _replay(console: Console, directory: RunDirectory, speed: float) -> None:
@@ -131,7 +139,8 @@ def _replay(console: Console, directory: RunDirectory, speed: float) -> None:
     progress.refresh()
     if not console.is_terminal:
         for frame in frames:
-            console.print(render(frame, None, max(n.time for n in frame.values())))
+            now = max(node.time for node in frame.values())
+            console.print(render(frame, None, now, console.width))
         return
     with Live(console=console, screen=True, auto_refresh=False) as live:
         before = None
@@ -139,7 +148,7 @@ def _replay(console: Console, directory: RunDirectory, speed: float) -> None:
             now = max(node.time for node in frame.values())
             time.sleep(min(5.0, max(0.0, (now - (before or now)) / speed)))
             before = now
-            live.update(render(frame, None, now), refresh=True)
+            live.update(render(frame, None, now, console.width), refresh=True)
     _print_newest_frame(console, directory)
 
 
@@ -267,15 +276,25 @@ def _node_of_summary(summary: Mapping[str, Any], when: float, workload: str) -> 
 # --- output
 
 
-def render(frame: Frame, progress: Progress | None, now: float) -> RenderableType:
-    """Return one frame to print. Names come from nodes, so they are printed as text, not markup."""
+def render(
+    frame: Frame, progress: Progress | None, now: float, width: int = PIPE_COLUMNS
+) -> RenderableType:
+    """Return one frame to print, at most `width` characters wide.
+
+    Names come from nodes, so they are printed as text, not markup.
+    """
+    rows = [
+        texts
+        for name, node in sorted(frame.items())
+        for texts in _rows(name, node, ended=progress is not None and now - node.time > STALE_S)
+    ]
     table = Table(box=None, pad_edge=False, padding=(0, 1))
-    for column in COLUMNS:
-        left = column in ("node", "GPU", "")
+    columns = _fitting_columns(rows, width)
+    for column in columns:
+        left = column in ("node", "GPU", "UUID", "")
         table.add_column(column, justify="left" if left else "right", no_wrap=True)
-    for name, node in sorted(frame.items()):
-        for text in _rows(name, node, ended=progress is not None and now - node.time > STALE_S):
-            table.add_row(*text)
+    for texts in rows:
+        table.add_row(*texts[: len(columns)])
     parts: list[RenderableType] = []
     if progress is not None:
         run_id = progress.run.get("id", progress.directory.root.name)
@@ -285,23 +304,47 @@ def render(frame: Frame, progress: Progress | None, now: float) -> RenderableTyp
     return Group(*parts)
 
 
+def _fitting_columns(rows: Sequence[Sequence[Text]], width: int) -> Sequence[str]:
+    """Return as many of COLUMNS as fit beside each other."""
+    used = 0
+    for k, column in enumerate(COLUMNS):
+        cells = [len(line) for line in column.split("\n")]
+        cells += [row[k].cell_len for row in rows]
+        used += max(cells) + (2 if k else 0)
+        if used > width and k >= KEPT_COLUMNS:
+            return COLUMNS[:k]
+    return COLUMNS
+
+
 def _rows(name: str, node: Node, *, ended: bool) -> Iterator[list[Text]]:
     nics = _format_rates(node.nics_gb_s)
     activity = f"{node.activity}{', ended' if ended else ''}"
     if not node.gpus:
-        cpu = "?" if node.cpu_percent is None else f"{node.cpu_percent:.0f}"
-        yield [Text(t) for t in (name, "CPU", cpu, "", "", "", "", "", nics, activity)]
+        cells = (name, "CPU", _bar(node.cpu_percent), "", "", "", "", activity, "", nics, "")
+        yield [text if isinstance(text, Text) else Text(text) for text in cells]
     for k, (uuid, gpu) in enumerate(node.gpus.items()):
         first = k == 0
         yield [
-            Text(name if first else ""),
-            Text(f"{k} {uuid.removeprefix('GPU-')[:8]}"),
-            *(Text(_format_number(v)) for v in (gpu.util, gpu.mem_gib, gpu.temp_c)),
+            Text(name),
+            Text(str(k)),
+            _bar(gpu.util),
+            Text(_format_number(gpu.mem_gib)),
+            Text(_format_number(gpu.temp_c), "red" if (gpu.temp_c or 0.0) >= HOT_C else ""),
             *(Text(_format_number(v)) for v in (gpu.power_w, gpu.sm_mhz)),
+            Text(gpu.slowed_by, "yellow") if gpu.slowed_by else Text(activity if first else ""),
             Text(_format_rates(gpu.nvlink_gb_s)),
             Text(nics if first else ""),
-            Text(gpu.slowed_by, "yellow") if gpu.slowed_by else Text(activity if first else ""),
+            Text(uuid.removeprefix("GPU-")[:8]),
         ]
+
+
+def _bar(percent: float | None) -> Text:
+    """Return a utilisation as a bar and a number, coloured by load."""
+    if percent is None:
+        return Text("?")
+    full = round(BAR * min(max(percent, 0.0), 100.0) / 100)
+    colour = "green" if percent >= 80 else "yellow" if percent >= 20 else "dim"
+    return Text.assemble(("█" * full + "·" * (BAR - full), colour), f" {percent:3.0f}")
 
 
 def _format_number(value: float | None) -> str:

@@ -233,8 +233,9 @@ def test_watch_shows_every_node_and_gpu_with_rates(tmp_path):
     for k in (0, 1):
         (row,) = [line for line in run.stdout.splitlines() if line.startswith(f"worker{k}")]
         fields = row.split()
-        assert fields[3:] == [str(90 + k), "2", "60", "650", "1500", "5.0/1.0", "3.0/0.0", "power",
-                              "cap"]  # fmt: skip
+        # node, GPU, bar, then the figures
+        assert fields[3:12] == [str(90 + k), "2", "60", "650", "1500", "power", "cap", "5.0/1.0",
+                                "3.0/0.0"]  # fmt: skip
     assert "2 running" in run.stdout
 
 
@@ -256,7 +257,7 @@ def test_a_recorded_run_without_telemetry_files_is_shown_from_its_records():
     assert run.returncode == 0, run.stderr
     assert "1 done" in run.stdout
     assert "(mean)" in run.stdout
-    assert len([n for n in run.stdout.splitlines() if n.startswith("worker")]) == 2
+    assert len([n for n in run.stdout.splitlines() if n.startswith("worker")]) == 4
 
 
 def test_a_run_is_played_again_frame_by_frame(tmp_path):

@@ -1,0 +1,186 @@
+"""The end of a run in the terminal: the verdict, what failed, and where to read on (login side).
+
+All of it fits on a screen of 80 x 24 and is the last thing that pytest prints. Pure but for the
+files of the run directory.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fixtures.records.run_directory import RunDirectory
+from fixtures.verdict.model import Verdict
+from fixtures.verdict.run_verdict import judged_of
+from reports import blame
+from reports.artefacts import Artefacts
+from reports.cluster import Cluster
+
+MAX_PROBLEMS = 3
+MAX_LINES = 22
+"""Lines below the verdict's own: with it and the shell's prompt they are a screen of 24."""
+MAX_REASONS = 8
+"""Most reasons why rows do not apply, a line each."""
+COLOURS = {"REJECTED": "red", "INCOMPLETE": "yellow", "PARTIAL": "cyan", "DEMONSTRATION": "cyan"}
+"""Verdict -> colour of its line; any other is green."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A failure, or a reason why rows were not measured."""
+
+    text: str
+    red: str
+    next_step: str
+
+    def lines(self, number: int, width: int, *, steps: int) -> Iterator[str]:
+        """Yield it: with `steps` 0 the fact alone, with 1 the next step too, with 2 all."""
+        yield _cut(f"{number}. {self.text}", width)
+        indent = "   "
+        if steps > 1 and self.red:
+            yield from _wrapped(self.red, indent, width)
+        if steps and self.next_step:
+            yield from _step_lines(f"next: {self.next_step}", indent, width)
+
+
+def not_applicable(criteria: Iterable[Mapping[str, Any]], width: int) -> list[str]:
+    """Return a line for each reason why rows do not apply, that of most rows first."""
+    counted = Counter(str(v["reason"]) for v in criteria if v["outcome"] == "NOT_APPLICABLE")
+    if not counted:
+        return []
+    lines = [f"{sum(counted.values())} rows do not apply here:"]
+    for reason, count in counted.most_common(MAX_REASONS):
+        lines.append(f"{count:6d}  {_cut(reason or 'no reason given', width - 8)}")
+    if (more := len(counted) - MAX_REASONS) > 0:
+        rest = sum(n for _, n in counted.most_common()[MAX_REASONS:])
+        lines.append(f"{rest:6d}  for {more} other reasons: in the report")
+    return lines
+
+
+def summary(artefacts: Artefacts, width: int) -> list[str]:
+    """Return the lines below the verdict: at most MAX_LINES, none wider than `width` characters.
+
+    Paths and commands are not cut: they are to be pasted.
+    """
+    verdict, run, directory = artefacts.verdict, artefacts.run, artefacts.directory
+    lists = artefacts.lists
+    head = [_cut(Cluster.of(directory, run, verdict.get("scope") or {}).headline, width)]
+    head += _wrapped(blame.blame(verdict, lists).sentence, "", width)
+    head.append(_counts(verdict["counts"]))
+    head += [_cut(str(reason), width) for reason in verdict["reasons"][:2]]
+    tail = list(_files(directory, len(lists.good), len(lists.bad)))
+    found = problems(verdict["criteria"])
+    if not found and (step := blame.what_to_do(str(verdict["verdict"]))):
+        tail += _wrapped(f"next: {step.replace('RUN', str(directory.root))}", "", width)
+    room = MAX_LINES - len(head) - len(tail)
+    return [*head, *_fitting(found, width, room), *tail]
+
+
+def problems(criteria: Iterable[Mapping[str, Any]]) -> list[Problem]:
+    """Return what failed, then each reason why something was not measured."""
+    failed = []
+    unmeasured: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for v in criteria:
+        if v["outcome"] == "FAIL":
+            head = Verdict.from_json(v).line.partition("\n")[0]
+            red = blame.red_of(str(v["criterion"]))
+            failed.append(Problem(head, red, str(v["next_step"])))
+        elif v["outcome"] == "NOT_MEASURED":
+            unmeasured.setdefault((str(v["reason"]), str(v["next_step"])), []).append(v)
+    groups = sorted(unmeasured.items(), key=lambda item: -len(item[1]))
+    for (reason, step), rows in groups:
+        subjects = list(dict.fromkeys(str(v["subject"]) for v in rows))
+        where = subjects[0] if len(subjects) == 1 else f"{subjects[0]} and {len(subjects) - 1} more"
+        count = f"{len(rows)} row{'' if len(rows) == 1 else 's'} not measured"
+        failed.append(Problem(f"{where}: {reason or 'no reason given'} ({count})", "", step))
+    return failed
+
+
+def _fitting(found: Sequence[Problem], width: int, room: int) -> list[str]:
+    """Return the first problems with as much about each as fits into `room` lines."""
+    shown = found[:MAX_PROBLEMS]
+    for steps in (
+        [2] * len(shown), [2, *[1] * (len(shown) - 1)], [1] * len(shown), [1, *[0] * len(shown)],
+        [0] * len(shown),
+    ):  # fmt: skip
+        lines = [
+            line
+            for k, problem in enumerate(shown)
+            for line in problem.lines(k + 1, width, steps=steps[k])
+        ]
+        if more := len(found) - len(shown):
+            lines.append(f"   and {more} more: in the report")
+        if sum(-(-len(line) // width) for line in lines) <= room:
+            return lines
+    return lines[: max(0, room)]
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    _, to_judge = judged_of(counts)
+    parts = [f"Failed: {counts.get('fail', 0)} of {to_judge} checks"]
+    for name, words in (
+        ("not_measured", "not measured"), ("waived", "waived"), ("pass", "passed"),
+        ("recorded", "recorded"),
+    ):  # fmt: skip
+        if counts.get(name):
+            parts.append(f"{counts[name]} {words}")
+    return ", ".join(parts)
+
+
+def _files(directory: RunDirectory, good: int, bad: int) -> Iterator[str]:
+    """Yield where report, certificate and node lists are, as far as they were written."""
+    names = {
+        "report": "report.html", "certificate": "certificate.html", "verdict": "verdict.json",
+    }  # fmt: skip
+    for title, name in names.items():
+        if (directory.root / name).exists():
+            yield f"{title:<12} {_short(directory.root / name)}"
+    counts = {"bad-nodes.txt": bad, "good-nodes.txt": good, "node-reasons.txt": None}
+    there = [
+        f"{name} ({count})" if count is not None else name
+        for name, count in counts.items()
+        if (directory.root / name).exists()
+    ]
+    if there:
+        yield f"{'node lists':<12} beside them: {', '.join(there)}"
+
+
+def _short(path: Path) -> str:
+    """Return a path below the current directory relative to it, any other in full."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def _step_lines(text: str, indent: str, width: int) -> Iterator[str]:
+    """Yield a next step; a command that does not fit beside the text is a line of its own, whole.
+
+    The terminal breaks a line that is too long without a line break in what is copied.
+    """
+    before, _, rest = text.partition("`")
+    command, closed, after = rest.partition("`")
+    if not closed or len(indent) + len(text) <= width:
+        yield from _wrapped(text, indent, width)
+        return
+    yield from _wrapped(before, indent, width)
+    yield f"{indent}`{command}`"
+    if after.strip(" .,;"):
+        yield from _step_lines(after.strip(" ,;"), indent, width)
+
+
+def _wrapped(text: str, indent: str, width: int) -> list[str]:
+    return textwrap.wrap(
+        text, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip
+
+
+def _cut(text: str, width: int) -> str:
+    """Return text on one line of `width` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else f"{line[: width - 3]}..."

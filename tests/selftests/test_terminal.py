@@ -1,0 +1,178 @@
+"""The end of a run on a screen of 80 x 24, and what the other commands print."""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from fixtures.records.files import read_json
+from fixtures.records.run_directory import RunDirectory
+from fixtures.verdict.model import Outcome, Verdict
+from reports import compare, tables, terminal, tour, watch
+from reports.artefacts import Artefacts
+from tests.selftests import support
+from tests.selftests.support import DATA, run_pytest
+from tests.selftests.test_first_screen import BAD, KEYS, made
+from tests.selftests.test_reports_page import measured, planned
+
+pytestmark = pytest.mark.cpu
+
+WIDTH, HEIGHT = 80, 24
+
+
+def shown(root: Path) -> list[str]:
+    directory = RunDirectory(root)
+    return terminal.summary(Artefacts(directory, read_json(directory.verdict)), WIDTH)
+
+
+@pytest.mark.parametrize("count", [1, 2, 128])
+@pytest.mark.parametrize("word", ["REJECTED", "INCOMPLETE", "ACCEPTED"])
+def test_the_end_of_a_run_answers_five_questions_on_one_screen(tmp_path, word, count):
+    lines = shown(made(tmp_path / "run", word, count).parent)
+    screen_lines = sum(-(-len(line) // WIDTH) for line in lines)
+    assert screen_lines <= HEIGHT - 2, "with the verdict above and a prompt below"
+    text = "\n".join(lines)
+    assert "Example AG, Example Systems, Frankfurt, 4711" in text
+    assert f"report       {tmp_path / 'run' / 'report.html'}" in text
+    assert f"certificate  {tmp_path / 'run' / 'certificate.html'}" in text
+    if word == "REJECTED":
+        assert f"1 node at fault (1 row): {BAD}" in text
+        assert f"1. {BAD} gpu3 gemm.bf16: 541 TFLOPS, limit >= 605" in text
+        assert "Usually heat" in text
+        assert "next: check GPU-8f1c2d" in text
+    elif word == "INCOMPLETE":
+        assert f"1 node dead ({len(KEYS)} rows): {BAD}" in text
+        assert f"1. {BAD}: node lost: {BAD} went down ({len(KEYS)} rows not measured)" in text
+    else:
+        assert f"python -m reports sign {tmp_path / 'run'} --key KEY" in text.replace("\n", " ")
+
+
+def test_of_many_failures_three_are_told_and_a_command_is_never_broken():
+    command = f"`pytest -m multinode --retest=/runs/{'x' * 90} -k worker1`"
+    rows = [
+        measured(f"gemm.{k}", "worker1", Outcome.FAIL, 1.0, next_step=f"look, then {command}")
+        for k in ("bf16", "fp16", "tf32", "fp32", "fp8")
+    ]
+    found = terminal.problems([v.to_json() for v in rows])
+    assert len(found) == 5
+    for room in (14, 9, 5):
+        lines = terminal._fitting(found, WIDTH, room)
+        assert sum(-(-len(line) // WIDTH) for line in lines) <= room
+        assert [line[:2] for line in lines if line[0].isdigit()] == ["1.", "2.", "3."]
+        assert lines[-1] == "   and 2 more: in the report"
+    wide = terminal._fitting(found, WIDTH, 40)
+    assert sum(command in line for line in wide) == 3
+
+
+def test_rows_that_do_not_apply_are_a_line_for_each_reason():
+    rows = [
+        planned(f"gemm.{k}", "worker0", Outcome.NOT_APPLICABLE, reason=reason)
+        for k, reason in enumerate(["one node has no pairs"] * 3 + ["no NVML"] * 2)
+    ]
+    lines = terminal.not_applicable([v.to_json() for v in rows], WIDTH)
+    assert lines == [
+        "5 rows do not apply here:", "     3  one node has no pairs", "     2  no NVML",
+    ]  # fmt: skip
+    assert terminal.not_applicable([], WIDTH) == []
+    many = [replace(rows[0], reason=f"reason {k}").to_json() for k in range(20)]
+    assert len(terminal.not_applicable(many, WIDTH)) == terminal.MAX_REASONS + 2
+
+
+def test_the_verdict_is_the_last_thing_that_pytest_prints(tmp_path):
+    source = DATA / "h200-2x2-scaling"
+    done = run_pytest("--cluster", "replay", f"--from={source}", f"--run-dir={tmp_path / 'run'}")
+    lines = done.stdout.rstrip().splitlines()
+    at = max(k for k, line in enumerate(lines) if re.fullmatch(r"=+ REJECTED =+", line))
+    last = lines[at + 1 :]
+    assert len(last) <= HEIGHT - 2
+    assert any(line.startswith("1. cluster all nodes training_ddp.cluster") for line in last)
+    assert last[-1].startswith("node lists")
+    assert not any(line.startswith("SKIPPED") for line in lines)
+    assert any(re.search(r"1 failed.* passed", line) for line in lines[:at])
+
+
+# --- watch, compare, tables, tour
+
+
+def frame(names: list[str], gpus: int = 2) -> watch.Frame:
+    now = time.time()
+    gpu = watch.Gpu(97.0, 120.0, 88.0, 650.0, 1755.0, (12.0, 12.0), "")
+    return {
+        name: watch.Node(
+            now, {f"GPU-{name}-{k}": gpu for k in range(gpus)}, (1.0, 1.0), 3.0, "training_fsdp"
+        )
+        for name in names
+    }
+
+
+def printed(what: Any, width: int) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width, force_terminal=False, color_system=None).print(what)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_watch_cuts_no_name_and_fits(width):
+    names = ["gpu-cluster-rack07-node001", "gpu-cluster-rack07-node002"]
+    text = printed(watch.render(frame(names), None, time.time(), width), width)
+    lines = text.splitlines()
+    assert all(len(line) <= width for line in lines)
+    for name in names:
+        assert text.count(name) == 2, "each GPU has the name of its node"
+    assert "..." not in text
+    assert "…" not in text
+    assert "█" * watch.BAR in text
+    assert ("UUID" in text) == (width >= 160)
+
+
+def test_watch_colours_load_and_heat():
+    out = io.StringIO()
+    Console(file=out, width=80, force_terminal=True, color_system="standard").print(
+        watch.render(frame(["worker0"]), None, time.time(), 80)
+    )
+    assert "\x1b[32m█" in out.getvalue()
+    assert re.search("\x1b\\[31m *88", out.getvalue())
+
+
+def verdict_of(values: dict[str, float]) -> dict[str, Any]:
+    rows: list[Verdict] = [
+        measured(key, "worker0", Outcome.PASS, value) for key, value in values.items()
+    ]
+    return {"criteria": [v.to_json() for v in rows],
+            "scope": {"nodes": ["worker0"], "gpus_per_node": 8}}  # fmt: skip
+
+
+def test_compare_puts_the_largest_change_first():
+    before = verdict_of({"gemm.bf16": 600.0, "gemm.fp16": 600.0, "gemm.tf32": 300.0})
+    after = verdict_of({"gemm.bf16": 606.0, "gemm.fp16": 300.0, "gemm.tf32": 450.0})
+    rows = compare.side_by_side(before, after)
+    assert [row["criterion"] for row in rows] == ["gemm.fp16", "gemm.tf32", "gemm.bf16"]
+
+
+def test_tables_have_the_trainings_with_their_losses():
+    records = {r.workload: r for r in tables.records_of(RunDirectory(DATA / "h200-1x4"))}
+    text = tables.table(records["training_single"])
+    assert "# single 1b, 1 GPU, node0" in text
+    assert "# tokens/s per GPU 54897" in text
+    first, *_, last = [line.split() for line in text.splitlines() if line.startswith("   ")][1:]
+    assert first[:2] == ["1", "12.18"]
+    assert last[0] == "40"
+    assert "fine-tuning default" in tables.table(records["training_finetune"])
+
+
+def test_the_tour_shows_key_figures_and_trainings(tmp_path):
+    support.judged(DATA / "h200-1x4", tmp_path / "run")
+    out = io.StringIO()
+    tour.show(Console(file=out, width=140), RunDirectory(tmp_path / "run"))
+    text = out.getvalue()
+    for heading in ("1 hardware", "2 health", "3 figures", "4 benchmarks", "5 training"):
+        assert heading in text
+    assert re.search(r"bf16, slowest GPU +659.9 +TFLOPS", text)
+    assert "ddp 1b, 4 GPUs" in text
