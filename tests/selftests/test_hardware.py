@@ -211,6 +211,19 @@ def test_a_cpu_has_generous_ceilings_and_no_datasheet():
         ("NVIDIA B300 SXM6 AC", "B300"),
         ("NVIDIA GB200", "GB200"),
         ("NVIDIA L40S", "L40S"),
+        ("NVIDIA GH200 480GB", "GH200 96"),
+        ("NVIDIA GH200 120GB", "GH200 96"),
+        ("NVIDIA GH200 144G HBM3e", "GH200 144"),
+        ("NVIDIA H20", "H20 96"),
+        ("NVIDIA H20-3e", "H20 141"),
+        ("NVIDIA H800", "H800 SXM"),
+        ("NVIDIA A800-SXM4-80GB", "A800 SXM 80"),
+        ("NVIDIA A800 80GB PCIe", "A800 PCIe 80"),
+        ("NVIDIA H100 64GB HBM2", "H100 SXM 64"),
+        ("NVIDIA H100 96GB HBM3", "H100 SXM 96"),
+        ("NVIDIA A40", "A40"),
+        ("NVIDIA L40", "L40"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX PRO 6000"),
         ("cpu", "cpu"),
         *((model, model) for model in GPUS),
     ],
@@ -222,12 +235,11 @@ def test_product_names(product, model):
 @pytest.mark.parametrize(
     "product",
     [
-        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
         "NVIDIA H100",
-        "NVIDIA H800",
         "NVIDIA A100",
-        "NVIDIA GH200 480GB",
-        "NVIDIA L40",
+        "NVIDIA GH200",
+        "NVIDIA L4",
+        "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
         "AMD Instinct MI300X",
         "",
     ],
@@ -238,6 +250,35 @@ def test_an_unknown_gpu_is_an_error_that_names_the_way_out(product):
     assert repr(product) in str(caught.value)
     assert "\n" not in str(caught.value)
     assert isinstance(caught.value, ConfigError)
+
+
+@pytest.mark.parametrize(
+    ("product", "remedy"),
+    [
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "switch MIG off"),
+        ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", "switch MIG off"),
+        ("NVIDIA GH200 480GB MIG 1c.2g.24gb", "switch MIG off"),
+        ("GRID A100D-20C", "pass whole GPUs through"),
+        ("NVIDIA H100-80C", "pass whole GPUs through"),
+        ("NVIDIA L40S-48Q", "pass whole GPUs through"),
+        ("GRID A100D-1-20C", "pass whole GPUs through"),
+        ("NVIDIA A100-1-5CME", "pass whole GPUs through"),
+    ],
+)
+def test_a_part_of_a_gpu_is_refused_with_what_to_do(product, remedy):
+    with pytest.raises(UnknownGpu, match=remedy):
+        model_of(product)
+
+
+def test_no_whole_gpu_is_taken_for_a_part():
+    names = [*hardware.GPUS, *hardware._PRODUCTS, *(f"NVIDIA {name}" for name in hardware._PRODUCTS)]
+    assert [name for name in names if hardware.part_of_gpu(name)] == []
+
+
+@pytest.mark.parametrize("product", ["Tesla V100-SXM2-32GB", "Tesla V100S-PCIE-32GB"])
+def test_a_gpu_without_bf16_is_refused_with_the_reason(product):
+    with pytest.raises(UnknownGpu, match="does not multiply bf16"):
+        model_of(product)
 
 
 @given(st.text())
