@@ -271,7 +271,11 @@ def test_a_part_of_a_gpu_is_refused_with_what_to_do(product, remedy):
 
 
 def test_no_whole_gpu_is_taken_for_a_part():
-    names = [*hardware.GPUS, *hardware._PRODUCTS, *(f"NVIDIA {name}" for name in hardware._PRODUCTS)]
+    names = [
+        *hardware.GPUS,
+        *hardware._PRODUCTS,
+        *(f"NVIDIA {name}" for name in hardware._PRODUCTS),
+    ]
     assert [name for name in names if hardware.part_of_gpu(name)] == []
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from fixtures.records.model import Measurement, Record
-from fixtures.sandbox import Sandbox, emulation
+from fixtures.sandbox import Sandbox, emulation, platforms
 from fixtures.sandbox.processes import wait_until
 from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.judge import judge
@@ -134,7 +134,7 @@ def test_fact_that_a_node_does_not_have_is_not_measured(limits: Thresholds) -> N
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """The tree that the sandbox emulates: four InfiniBand ports."""
-    emulation.make_infiniband(tmp_path / "sys" / "class")
+    emulation.make_hardware(platforms.find(""), tmp_path / "sys" / "class")
     return tmp_path
 
 
@@ -147,7 +147,7 @@ def states(root: Path, nic: str = "mlx5_0") -> dict[str, Any]:
 
 
 def test_healthy_port(root: Path) -> None:
-    assert list(infiniband.ports(root)) == list(emulation.NICS)
+    assert list(infiniband.ports(root)) == list(platforms.find("").ordered_nics)
     assert states(root) == {
         "fabric": "InfiniBand", "state": "ACTIVE", "physical_state": "LinkUp", "rate": 400.0,
         "verbs": "present",
@@ -155,21 +155,22 @@ def test_healthy_port(root: Path) -> None:
 
 
 def test_roce_and_efa_are_told_apart_from_infiniband(root: Path) -> None:
-    emulation.write_sysfs_file(port(root) / "link_layer", "Ethernet")
+    platforms.write_sysfs_file(port(root) / "link_layer", "Ethernet")
     assert states(root)["fabric"] == "RoCE"
     driver = root / "drivers" / "efa"
     driver.mkdir(parents=True)
     device = port(root, "mlx5_1").parents[1] / "device"
+    (device / "driver").unlink()
     (device / "driver").symlink_to(driver)
     found = states(root, "mlx5_1")
     # EFA always says ACTIVE: without a network device nothing is known of its link.
     assert (found["fabric"], found["state"], found["physical_state"]) == ("EFA", None, None)
-    emulation.write_sysfs_file(device / "net" / "eth0" / "carrier", "0")
+    platforms.write_sysfs_file(device / "net" / "eth0" / "carrier", "0")
     assert states(root, "mlx5_1")["state"] == "DOWN"
 
 
 def test_port_that_says_nothing_leaves_no_measurement(root: Path) -> None:
-    for name in emulation.PORT_FILES:
+    for name in platforms.port_files(platforms.NIC_KINDS["virtual"]):
         (port(root) / name).unlink()
     assert {k for k, v in states(root).items() if v is not None} == {"verbs"}
 
@@ -182,17 +183,17 @@ def test_virtual_functions_are_no_nics_and_no_nics_give_nothing(root: Path) -> N
 
 def test_gpudirect_by_module_by_driver_or_not_at_all(root: Path) -> None:
     assert infiniband.gpudirect(root) is None
-    emulation.write_sysfs_file(
+    platforms.write_sysfs_file(
         root / "proc/driver/nvidia/version", "NVIDIA UNIX Open Kernel Module  580.1"
     )
     assert infiniband.gpudirect(root) == "dma-buf"
-    emulation.write_sysfs_file(root / "sys" / emulation.PEERMEM_FILE, "live")
+    platforms.write_sysfs_file(root / "sys" / emulation.PEERMEM_FILE, "live")
     assert infiniband.gpudirect(root) == "nvidia_peermem"
 
 
 def test_firmware_is_compared_over_all_nics_of_a_kind(root: Path) -> None:
     found = drift.firmware(root)
-    assert [m.at["part"] for m in found] == list(emulation.NICS)
+    assert [m.at["part"] for m in found] == list(platforms.find("").ordered_nics)
     assert {m.at["fact"] for m in found} == {"firmware of MT4129 EMULATED0001"}
 
 
