@@ -21,7 +21,7 @@ from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.judge import judge
 from fixtures.verdict.model import Outcome, Verdict
 from fixtures.workloads import drift, infiniband
-from fixtures.workloads.runtime import devices, gpu_counters, nvml_fields, telemetry
+from fixtures.workloads.runtime import devices, gpu_counters, nics, nvml_fields, telemetry
 from fixtures.workloads.runtime.rank_main import run_spec
 from fixtures.workloads.runtime.watchdog import Watchdog
 from tests.selftests import support
@@ -147,7 +147,7 @@ def states(root: Path, nic: str = "mlx5_0") -> dict[str, Any]:
 
 
 def test_healthy_port(root: Path) -> None:
-    assert list(infiniband.ports(root)) == list(platforms.find("").ordered_nics)
+    assert list(nics.choose(root, order={}).ports(root)) == list(platforms.find("").ordered_nics)
     assert states(root) == {
         "fabric": "InfiniBand", "state": "ACTIVE", "physical_state": "LinkUp", "rate": 400.0,
         "verbs": "present",
@@ -177,8 +177,10 @@ def test_port_that_says_nothing_leaves_no_measurement(root: Path) -> None:
 
 def test_virtual_functions_are_no_nics_and_no_nics_give_nothing(root: Path) -> None:
     (port(root).parents[1] / "device" / "physfn").mkdir()
-    assert "mlx5_0" not in infiniband.ports(root)
-    assert infiniband.ports(root / "nowhere") == {}
+    chosen = nics.choose(root, order={})
+    assert "mlx5_0" not in chosen.ports(root)
+    assert chosen.left_out == {"mlx5_0": "a virtual function of another device"}
+    assert nics.choose(root / "nowhere", order={}).ports(root) == {}
 
 
 def test_gpudirect_by_module_by_driver_or_not_at_all(root: Path) -> None:
@@ -192,8 +194,9 @@ def test_gpudirect_by_module_by_driver_or_not_at_all(root: Path) -> None:
 
 
 def test_firmware_is_compared_over_all_nics_of_a_kind(root: Path) -> None:
-    found = drift.firmware(root)
-    assert [m.at["part"] for m in found] == list(platforms.find("").ordered_nics)
+    expected = list(platforms.find("").ordered_nics)
+    found = drift.firmware(root, expected)
+    assert [m.at["part"] for m in found] == expected
     assert {m.at["fact"] for m in found} == {"firmware of MT4129 EMULATED0001"}
 
 

@@ -274,6 +274,7 @@ def test_a_contract_is_read(tmp_path):
     assert contract.node_count == 3
     assert contract.facts() == {
         "model": "H200 SXM", "gpus_per_node": 8, "nics_per_node": 8, "nic_gbps": 400,
+        "nic_fabric": "InfiniBand",
     }  # fmt: skip
     assert Contract(**contract.model_dump()) == contract
 

@@ -198,12 +198,12 @@ def test_inventory_counts_what_slurm_gave_where_there_is_no_nvml(
     if inventory.devices.nvml() is not None:
         pytest.skip("this host has NVML")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    ibs = tmp_path / "ibs"
+    ibs = tmp_path / "sys" / "class" / "infiniband"
     for name in ("mlx5_0", "mlx5_1", "mlx5_2"):
         (ibs / name / "device").mkdir(parents=True)
     (ibs / "mlx5_2" / "device" / "physfn").mkdir()  # a virtual function is no NIC
     job = Job(tmp_path, per_node=2)
-    job.add("inventory", ["gpus", "gpu_model", "nics"], nic_root=str(ibs))
+    job.add("inventory", ["gpus", "gpu_model", "nics"], root=str(tmp_path))
     assert job.run() == [0, 0], job.output()
     record = job.record("inventory")
     assert only(record, "gpus").value == 2
