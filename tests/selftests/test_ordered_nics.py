@@ -173,7 +173,7 @@ def test_contract_takes_names_or_a_number() -> None:
         "gpu_model": "H100 SXM",
         "nic_gbps": 400,
     }
-    named = Contract(**given, nics="mlx5_[0,3-4]")
+    named = Contract(**{**given, "nics": "mlx5_[0,3-4]"})
     assert (named.nics, named.nics_per_node) == (["mlx5_0", "mlx5_3", "mlx5_4"], 3)
     assert Contract(**named.model_dump()) == named
     assert named.nic_order()["names"] == named.nics

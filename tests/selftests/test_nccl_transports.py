@@ -1,0 +1,111 @@
+"""NCCL's log in the forms of all plug-ins, and what all ranks' logs mean together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fixtures.thresholds.contract import Contract
+from fixtures.workloads.runtime import nccl_log
+
+pytestmark = pytest.mark.cpu
+
+SEND = "w0:1:2 [0] NCCL INFO Channel 00/0 : 1[1] -> 2[0] [send] via "
+
+
+@pytest.mark.parametrize(
+    ("via", "family", "nics", "gdr"),
+    [
+        ("NET/IB/3/GDRDMA", "NET/IB", [3], True),
+        ("NET/IBext_v8/0/GDRDMA", "NET/IB", [0], True),
+        ("NET/IBext_v10/1(8)/GDRDMA(PCI)", "NET/IB", [1], True),
+        ("NET/gIB/2/GDRDMA", "NET/IB", [2], True),
+        ("NET/AWS Libfabric/5/GDRDMA", "NET/OFI", [5], True),
+        ("NET/Libfabric/5/GDRDMA", "NET/OFI", [5], True),
+        ("NET/OFI/5", "NET/OFI", [5], False),
+        ("NET/FasTrak/1", "NET/FasTrak", [1], False),
+        ("NET/Socket/0", "NET/Socket", [0], False),
+        ("NET/new_plug-in/7/GDRDMA", "NET/new_plug-in", [7], True),
+        ("NET/bare", "NET/bare", None, None),
+        ("P2P/MNNVL", "MNNVL", None, None),
+        ("P2P/CUMEM/read", "P2P", None, None),
+    ],
+)
+def test_every_form_of_a_channel_is_understood_or_reported_as_it_is(
+    via: str, family: str, nics: list[int] | None, gdr: bool | None, tmp_path: Path
+) -> None:
+    log = tmp_path / "nccl-rank0.0.log"
+    log.write_text(f"{SEND}P2P/IPC\n{SEND}{via}\n")
+    found = nccl_log.read_nccl_log([log])
+    families = {nccl_log.transport_family(name) for name in found["transports"]}
+    assert nccl_log.slowest(families) == family
+    assert (found.get("nics"), found.get("gdr")) == (nics, gdr)
+
+
+def test_unknown_network_is_never_hidden_by_a_known_one() -> None:
+    assert nccl_log.slowest({"P2P", "NET/IB", "NET/x"}) == "NET/x"
+    assert nccl_log.slowest({"NET/Socket", "NET/x"}) == "NET/Socket"
+    assert nccl_log.slowest(set()) is None
+
+
+def test_order_names_the_transport() -> None:
+    given: dict[str, Any] = {"nodes": 2, "gpus_per_node": 8, "gpu_model": "H100 SXM"}
+    assert Contract(**given).transport == "NET/IB"
+    assert Contract(**given, nccl_transport="NET/FasTrak").transport == "NET/FasTrak"
+
+
+def conditions(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, log: str, others: list[Any], conf: str = ""
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What rank 0 on node `a` finds, with the links of the other ranks."""
+    (tmp_path / "nccl-rank0.0.log").write_text(log)
+    (tmp_path / "nccl.conf").write_text(conf)
+    monkeypatch.setenv("NCCL_CONF_FILE", str(tmp_path / "nccl.conf"))
+    gathered: list[Any] = []
+
+    def gather(item: Any) -> list[Any]:
+        gathered.append(item)
+        return [item, *others] if len(gathered) == 1 else [item] * (1 + len(others))
+
+    ranks: Any = SimpleNamespace(
+        device_facts=lambda: {"compute_capability": 9.0}, directory=tmp_path, rank=0, node="a",
+        on_gpu=True, gather=gather,
+    )  # fmt: skip
+    return nccl_log.conditions(ranks, tuple(range(1 + len(others))))
+
+
+def test_node_that_uses_half_of_its_nics_is_told_from_the_union(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = "".join(f"{SEND}NET/IB/{k}/GDRDMA\n" for k in range(4))
+    others = [[["NET/IB"], list(range(8)), True, "b"]]
+    found, facts = conditions(monkeypatch, tmp_path, log=own, others=others)
+    assert facts["nccl"]["nics"] == [0, 1, 2, 3]
+    assert facts["nccl"]["nics_by_node"] == {"a": [0, 1, 2, 3], "b": list(range(8))}
+    assert found["transport"] == "NET/IB"
+
+
+@pytest.mark.parametrize(
+    ("conf", "collnet", "sharp"),
+    [
+        ("", 0, False), ("", 24, False), ("NCCL_COLLNET_ENABLE=0", 24, False),
+        ("NCCL_COLLNET_ENABLE=1", 24, True), ("NCCL_COLLNET_ENABLE=1", 0, False),
+    ],
+)  # fmt: skip
+def test_sharp_is_what_nccl_found_wherever_it_was_switched_on(
+    conf: str, collnet: int, sharp: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NCCL_COLLNET_ENABLE", raising=False)
+    line = f"24 coll channels, {collnet} collnet channels, 16 nvls channels, 32 p2p channels\n"
+    found, _ = conditions(monkeypatch, tmp_path, log=line, others=[], conf=conf)
+    assert found["sharp"] is sharp
+
+
+def test_nvls_switched_off_in_a_file_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, _ = conditions(monkeypatch, tmp_path, log="", others=[], conf="NCCL_NVLS_ENABLE=0\n")
+    assert found["nvls"] is False
