@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fixtures import hardware
 from fixtures.thresholds.contract import Contract
 from fixtures.workloads.runtime import nccl_log
 
@@ -72,7 +73,7 @@ def conditions(
 
     ranks: Any = SimpleNamespace(
         device_facts=lambda: {"compute_capability": 9.0}, directory=tmp_path, rank=0, node="a",
-        on_gpu=True, gather=gather,
+        on_gpu=True, gather=gather, spec={},
     )  # fmt: skip
     return nccl_log.conditions(ranks, tuple(range(1 + len(others))))
 
@@ -109,3 +110,18 @@ def test_nvls_switched_off_in_a_file_is_seen(
 ) -> None:
     found, _ = conditions(monkeypatch, tmp_path, log="", others=[], conf="NCCL_NVLS_ENABLE=0\n")
     assert found["nvls"] is False
+
+
+def test_order_of_more_nics_than_any_node_has_does_not_raise_the_ceiling() -> None:
+    facts: dict[str, Any] = {
+        "gpus": 16, "gpus_per_node": 8, "domains": 2, "gpus_per_domain": 8, "nic_gbps": 400,
+        "nvls": False, "sharp": False,
+    }  # fmt: skip
+
+    def ceiling(**more: int) -> float | None:
+        return hardware._collective("all_reduce", "H100 SXM", {**facts, **more})
+
+    right = ceiling(nics_per_node=8)
+    assert ceiling(nics_per_node=12, nics_found=8) == right
+    assert ceiling(nics_per_node=8, nics_found=12) == right
+    assert ceiling(nics_per_node=4) != right
