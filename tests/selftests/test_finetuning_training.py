@@ -161,6 +161,19 @@ def test_one_compiled_layer_serves_them_all(
     torch._dynamo.reset()
 
 
+def test_a_model_that_learns_starts_equal_on_every_device():
+    """On H200 it started otherwise than on a CPU, and ended at other answers."""
+    import torch
+
+    from training.finetune import model
+
+    torch.manual_seed(3)
+    untouched = torch.get_rng_state()
+    built = model.build(small(6).model, torch.device("meta"), seed=3)
+    assert next(built.parameters()).device.type == "meta"
+    assert not torch.equal(torch.get_rng_state(), untouched), "the CPU's numbers were not drawn"
+
+
 # --- training, final/, logs
 
 

@@ -28,6 +28,9 @@ EXCLUDED_STEPS, TIMED_STEPS = 10, 30
 CPU_EXCLUDED_STEPS, CPU_TIMED_STEPS = 2, 6
 """The first steps compile, tune and allocate, and are excluded from rates."""
 
+CPU_LEARNING_STEPS = 120
+"""Steps in which the small model learns on shared cores; GPUs take those of small.yaml."""
+
 CPU_LENGTH = 256
 TIMED_SAMPLES = 2000
 
@@ -101,7 +104,7 @@ def _suite_trainings(
     """Run each training that the wanted metrics need, once; fill `trainings` with entries."""
     measurements: list[Measurement] = []
     small = load(find("small"))
-    small = small.with_values("training", **_small_batch(ranks, small))
+    small = small.with_values("training", **_small_training(ranks, small))
     plain_losses: list[float] = []
     if wanted - {"rate", "speedup", "ooms"}:
         to_the_end = bool(wanted & set(OUTCOME_METRICS))
@@ -138,13 +141,14 @@ def _suite_trainings(
     return measurements
 
 
-def _small_batch(ranks: Ranks, small: Settings) -> dict[str, int]:
-    """Return a global batch of at least the file's that divides among the ranks."""
+def _small_training(ranks: Ranks, small: Settings) -> dict[str, int]:
+    """Return a global batch of at least the file's that divides among the ranks, and the steps."""
     sequences_per_pass = small.training.batch_size * ranks.world_size
     global_batch_size = sequences_per_pass * -(
         -small.training.global_batch_size // sequences_per_pass
     )
-    return {"global_batch_size": global_batch_size}
+    steps = small.training.steps if ranks.on_gpu else CPU_LEARNING_STEPS
+    return {"global_batch_size": global_batch_size, "steps": steps}
 
 
 def _requested_training(

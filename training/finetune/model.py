@@ -71,7 +71,11 @@ def config_of(settings: ModelSettings) -> Any:
 
 
 def build(settings: ModelSettings, device: torch.device, *, seed: int) -> Any:
-    """Return the model on its device, frozen; random weights are equal on every rank."""
+    """Return the model on its device, frozen; random weights are equal on every rank.
+
+    Those of a small model, which learns, are drawn on the CPU: so they are equal on every device,
+    and what it has learned in the end does not depend on where it did. Large ones are only timed.
+    """
     config = config_of(settings)
     from transformers import AutoModelForCausalLM
 
@@ -83,9 +87,10 @@ def build(settings: ModelSettings, device: torch.device, *, seed: int) -> Any:
         model = model.to(device)
     else:
         torch.manual_seed(seed)
-        with device:
+        with torch.device("cpu") if settings.preset == "tiny" else device:
             from_config: Any = AutoModelForCausalLM.from_config
             model = from_config(config, dtype=dtype, attn_implementation="sdpa")
+        model = model.to(device)
     return model.requires_grad_(False)
 
 
