@@ -1,4 +1,4 @@
-"""certificate.html: one page to sign, made of verdict.json and the evidence (login side).
+"""certificate.html: a body to sign and its annexes, made of the evidence alone (login side).
 
 The same evidence gives the same bytes, so `python -m reports verify` can make it again and compare.
 For a run that is not ACCEPTED the page is written too: it states NOT ACCEPTED and has no place to
@@ -11,26 +11,37 @@ import hashlib
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fixtures.records.files import RecordError, read_json, replace_file
+from fixtures.records.files import read_json, replace_file
 from fixtures.records.run_directory import RunDirectory
 from fixtures.slurm.hostlist import hostlist
 from fixtures.thresholds.conditions import digits
+from fixtures.thresholds.contract import PARTIES
 from fixtures.thresholds.overview import LimitRow, read_csv
+from fixtures.verdict.model import Verdict
 from fixtures.verdict.run_verdict import judged_of
-from reports import banner
+from reports import banner, blame
 from reports.areas import AREAS, OTHER, areas, coverage
+from reports.cluster import PARTY_TITLES, Cluster
+from reports.limit_sources import LimitSources
 from reports.rows import attempts_of, low_is_bad, outcome_text, split_limit
 
 NAME = "certificate.html"
 NAMESPACE = "gpu-cluster-acceptance"
 """Namespace of the signature (ssh-keygen -n): it is not valid for a file of another purpose."""
 
+MAX_IN_BODY = 8
+"""Most failures, and most waivers, in the body: it is to be signed on two sheets."""
+MAX_NODES_TEXT = 300
+"""Most characters of the host list in the body."""
+MAX_EVERY = 3000
+"""Most rows that annex 4 lists one by one; results.csv has all."""
+IN_BODY = ("Run", "Measured on", "Scope", "When", "Suite commit", "Suite version", "Limits SHA-256")
+"""Facts of the run in the body; the others are in annex 7."""
 MAX_LISTED = 200
 """Most rows of a list (not accepted, or measured more than once); the rest is only counted."""
 _STYLE = Path(__file__).with_name("certificate.css")
@@ -169,8 +180,33 @@ def page(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> s
     criteria = verdict["criteria"]
     rows = _criterion_rows(criteria)
     nodes = [str(node) for node in verdict["scope"].get("nodes") or []]
-    gpus, versions = _inventory(directory, nodes)
+    cluster = Cluster.of(directory, run, verdict["scope"])
+    not_accepted = [_not_accepted(v) for v in criteria if v["outcome"] in ("FAIL", "NOT_MEASURED")]
+    waivers = [_waiver(v) for v in criteria if v["outcome"] == "WAIVED"]
+    repeated = list(_repeated_rows(directory, criteria))
+    options = "".join(f" {shlex.quote(str(option))}" for option in run.get("options") or ())
     counts = verdict["counts"]
+    facts = _facts(verdict, run, cluster)
+    annexes = banner.render(
+        "annexes.jinja2",
+        cluster=cluster,
+        coverage=coverage(criteria, nodes),
+        not_accepted=not_accepted,
+        waivers=waivers,
+        repeated=repeated,
+        max_listed=MAX_LISTED,
+        max_in_body=MAX_IN_BODY,
+        rows_by_area=[
+            (area, [row for row in rows if row.area == area and row.planned])
+            for area in (*AREAS.values(), OTHER)
+        ],
+        counts=counts,
+        not_applicable=[row for row in rows if not row.planned],
+        every_row=list(_every_row(directory, criteria, options)),
+        options=options,
+        limits=_limits(directory),
+        more_facts=[fact for fact in facts if fact[0] not in IN_BODY],
+    )
     judged, to_judge = judged_of(counts)
     return banner.render(
         "certificate.jinja2",
@@ -178,32 +214,73 @@ def page(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> s
         accepted=verdict["verdict"] == "ACCEPTED",
         verdict=str(verdict["verdict"]),
         meaning=banner.MEANING.get(str(verdict["verdict"]), ""),
+        blamed=blame.blame(verdict, blame.lists_of(directory, verdict, run)).sentence,
         reasons=verdict.get("reasons") or [],
         counts=counts,
         judged=judged,
         to_judge=to_judge,
         run=run,
         path=shlex.quote(str(run.get("path") or "RUN")),
-        options="".join(f" {shlex.quote(str(option))}" for option in run.get("options") or ()),
-        nodes=hostlist(nodes),
-        ordered_and_found=_ordered_and_found(run, nodes, gpus),
-        facts=_facts(verdict, run, versions),
-        rows=[row for row in rows if row.planned],
-        rows_by_area=[
-            (area, [row for row in rows if row.area == area and row.planned])
-            for area in (*AREAS.values(), OTHER)
-        ],
-        not_applicable=[row for row in rows if not row.planned],
-        not_accepted=[v for v in criteria if v["outcome"] in ("FAIL", "NOT_MEASURED")],
-        repeated=list(_repeated_rows(directory, criteria)),
-        max_listed=MAX_LISTED,
-        waivers=[_waiver(v) for v in criteria if v["outcome"] == "WAIVED"],
-        coverage=coverage(criteria, nodes),
-        gpus=gpus,
+        parties=[(title, cluster.contract.get(name)) for name, title in PARTY_TITLES.items()],
+        nodes=_shortened(hostlist(nodes)),
+        ordered_and_found=_ordered_and_found(run, nodes, cluster),
+        by_area=_by_area(rows),
+        facts=[fact for fact in facts if fact[0] in IN_BODY],
+        not_accepted=not_accepted,
+        waivers=waivers,
+        repeated=repeated,
+        max_in_body=MAX_IN_BODY,
         hashes=hashes(directory),
-        limits=_limits(directory),
+        annexes=annexes,
+        annexes_sha256=hashlib.sha256(f"{annexes}\n".encode("utf-8", "replace")).hexdigest(),
         namespace=NAMESPACE,
     )
+
+
+def _by_area(rows: Iterable[CriterionRow]) -> list[tuple[str, Counter[str]]]:
+    """Return the outcomes of each area, in the order of AREAS."""
+    found: dict[str, Counter[str]] = {}
+    for row in rows:
+        found.setdefault(row.area, Counter()).update(row.outcomes)
+    ordered = [(area, found[area]) for area in (*AREAS.values(), OTHER) if area in found]
+    return [(area, outcomes) for area, outcomes in ordered if outcomes.total()]
+
+
+def _not_accepted(v: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row that failed or was not measured, as people read it."""
+    device = v.get("worst") or {}
+    part = device.get("part") or (f"gpu{device['gpu']}" if device.get("gpu") is not None else "")
+    place = " ".join(str(x) for x in (v["subject"], part, device.get("uuid") or "") if x)
+    failed = v["outcome"] == "FAIL"
+    red = blame.red_of(str(v["criterion"])) if failed else ""
+    return {**v, "place": place, "measured": Verdict.from_json(v).measured, "red": red}
+
+
+def _every_row(
+    directory: RunDirectory, criteria: Sequence[Mapping[str, Any]], options: str
+) -> Iterator[dict[str, str]]:
+    """Yield each row to which its criterion applies; none of a run with more than MAX_EVERY."""
+    if len(criteria) > MAX_EVERY:
+        return
+    sources = LimitSources.of(directory)
+    for v in criteria:
+        if v["outcome"] == "NOT_APPLICABLE":
+            continue
+        limit = split_limit(str(v["limit"]))[0]
+        name = shlex.quote(f"{v['criterion']}-{v['subject']}")
+        margin = v["margin"]
+        yield {
+            "criterion": str(v["criterion"]), "subject": str(v["subject"]), "limit": limit,
+            "outcome": str(v["outcome"]), "measured": Verdict.from_json(v).measured,
+            "margin": "" if margin is None else f"{100 * margin:+.1f} %",
+            "source": sources.of_limit(str(v["criterion"]), str(v["limit"])) if limit else "",
+            "command": f"pytest -m multinode{options} -k {name}",
+        }  # fmt: skip
+
+
+def _shortened(names: str) -> str:
+    """Return a host list that leaves room on the page; annex 1 has every node."""
+    return names if len(names) <= MAX_NODES_TEXT else f"{names[:MAX_NODES_TEXT]}... (annex 1)"
 
 
 def _limits(directory: RunDirectory) -> list[LimitRow]:
@@ -269,53 +346,25 @@ def _waiver(v: Mapping[str, Any]) -> dict[str, str]:
     return {**parts, "criterion": str(v["criterion"]), "subject": str(v["subject"])}
 
 
-Gpu = dict[str, str]
-
-
-def _inventory(
-    directory: RunDirectory, nodes: Iterable[str]
-) -> tuple[dict[str, list[Gpu]], dict[str, str]]:
-    """Return the GPUs of each node with UUID and serial, and the versions on the nodes.
-
-    Both are read from the records of the workloads inventory and gemm.
-    """
-    gpus: dict[str, list[Gpu]] = {}
-    versions: dict[str, Counter[str]] = {}
-    for node in nodes:
-        for workload in ("inventory", "gemm"):
-            attempt = directory.latest_attempt(workload, node)
-            with suppress(OSError, RecordError, KeyError, TypeError):
-                data = read_json(directory.record(workload, node, max(1, attempt)))
-                for name, value in data["provenance"].items():
-                    versions.setdefault(str(name), Counter())[str(value)] += 1
-                if workload == "inventory":
-                    devices = [rank["device"] for rank in data["ranks"]]
-                    gpus[node] = [
-                        {
-                            "index": str(d.get("index")), "name": str(d.get("name")),
-                            "uuid": str(d.get("uuid") or "no UUID"),
-                            "serial": str(d.get("serial") or ""),
-                        }
-                        for d in devices
-                    ]  # fmt: skip
-    return gpus, {n: ", ".join(v for v, _ in c.most_common(3)) for n, c in versions.items()}
-
-
 def _ordered_and_found(
-    run: Mapping[str, Any], nodes: list[str], gpus: Mapping[str, list[Gpu]]
+    run: Mapping[str, Any], nodes: list[str], cluster: Cluster
 ) -> list[tuple[str, str, str]]:
-    contract = run.get("contract") or {}
-    models = Counter(gpu["name"] for node_gpus in gpus.values() for gpu in node_gpus)
-    gpus_per_node = Counter(len(node_gpus) for node_gpus in gpus.values())
+    contract = {name: v for name, v in (run.get("contract") or {}).items() if name not in PARTIES}
+    gpus_per_node = Counter(len(facts.gpus) for facts in cluster.found.values() if facts.gpus)
+    nics_per_node = Counter(len(facts.nics) for facts in cluster.found.values() if facts.nics)
+    facts = {fact.title: ", ".join(value for value, _ in fact.values) for fact in cluster.facts}
     found_values = {
-        "nodes": f"{len(gpus)} of {len(nodes)} answered",
-        "gpus_per_node": ", ".join(f"{n} on {k} nodes" for n, k in sorted(gpus_per_node.items())),
-        "gpu_model": ", ".join(f"{n} x {name}" for name, n in models.most_common()),
+        "nodes": f"{len(cluster.found)} of {len(nodes)} answered",
+        "gpus_per_node": _per_node(gpus_per_node),
+        "gpu_model": ", ".join(f"{n} x {name}" for name, n in cluster.gpu_names.most_common()),
+        "nics_per_node": _per_node(nics_per_node),
+        "driver": facts.get("Driver", ""),
+        "cuda": facts.get("CUDA", ""),
     }
     rows: list[tuple[str, str, str]] = []
     for name in ("nodes", "gpus_per_node", "gpu_model", *sorted(contract)):
         wanted = contract.get(name)
-        if (wanted in (None, "") and name not in found_values) or any(
+        if (wanted in (None, "") and name not in ("nodes", "gpus_per_node", "gpu_model")) or any(
             r[0] == _field_title(name) for r in rows
         ):
             continue
@@ -325,13 +374,25 @@ def _ordered_and_found(
     return rows
 
 
+def _per_node(counted: Counter[int]) -> str:
+    """Return how many there are on how many nodes: "8 on each of 2 nodes"."""
+    return ", ".join(
+        f"{n} on {'each of ' if k > 1 else ''}{k} node{'' if k == 1 else 's'}"
+        for n, k in sorted(counted.items())
+    )
+
+
 def _field_title(name: str) -> str:
     return name.replace("_", " ").replace("gpu", "GPU").replace("nic", "NIC")
 
 
 def _facts(
-    verdict: Mapping[str, Any], run: Mapping[str, Any], versions: Mapping[str, str]
+    verdict: Mapping[str, Any], run: Mapping[str, Any], cluster: Cluster
 ) -> list[tuple[str, str]]:
+    versions: dict[str, Counter[str]] = {}
+    for node in cluster.found.values():
+        for name, value in node.provenance.items():
+            versions.setdefault(str(name), Counter())[str(value)] += 1
     facts = banner.facts(verdict, run)
     used = run.get("durations") or {}
     seconds, gpu_hours = used.get("union_s"), used.get("gpu_hours")
@@ -340,6 +401,7 @@ def _facts(
     login_versions = {k: v for k, v in (run.get("versions") or {}).items() if v}
     facts.append(("Suite version", str(run.get("suite_version") or "")))
     facts.append(("Versions, login side", ", ".join(f"{k} {v}" for k, v in login_versions.items())))
-    facts.append(("Versions, nodes", ", ".join(f"{k} {v}" for k, v in versions.items())))
+    on_nodes = {n: ", ".join(v for v, _ in c.most_common(3)) for n, c in versions.items()}
+    facts.append(("Versions, nodes", ", ".join(f"{k} {v}" for k, v in on_nodes.items())))
     facts.append(("Started by", "; then by ".join(run.get("commands") or [])))
     return [(name, value) for name, value in facts if value and name != "Ordered"]

@@ -176,7 +176,7 @@ def node_facts(directory: RunDirectory, node: str) -> NodeFacts | None:
             ranks = data["ranks"]
             first = ranks[0]["facts"]
             gpus = [_gpu(g) for g in first.get("gpus") or []]
-            gpus = gpus or [_gpu(rank["device"]) for rank in ranks]
+            gpus = _merged([_gpu(rank["device"]) for rank in ranks], gpus)
             facts = {**found.facts, **{k: v for k, v in first.items() if k != "nics" or v}}
             if workload == "inventory" and found.facts.get("nics"):
                 facts["nics"] = found.facts["nics"]  # the inventory has their names only

@@ -59,7 +59,7 @@ class Page(HTMLParser):
         super().__init__()
         self.tags: list[tuple[str, dict]] = []
         self.text = ""
-        self.feed(html)
+        self.feed(html.replace("<wbr>", ""))  # where a key may be broken, without a letter
 
     def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
@@ -96,7 +96,7 @@ def test_a_second_try_is_no_secret(tmp_path):
     lines = [{"event": "verdict", **v.to_json()} for v in (first, first, second)]
     directory.ledger.write_text("".join(json.dumps(line) + "\n" for line in lines))
     page = Page(certificate.page(directory))
-    said = " ".join(page.text.partition("Measured more than once")[2].split())
+    said = " ".join(page.text.rpartition("Measured more than once")[2].split())
     assert said.startswith(
         "Criterion Where Before At last gemm.bf16 worker1 attempt 1: FAIL 541 TFLOPS "
         "PASS 655.5 TFLOPS"
@@ -125,7 +125,7 @@ def test_an_interrupted_run_says_how_much_of_it_was_judged(tmp_path):
 
 def test_the_certificate_s_annex_has_the_limits_that_held(tmp_path):
     directory = written(tmp_path / "run")
-    assert "Annex" not in Page(certificate.page(directory)).text, "a run before 0.2.0"
+    assert "the limits that held" not in Page(certificate.page(directory)).text, "before 0.2.0"
     held = overview.limit_rows(
         loader.load(THRESHOLDS),
         overview.OrderedSite(gpu_model="H200 SXM", nodes=("n",)),
@@ -133,7 +133,7 @@ def test_the_certificate_s_annex_has_the_limits_that_held(tmp_path):
     )
     directory.limits.write_text(overview.csv_text(held), encoding="utf-8")
     text = Page(certificate.page(directory)).text
-    assert "Annex: the limits that held" in text
+    assert "Annex 5: the limits that held" in text
     assert [row.criterion for row in held if row.criterion not in text] == []
     assert [row.source for row in held if row.limit and row.source not in text] == []
     assert directory.limits in directory.evidence()
