@@ -17,6 +17,7 @@ from typing import Any
 from fixtures.records.files import read_json, read_lines, replace_file
 from fixtures.records.model import SCHEMA
 from fixtures.records.run_directory import RunDirectory
+from fixtures.thresholds.conditions import digits
 from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.model import Verdict
 from reports.banner import render
@@ -197,7 +198,8 @@ def _first_lines(
         text = Verdict.from_json({k: v[k] for k in v if k in Verdict.__dataclass_fields__}).line
         worst = v.get("worst") or {}
         device = f" [{worst['uuid']}]" if worst.get("uuid") else ""
-        lines.append(f"{v['title']}: {text.partition(chr(10))[0]}{device}")
+        word = str(v["outcome"]).replace("_", " ")
+        lines.append(f"{word}: {v['title']}: {text.partition(chr(10))[0]}{device}")
     if len(red) > FIRST_LINES - 1:
         lines[-1] = f"and {len(red) - FIRST_LINES + 2} more rows, below"
     return lines
@@ -220,7 +222,7 @@ def fitted(made: Json) -> tuple[str, str]:
     ]
     while True:
         text = json.dumps(made, indent=1, sort_keys=True) + "\n"
-        page = render("dossier.jinja2", d=made)
+        page = render("dossier.jinja2", d=made, digits=digits)
         if len(page.encode()) + len(text.encode()) <= MAX_BYTES or not cuts:
             return page, text
         name, cut = cuts.pop(0)

@@ -62,7 +62,10 @@ def made_of(root: Path, node: str, gpu: str | None = None, **more: Any) -> dict[
 
 def names(lines: list[str], title: str, *parts: str) -> bool:
     """Whether one of the first lines says what is wrong and where."""
-    return any(line.startswith(title) and all(p in line for p in parts) for line in lines[1:])
+    return any(
+        line.startswith(f"FAIL: {title}") and all(part in line for part in parts)
+        for line in lines[1:]
+    )
 
 
 def first_of_page(page: str) -> str:
