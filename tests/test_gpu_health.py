@@ -120,6 +120,6 @@ def test_the_gpus_of_a_node_reach_each_other_over_nvlink(measured, agreed):
     assert measured <= agreed
 
 
-@pytest.mark.criterion("nvlink.fabric")
+@pytest.mark.criterion("nvlink.fabric", "nvlink.imex")
 def test_the_nvlink_fabric_is_ready(measured, agreed):
     assert measured == agreed

@@ -165,8 +165,9 @@ def of_not_ordered(row: Mapping[str, Any], platform: Platform) -> bool:
     return part in platform.not_ordered or row["criterion"] == "inventory.nics"
 
 
-UNSEEN = {"health.recovery_action": "550"}
-"""Criterion -> the branch of the drivers that do not tell it, older ones included."""
+UNSEEN = {"health.recovery_action": "550", "nvlink.imex": "999"}
+"""Criterion -> the branch of the drivers that do not tell it, older ones included: of IMEX no
+emulated one does."""
 
 
 def test_a_healthy_platform_is_not_accused(live: tuple[Platform, Sandbox], tmp_path: Path):
@@ -219,7 +220,7 @@ def test_faults_of_a_platform_are_named_by_criterion_node_and_part(
 ):
     platform, sandbox = live
     faults = planted(platform)
-    assert len(faults) == 10
+    assert len({criterion for criterion, _, _ in faults}) >= 10
     parts = {}
     try:
         for criterion, kind, target in faults:
