@@ -16,7 +16,7 @@ from tests.tools.fleet_run import PLATFORMS, Fleet
 pytestmark = pytest.mark.cpu
 
 SIZES = (2, 4, 16, *(pytest.param(n, marks=pytest.mark.slow) for n in (32, 128, 1024)))
-NETWORKS = ("hgx", "four-nics", "roce")
+NETWORKS = ("hgx", "four-nics", "roce", "efa")
 
 
 def fleet_of(name: str, nodes: int, folder: Path) -> FleetRun:
