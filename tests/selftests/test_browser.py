@@ -224,7 +224,8 @@ def test_a_print_is_a_file_that_a_printer_takes(seen, tmp_path):
     page = seen.pages["passing", "certificate"]
     browser.browse(page, f"--print-to-pdf={printed}", "--no-pdf-header-footer")
     sheets = re.findall(rb"/Type\s*/Page\b", printed.read_bytes())
-    assert 1 <= len(sheets) <= 3
+    # A body on at most two sheets (test_certificate.py), and five annexes that begin a sheet each.
+    assert 1 <= len(sheets) <= 8
 
 
 def test_no_page_asks_for_anything_outside_itself(seen):
