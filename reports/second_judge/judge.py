@@ -50,11 +50,15 @@ def satisfies(kind: str, limit: Any, value: Any) -> bool:
     )
 
 
+def ranks_of(row: Any, record: Json) -> list[Json]:
+    """Return the ranks of the row's nodes, in the order of the record."""
+    found = [rank for node in row.nodes for rank in record["of_node"].get(node, ())]
+    return sorted(found, key=lambda rank: int(rank["rank"]))
+
+
 def points_of(row: Any, record: Json, metric: str = "") -> list[Point]:
     c, found = row.c, []
-    for rank in record["ranks"]:
-        if c["per"] == "node" and rank["node"] not in row.nodes:
-            continue
+    for rank in ranks_of(row, record) if c["per"] == "node" else record["ranks"]:
         if c["per"] == "rail" and row.subject != f"rail{rank['local_rank']}":
             continue
         for m in rank["measurements"]:
@@ -67,9 +71,9 @@ def points_of(row: Any, record: Json, metric: str = "") -> list[Point]:
 def has_none(row: Any, record: Json) -> bool:
     """Whether nobody judges the value, and every rank says that its device has none."""
     possible = [r for r in row.c["rows"] if unresolved(r["when"], row.facts) is not None]
-    ranks = [r for r in record["ranks"] if r["node"] in row.nodes]
+    ranks = ranks_of(row, record)
     only_recorded = possible and all(r["kind"] == "recorded" for r in possible)
-    complete = set(row.nodes) <= set(record["left"])
+    complete = set(row.nodes) <= record["left"]
     return bool(only_recorded and complete and all(lacks(r, row.c["metric"]) for r in ranks))
 
 
@@ -135,7 +139,7 @@ class SecondJudge:
         return outcome, value
 
     def _judge(self, row: Any, record: Json | None) -> Answer:
-        if record is None or not set(row.nodes) & set(record["left"]):
+        if record is None or not set(row.nodes) & record["left"]:
             return "NOT_MEASURED", None
         points = points_of(row, record)
         if not points and has_none(row, record):
@@ -146,7 +150,7 @@ class SecondJudge:
             return "NOT_MEASURED", None
         planned = self.p.nodes if row.place == "all" else row.nodes
         alone = row.c["per"] == "node" and len(record["nodes"]) > 1
-        if outcome in ("PASS", "RECORDED") and set(planned) - set(record["left"]) and not alone:
+        if outcome in ("PASS", "RECORDED") and not alone and set(planned) - record["left"]:
             return "NOT_MEASURED", value
         waivers = [w for w in self.limits["waivers"] if w["criterion"] == row.c["key"]]
         if outcome != "FAIL" or not waivers:
@@ -174,7 +178,7 @@ class SecondJudge:
         each = 1 if c["per"] == "rail" or c["over"] == "nodes" else max(1, each)
         row.owed = each * len(present)
         if recorded:
-            ranks = [r for r in record["ranks"] if r["node"] in row.nodes]
+            ranks = ranks_of(row, record)
             if each * len(row.nodes) == len(ranks):
                 row.owed -= sum(lacks(r, c["metric"]) for r in ranks)
             shapes: dict[str, list[Point]] = {}
@@ -221,7 +225,7 @@ class SecondJudge:
     def _check_owed(self, row: Any, record: Json, points: list[Point], owed: int) -> None:
         """Cannot unless all who owe a value gave one."""
         over, ranks = row.c["over"], Counter(r["rank"] for r, _ in points)
-        of_nodes = [r["rank"] for r in record["ranks"] if r["node"] in row.nodes]
+        of_nodes = [r["rank"] for r in ranks_of(row, record)]
         count = {"tasks": len(of_nodes), "half": len(of_nodes) // 2}.get(over, 0)
         if over == "links":
             each = range(max(1, self.p.gpus_per_node))
@@ -277,7 +281,7 @@ class SecondJudge:
         others = 0
         for of in by_fact.values():
             values = [m.get("value") for _, m in of]
-            missing = set(row.nodes) & set(record["left"]) - {r["node"] for r, _ in of}
+            missing = set(row.nodes) & record["left"] - {r["node"] for r, _ in of}
             if None in values or (missing and "part" not in of[0][1].get("at", {})):
                 raise Cannot("a value is missing")
             others += len(values) - max(values.count(v) for v in values)

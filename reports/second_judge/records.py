@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -135,10 +135,16 @@ class Records:
             self._read[key] = None
             with suppress(*_UNUSABLE):
                 data = self._sound(self._load(*key))
-                bad = {n for n in data["left"] if self._is_of_others(data, n)}
-                data["left"] = [n for n in data["left"] if n not in bad]
-                data["ranks"] = [r for r in data["ranks"] if r["node"] not in bad]
-                self._read[key] = data
+                ids = Counter(r["device"].get("uuid") for r in data["ranks"])
+                of_node: dict[str, list[Json]] = {}
+                for rank in data["ranks"]:
+                    of_node.setdefault(rank["node"], []).append(rank)
+                for node, ranks in list(of_node.items()):
+                    if workload != "slurm" and self._is_of_others(data, node, ranks, ids):
+                        del of_node[node]
+                data["left"] = {n for n in data["left"] if workload == "slurm" or n in of_node}
+                data["ranks"] = [r for r in data["ranks"] if r["node"] in of_node]
+                self._read[key] = {**data, "of_node": of_node}
         return self._read[key]
 
     def _load(self, workload: str, place: str, attempt: int) -> Json:
@@ -203,18 +209,16 @@ class Records:
         self._devices[node] = found
         return found
 
-    def _is_of_others(self, data: Json, node: str) -> bool:
+    def _is_of_others(
+        self, data: Json, node: str, ranks: list[Json], ids: Mapping[Any, int]
+    ) -> bool:
         """Whether one node's part was measured by other ranks or devices than were planned."""
         p, workload = self.population, data["workload"]
-        if workload == "slurm":
-            return False
         source, session = self.run.get("replay_of") or {}, self.run.get("session") or {}
         start = source.get("created") or self.run.get("created")
         since = datetime.datetime.fromisoformat(start).timestamp() - A_DAY_S if start else 0.0
         inventory, small = workload == "inventory", workload in TABLES["small"]
         now: Any = SimpleNamespace(gpus=(), pci={}, nics={}) if inventory else self._of(node)
-        ranks = [r for r in data["ranks"] if r["node"] == node]
-        ids = Counter(r["device"].get("uuid") for r in data["ranks"])
         may_share = small or workload in TABLES["judges_devices"]
         over_network = len(data["nodes"]) > 1 or workload in TABLES["uses_nics"]
         run_id = source.get("run") or session.get("run_id") or self.run["id"]
