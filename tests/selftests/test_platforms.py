@@ -199,7 +199,7 @@ PORT_FAULTS: Planted = (
 )
 LINK_FAULTS: Planted = (
     ("infiniband.physical_state", "ib-no-link", "last"),
-    ("infiniband.symbol_error", "ib-counter-rising", "first"),
+    ("infiniband.local_ack_timeout_err", "ib-counter-rising", "first:local_ack_timeout_err"),
 )
 CULPRIT = "worker1"
 
@@ -212,7 +212,10 @@ def planted(platform: Platform) -> list[tuple[str, str, str]]:
     if efa:
         faults += [("health.ecc_mode", "ecc-off", "gpu3")]
     nics = {"first": platform.ordered_nics[0], "last": platform.ordered_nics[-1]}
-    return [(criterion, kind, nics.get(target, target)) for criterion, kind, target in faults]
+    return [
+        (criterion, kind, ":".join(nics.get(part, part) for part in target.split(":")))
+        for criterion, kind, target in faults
+    ]
 
 
 def test_faults_of_a_platform_are_named_by_criterion_node_and_part(
