@@ -64,7 +64,7 @@ def ceiling(kind: Any, facts: Json) -> float | None:
         bound = tflops * 1e12 / need("flops_per_token") if kind == "training" else tflops
     elif kind in ("p2p", "p2p_both"):
         bound = peer if kind == "p2p" else 2 * peer
-    elif kind == "pcie" and model in ("GB200", "GB300"):
+    elif kind == "pcie" and model.startswith(("GB", "GH")):
         bound = TABLES["c2c_gbps"]
     elif kind == "pcie":
         bound = TABLES["pcie_x16_gbps"].get(need("pcie_gen"), 0) * need("pcie_width") / 16
@@ -72,7 +72,11 @@ def ceiling(kind: Any, facts: Json) -> float | None:
         bits = 0.0 if cpu else need("memory_clock_mhz") * need("memory_bus_bits")
         bound = max(2e6 * bits / 8e9, hbm)
     elif kind in ("nvlink", "memory"):
-        bound = memory if kind == "memory" else TABLES["nvlink_gbps"].get(min(capability, 10.0), 0)
+        bound = (
+            memory
+            if kind == "memory"
+            else TABLES["nvlink_gbps"].get(10.0 if 10 <= capability < 11 else capability, 0)
+        )
     elif kind == "alone":
         bound = need("alone_gbps")
     elif need("gpus") < 2:

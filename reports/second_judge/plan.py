@@ -53,6 +53,9 @@ FACTS: Mapping[str, Callable[[Any], bool]] = {
     "order": lambda p: p.ordered,
     "gpu": lambda p: not p.on_cpu,
     "nics": lambda p: p.nics_per_node > 0,
+    "ib_ports": lambda p: p.nic_fabric == "InfiniBand",
+    "port_states": lambda p: p.nic_fabric != "EFA",
+    "rack": lambda p: p.gpu_model in ("GB200", "GB300"),
     "nvml": lambda p: not p.on_cpu or p.emulated,
     "nvlink": lambda p: p.gpus_per_node > 1 and (p.emulated if p.on_cpu else p.nvlink > 0),
     "nvls": lambda p: p.nvls and p.gpus_per_node > 1 and not p.on_cpu,
@@ -119,7 +122,7 @@ def planned(run: Json, limits: Json, p: Any) -> Iterator[Any]:
 def facts_of(c: Json, nodes: tuple[str, ...], p: Any) -> Json:
     """Return what is known before the run, by which limits and bounds are chosen."""
     count = len(nodes)
-    facts = {k: getattr(p, k) for k in ("gpus_per_node", "nics_per_node", "nic_gbps")}
+    facts = {k: getattr(p, k) for k in ("gpus_per_node", "nics_per_node", "nic_gbps", "nic_fabric")}
     facts |= {"nodes": count, "gpus": count * (p.gpus_per_node if c["per"] != "rail" else 1)}
     facts |= {"metric": c["metric"], **c["at"]}
     facts |= {"nvls": True} if p.nvls and c["per"] != "rail" else {}

@@ -79,7 +79,7 @@ class Records:
                         self.missing[m["workload"], m["placement"]] = int(m.get("attempt", 0))
         absent = {**dict.fromkeys(TABLES["false_by_default"], False), "bindable": True,
                   "memory_control": True, "nics_per_node": 0, "nic_gbps": 0, "installed": None,
-                  "origin": self.run.get("origin")}  # fmt: skip
+                  "nic_fabric": "InfiniBand", "origin": self.run.get("origin")}  # fmt: skip
         self.population = p = SimpleNamespace(**{**absent, **self.run["population"]})
         p.gpu_model = model_of(p.gpu_model) if p.gpu_model else None
         p.nodes, p.virtual, p.on_cpu = tuple(p.nodes), p.origin == "sandbox", p.gpu_model == "cpu"

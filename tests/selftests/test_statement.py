@@ -17,7 +17,7 @@ from fixtures.paths import version
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds import loader
 from reports import __main__ as command
-from reports import page, statement, verify
+from reports import figures, page, statement, verify
 from tests.selftests import support
 
 pytestmark = pytest.mark.cpu
@@ -40,14 +40,15 @@ def signed(tmp_path_factory) -> Path:
     support.judged(root, root.parent / "judged")
     shutil.copy(root.parent / "judged" / "limits.csv", root)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page, "_figures", lambda *_: "")  # the charts take seconds
+        # The charts take seconds.
+        patch.setattr(page, "_figures", lambda *_: figures.Parts("", ""))
         assert command.main(["render", str(root)]) == 0
     return root
 
 
 @pytest.fixture
 def run(signed, tmp_path, monkeypatch) -> Path:
-    monkeypatch.setattr(page, "_figures", lambda *_: "")
+    monkeypatch.setattr(page, "_figures", lambda *_: figures.Parts("", ""))
     return Path(shutil.copytree(signed, tmp_path / "run"))
 
 

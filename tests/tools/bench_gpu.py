@@ -188,6 +188,8 @@ def copies(figures: dict[str, Figure], gpus: int) -> None:
             for m in line["measurements"]
             if m["metric"] == metric
         ]
+        if not values:
+            continue  # one GPU alone copies to no other
         key = f"{name} (mean over GPUs)"
         figures.setdefault(key, Figure(key, "GB/s", 0.01)).ours.append(statistics.fmean(values))
     if shutil.which("nvbandwidth") is None:
@@ -195,7 +197,7 @@ def copies(figures: dict[str, Figure], gpus: int) -> None:
     for name, (test, factor) in NVBANDWIDTH.items():
         output = _tool_output(["nvbandwidth", "-t", *test.split()]).partition("bandwidth (GB/s)")[2]
         values = [float(x) for x in re.findall(r"\d+\.\d+", output.partition("SUM")[0])]
-        if values:
+        if values and f"{name} (mean over GPUs)" in figures:
             figures[f"{name} (mean over GPUs)"].theirs.append(factor * statistics.fmean(values))
 
 
