@@ -17,7 +17,7 @@ from fixtures.sandbox import Sandbox, SandboxError, emulation, platforms
 from fixtures.sandbox.platforms import Platform
 from fixtures.thresholds import loader
 from fixtures.workloads import ib_counters, infiniband
-from fixtures.workloads.runtime import core_binding, devices, numa
+from fixtures.workloads.runtime import core_binding, devices, nics, numa
 from tests.selftests import support
 from tests.selftests.cluster import refuse
 
@@ -57,8 +57,8 @@ def tree(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 @pytest.mark.parametrize(("name", "tree"), [(n, n) for n in NAMES], indirect=["tree"], ids=NAMES)
 def test_every_ordered_nic_is_healthy_and_of_the_ordered_fabric_and_rate(name: str, tree: Path):
     platform = platforms.find(name)
-    ports = infiniband.ports(tree)
-    assert set(ports) == {nic.name for nic in platform.nics}
+    assert set(nics.device_names(tree)) == {nic.name for nic in platform.nics}
+    ports = nics.Nics(counted=platform.ordered_nics, left_out={}).ports(tree)
     assert len(platform.ordered_nics) == platform.order["nics_per_node"]
     for nic in platform.ordered_nics:
         found = infiniband._states(tree, ports[nic])
@@ -70,9 +70,19 @@ def test_every_ordered_nic_is_healthy_and_of_the_ordered_fabric_and_rate(name: s
         assert (found["state"], found["physical_state"]) == wanted, nic
 
 
+@pytest.mark.parametrize("tree", NAMES, indirect=True)
+def test_every_pci_device_has_a_class_and_a_vendor(tree: Path):
+    # gloo reads the class of all of them and ends the rank where one has none.
+    devices = sorted((tree / "sys" / "bus" / "pci" / "devices").iterdir())
+    assert devices
+    for device in devices:
+        assert (device / "class").read_text().startswith("0x0"), device.name
+        assert (device / "vendor").read_text().startswith("0x"), device.name
+
+
 @pytest.mark.parametrize("tree", ["aws-p5"], indirect=True)
 def test_an_efa_port_has_none_of_the_counters_of_infiniband(tree: Path):
-    ranks: Any = SimpleNamespace(leads_node=True)
+    ranks: Any = SimpleNamespace(leads_node=True, spec={})
     assert set(map(len, ib_counters.begin(ranks, root=str(tree))["ports"].values())) == {0}
 
 
