@@ -372,8 +372,11 @@ def test_a_new_gpu_gets_all_that_it_needs(runs, tmp_path):
     entry = re.sub(r"(\w+)=\?", lambda m: f"{m[1]}={SHEET[m[1]]}", match[1])
     hardware = checkout / "fixtures" / "hardware.py"
     text = hardware.read_text(encoding="utf-8")
-    text = text.replace('    "H200 SXM": Gpu(', f'    {entry},\n    "H200 SXM": Gpu(')
-    text = text.replace('    "H200": "H200 SXM",', f'    {match[2]},\n    "H200": "H200 SXM",')
+    for table, line in (("GPUS", entry), ("_PRODUCTS", match[2])):
+        text, found_at = re.subn(
+            rf"^{table}(?:: dict\[.*\])? = {{$", rf"\g<0>\n    {line},", text, flags=re.M
+        )
+        assert found_at == 1, table
     hardware.write_text(text, encoding="utf-8")
     (checkout / "thresholds.yaml").write_text(pasted(found["text"]))
     done = support.run_pytest(

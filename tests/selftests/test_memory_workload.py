@@ -423,7 +423,7 @@ def test_a_healthy_matrix_passes_and_shows_its_slowest_link():
 def test_a_slow_link_is_named_with_both_of_its_ends():
     verdict = judged("p2p.write", node("p2p", *matrix(slow={(0, 3): 200.0})))
     assert (verdict.outcome, verdict.worst["part"]) == (Outcome.FAIL, "gpu0->gpu3")
-    assert verdict.line.startswith("worker0 gpu0->gpu3 p2p.write: 200 GB/s, limit >= 360")
+    assert verdict.line.startswith("worker0 gpu0->gpu3 p2p.write: 200 GB/s, limit >= 380")
     assert "only the way between gpu0 and gpu3 is slow" in verdict.next_step
 
 
@@ -440,7 +440,7 @@ def test_slow_links_without_a_gpu_in_common_are_said_to_be_so():
 
 
 def test_a_link_below_its_siblings_is_an_outlier_with_its_name():
-    verdict = judged("p2p.write", node("p2p", *matrix(slow={(3, 1): 380.0})))
+    verdict = judged("p2p.write", node("p2p", *matrix(slow={(3, 1): 382.0})))
     assert (verdict.outcome, verdict.worst["part"]) == (Outcome.FAIL, "gpu3->gpu1")
     assert verdict.reason.startswith("outlier: ")
 

@@ -144,6 +144,7 @@ def check_orders(limits: Thresholds, nodes: tuple[int, ...]) -> int:
     spanning = [
         c for c in limits.criteria.values()
         if c.ceiling in hardware.COLLECTIVES and c.per in ("cluster", "rail", "pair")
+        and "rack" not in c.when  # none of MODELS has NVLink beyond a node
     ]  # fmt: skip
     assert len(spanning) > 20
     judged = 0
