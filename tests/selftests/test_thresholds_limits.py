@@ -350,8 +350,8 @@ def test_every_criterion_has_one_possible_limit_or_a_reason_for_every_model(
                 continue
             facts = plan | device | record
             row = criterion.limit_for(facts)
-            model = criterion.model_for(row, facts)
-            resolved = row.resolve(criterion.bound(facts), contract, model)
+            expected = criterion.model_for(row, facts)
+            resolved = row.resolve(criterion.bound(facts), contract, expected)
             judged.add(criterion.key)
             bound = criterion.bound(facts)
             if resolved.kind == "below" and bound is not None:

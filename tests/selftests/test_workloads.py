@@ -129,7 +129,7 @@ def test_missing_module_is_an_import_failure_of_that_workload(tmp_path: Path) ->
     job.add("no_such_workload", ["x"])
     job.add("probe", ["x"])
     assert job.run() != [0]
-    assert job.events()[:2] == [("started", "probe"), ("result", "probe")]
+    assert job.events()[:2] == [("started", "probe"), ("result", "probe")], job.output()
     assert job.error()["kind"] == "import_failure"
     assert job.error()["workload"] == "no_such_workload"
 
