@@ -63,6 +63,7 @@ soak-gpu: $(READY) ## healthy GPUs pass every time, a slowed one is named every 
 	$(PY) -m tests.tools.soak_gpu $(ARGS)
 
 soak: $(READY_DEV) site-packages ## what takes long: 20 healthy runs, every point of interruption
+	$(PY) -m tests.tools.soak_collectives
 	$(PY) -m tests.tools.soak
 	$(PY) -m pytest -ra -m "cpu and slow" $(ARGS)
 

@@ -14,9 +14,15 @@ from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.causes import Cause
 from fixtures.verdict.judge import judge
 from fixtures.verdict.model import Outcome
-from fixtures.workloads.runtime import collective_sweep
+from fixtures.workloads.runtime import checked_calls, collective_sweep
 from fixtures.workloads.runtime.collective_ops import OPERATIONS
-from fixtures.workloads.runtime.collective_sweep import JUDGED_MIN, Point, SweepBudget, table_row
+from fixtures.workloads.runtime.collective_sweep import SweepBudget, table_row
+from fixtures.workloads.runtime.operation_buffers import (
+    CHECK_BUDGET_S,
+    JUDGED_MIN,
+    SOME_CHECKS_S,
+    Point,
+)
 from fixtures.workloads.runtime.timing import Batches
 from tests.selftests.support import SHIPPED, case, rank, record
 
@@ -64,9 +70,20 @@ class SlowJob:
             batches = Batches(
                 seconds=[seconds] * 20, started=0, ended=[], launches=1, wall_over_marks=1
             )
-            point = Point(size=size, nominal=size, batches=batches, graph=None, wrong=0)
+            point = Point(
+                size=size,
+                nominal=size,
+                batches=batches,
+                graph=None,
+                calls=1,
+                wrong_calls=0,
+                wrong=0,
+            )
             self.points.append(point)
-            self.now += collective_sweep.LEAST_OPERATIONS * seconds
+            checked = checked_calls.affordable(
+                size, call_s=seconds, all_s=CHECK_BUDGET_S, some_s=SOME_CHECKS_S
+            )
+            self.now += (collective_sweep.LEAST_OPERATIONS + checked) * seconds
         return budget
 
 

@@ -1,0 +1,120 @@
+"""Repeated checks of collectives: how many, what they find, and that nothing wrong passes."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from fixtures.workloads.runtime import checked_calls
+from fixtures.workloads.runtime.checked_calls import Patterns
+from fixtures.workloads.runtime.collective_ops import EXACT, OPERATIONS, Peers
+from fixtures.workloads.runtime.collective_sweep import Sweep
+from tests.tools import soak_collectives
+
+pytestmark = pytest.mark.cpu
+
+
+@pytest.mark.parametrize(
+    ("share", "probability", "calls"), [(0.10, 0.99, 44), (0.01, 0.95, 299), (0.30, 0.95, 9)]
+)
+def test_so_many_calls_find_a_fault_of_some_of_them(
+    share: float, probability: float, calls: int
+) -> None:
+    assert checked_calls.calls_for(share, probability) == calls
+    assert checked_calls.detection(share, calls) >= probability
+    assert checked_calls.detection(share, calls - 1) < probability
+    exact = 1 - (1 - Fraction(str(share))) ** calls
+    assert checked_calls.detection(share, calls) == pytest.approx(float(exact), rel=1e-12)
+    assert checked_calls.found_share(calls, probability) <= share
+    assert checked_calls.found_share(calls - 1, probability) > share
+
+
+def test_small_sizes_get_299_calls_and_those_up_to_a_gibibyte_44() -> None:
+    sizes = Sweep(largest=8 << 30).sizes()
+    calls = {size: checked_calls.wanted(size) for size in sizes}
+    assert {n for size, n in calls.items() if size <= 16 << 20} == {299}
+    assert {n for size, n in calls.items() if 16 << 20 < size <= 1 << 30} == {44}
+
+
+@pytest.mark.parametrize(
+    ("size", "call_s", "more"),
+    [
+        (8, 60e-6, 298),
+        (1 << 30, 0.007, 43),
+        pytest.param(1 << 20, 0.022, 6, id="slow network"),
+        pytest.param(1 << 30, 1.5, 0, id="very slow network"),
+        (8 << 30, 0.04, 3),
+        pytest.param(8 << 30, 0.0001, 43, id="never more than at 1 GiB"),
+    ],
+)
+def test_calls_that_do_not_all_fit_are_checked_as_long_as_there_is_time(
+    size: int, call_s: float, more: int
+) -> None:
+    assert checked_calls.affordable(size, call_s=call_s, all_s=2.0, some_s=0.15) == more
+
+
+def test_a_row_says_how_many_calls_were_checked_and_what_they_find() -> None:
+    said = checked_calls.said([(8, 299), (16, 299), (32 << 20, 44), (8 << 30, 1)])
+    assert said == (
+        "checked 299 calls at 8 B to 16 B (95 %: 1 % of the calls), 44 calls at 32 MiB (95 %: "
+        "6.6 % of the calls), 1 call at 8 GiB (95 %: 95 % of the calls)"
+    )
+
+
+@pytest.mark.parametrize("elements", [12, 3 * checked_calls.TILE + 6])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_the_data_of_a_call_are_those_of_no_other_rank_call_or_element(
+    name: str, elements: int
+) -> None:
+    torch = pytest.importorskip("torch")
+    op, n = OPERATIONS[name], 3
+    cpu = torch.device("cpu")
+    patterns = [Patterns(op, Peers(group=None, members=(0, 1, 2), rank=r), cpu) for r in range(n)]  # type: ignore[arg-type]
+
+    def filled(rank: int, call: int) -> Any:
+        buffer = torch.empty(elements)
+        patterns[rank].fill(buffer, call)
+        return buffer
+
+    assert not torch.equal(filled(0, 1), filled(1, 1)) or name == "send_recv"
+    assert not torch.equal(filled(0, 1), filled(0, 2))
+    assert filled(0, 1).unique().numel() > min(elements, 100) // 4
+    assert float(filled(2, 7).max()) * (n if op.redop == "sum" else 1) <= EXACT
+    # What the three put in gives what each expects, and nothing else does.
+    share = elements // patterns[0].shares
+    for rank in range(n):
+        result = torch.stack([filled(r, 5) for r in range(n)]).view(n, -1, share)
+        result = _by_hand(name, result, rank)
+        for call, right in ((5, True), (6, False)):
+            wrong = torch.zeros((), dtype=torch.int64)
+            patterns[rank].count_wrong(result.reshape(-1), share, call, wrong)
+            assert (int(wrong) == 0) is right, (rank, call)
+        result = result.clone()
+        result.view(-1)[-1] += 1
+        wrong = torch.zeros((), dtype=torch.int64)
+        patterns[rank].count_wrong(result.reshape(-1), share, 5, wrong)
+        assert int(wrong) == 1
+
+
+def _by_hand(name: str, put: Any, rank: int) -> Any:
+    """Return the result on a rank from what all ranks put in: (ranks, shares, elements)."""
+    n = put.shape[0]
+    return {
+        "all_reduce": lambda: put.sum(0),
+        "all_gather": lambda: put[range(n), range(n)] if put.shape[1] == n else None,
+        "reduce_scatter": lambda: put.sum(0)[rank],
+        "all_to_all": lambda: put[:, rank] if put.shape[1] == n else None,
+        "broadcast": lambda: put[0],
+        "send_recv": lambda: put[(rank - 1) % n],
+    }[name]()
+
+
+@pytest.mark.parametrize(("share", "calls"), [(0.10, 44), (0.01, 299)])
+def test_an_all_reduce_that_is_wrong_now_and_then_is_found(share: float, calls: int) -> None:
+    """The small twin of `make soak`: as many runs as a second holds."""
+    found = soak_collectives.found_in(share, calls, runs=8)
+    assert found.accused == 0, "the rank that is well"
+    # With 8 runs the chance that a right program finds fewer is below one in a million.
+    assert found.found >= (5 if share == 0.10 else 3)
