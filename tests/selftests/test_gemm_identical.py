@@ -36,17 +36,18 @@ SUMS = [7] * 20
     [
         (SUMS, [SUMS] * 3, 0, ""),
         (SUMS, [], 0, ""),
-        ([7] * 19 + [8], [], 1, "1 of 20 products differ: the same product gave another result"),
+        ([7] * 19 + [8], [], 1, "1 of 20 results differ: the same work gave another result"),
         ([8] + [7] * 19, [], 1, "1 of 20"),  # the first is not taken for right
-        ([8] * 20, [SUMS] * 3, 20, "20 of 20 products differ: 3 of 4 like devices agree"),
+        ([8] * 20, [SUMS] * 3, 20, "20 of 20 results differ: 3 of 4 like devices agree"),
         (SUMS, [[8] * 20, SUMS, SUMS], 0, ""),
-        ([7] * 12 + [8] * 8, [SUMS], 8, "8 of 20 products differ: 2 of 2 like devices agree"),
+        ([7] * 12 + [8] * 8, [SUMS], 8, "8 of 20 results differ: 2 of 2 like devices agree"),
         (SUMS, [[8] * 20], 20, "no majority: 2 results on 2 like devices"),
         (SUMS, [[8] * 20, [9] * 20], 20, "no majority: 3 results on 3 like devices"),
     ],
 )
 def test_the_minority_counts_its_wrong_products(mine, others, wrong, said):
-    count, notes = identical.compare(mine, [mine, *others])
+    votes = [identical.Results(checksums=sums).vote for sums in (mine, *others)]
+    count, notes = identical.compare(mine, votes)
     assert count == wrong
     assert bool(notes) == bool(said)
     assert all(note.startswith(said) for note in notes)
@@ -84,21 +85,22 @@ import torch
 from fixtures.workloads import identical, burnin
 WORKLOAD = identical.WORKLOAD
 
-def flip(rank, at):
+def flip(rank, at, dtype):
     honest, done = torch.mm, []
 
     def mm(a, b, *, out):
         honest(a, b, out=out)
-        done.append(1)
-        if len(done) in at:
+        if out.dtype is dtype:
+            done.append(1)
+        if out.dtype is dtype and len(done) in at:
             out.view(torch.int16)[3, 5] ^= 1
         return out
 
     torch.mm = mm
 
-def run(ranks, metrics, *, rank=1, at=(7,), workload="identical", **params):
+def run(ranks, metrics, *, rank=1, at=(7,), workload="identical", dtype="bfloat16", **params):
     if ranks.rank == rank:
-        flip(rank, at)
+        flip(rank, at, getattr(torch, dtype))
     return {"identical": identical, "burnin": burnin}[workload].run(ranks, metrics, **params)
 '''
 
@@ -109,8 +111,16 @@ def test_healthy_ranks_get_identical_products(tmp_path: Path) -> None:
     assert job.run(warm=TORCH) == [0, 0], job.output()
     record = job.record("identical")
     assert [rank.facts["like_devices"] for rank in record.ranks] == [2, 2]
-    sums = {tuple(rank.facts["checksums"]) for rank in record.ranks}
-    assert len(sums) == 1
+    first, second = (rank.facts["kernels"] for rank in record.ranks)
+    assert first == second
+    assert all(len(kernel["checksums"]) == 1 for kernel in first.values())
+    assert set(first) == {
+        "bf16 256 x 256 x 256", "fp32 256 x 256 x 256", "attention", "training of 8 steps",
+    }  # fmt: skip
+    (note,) = record.ranks[0].measurements[0].notes
+    assert note.startswith(
+        "compared 20 of bf16 256 x 256 x 256, fp32 256 x 256 x 256, attention (95 %"
+    )
     assert verdict_on("gemm.identical", record).outcome is Outcome.PASS
 
 
@@ -132,6 +142,83 @@ def test_a_bit_flip_names_the_device(
     assert f"worker0-cpu{worst}" in verdict.next_step
 
 
+def test_a_bit_flip_in_another_dtype_names_the_device_and_the_kernel(tmp_path: Path) -> None:
+    job = Job(tmp_path, per_node=2)
+    (tmp_path / "flipped.py").write_text(BIT_FLIP, encoding="utf-8")
+    job.add("flipped", ["products"], at=[15], dtype="float32")
+    assert job.run(warm=TORCH) == [0, 0], job.output()
+    verdict = verdict_on("gemm.identical", job.record("flipped"))
+    assert (verdict.outcome, verdict.value, verdict.worst["gpu"]) == (Outcome.FAIL, 1, 1)
+    assert verdict.notes[1].startswith("fp32 256 x 256 x 256: 1 of 20 results differ")
+
+
+FLIPPED_GRADIENT = '''
+"""One bit of one gradient of one step is wrong on one rank, in one replay of the training."""
+import torch
+from fixtures.workloads import identical
+WORKLOAD = identical.WORKLOAD
+
+def run(ranks, metrics, *, replay, step):
+    if ranks.rank == 1:
+        honest, made = torch.optim.AdamW.step, []
+
+        def broken(optimizer, *arguments, **more):
+            if not any(optimizer is known for known, _ in made):
+                made.append((optimizer, []))
+            steps = made[-1][1]
+            steps.append(1)
+            if (len(made), len(steps)) == (replay, step):
+                gradient = optimizer.param_groups[0]["params"][2].grad
+                gradient.view(torch.int32)[3, 5] ^= 1 << 20
+            return honest(optimizer, *arguments, **more)
+
+        torch.optim.AdamW.step = broken
+    return identical.run(ranks, metrics)
+'''
+
+
+@pytest.mark.parametrize(("replay", "step"), [(1, 1), (2, 5), (3, 8)])
+def test_a_flipped_bit_of_a_gradient_names_the_device(
+    tmp_path: Path, replay: int, step: int
+) -> None:
+    job = Job(tmp_path, per_node=2)
+    (tmp_path / "flipped_gradient.py").write_text(FLIPPED_GRADIENT, encoding="utf-8")
+    job.add("flipped_gradient", ["products"], replay=replay, step=step)
+    assert job.run(warm=TORCH) == [0, 0], job.output()
+    verdict = verdict_on("gemm.identical", job.record("flipped_gradient"))
+    assert (verdict.outcome, verdict.value, verdict.worst["gpu"]) == (Outcome.FAIL, 1, 1)
+    assert verdict.notes[1].startswith("training of 8 steps: 1 of 3 results differ")
+
+
+WRONG_VALUE = '''
+"""Every product of every device is wrong alike: no bits differ, the value does."""
+import torch
+from fixtures.workloads import identical
+WORKLOAD = identical.WORKLOAD
+
+def run(ranks, metrics):
+    honest = torch.mm
+
+    def mm(a, b, *, out):
+        honest(a, b, out=out)
+        out[:, -1] *= 1.5
+        return out
+
+    torch.mm = mm
+    return identical.run(ranks, metrics)
+'''
+
+
+def test_a_value_that_is_wrong_on_all_devices_alike_is_red(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    (tmp_path / "wrong_value.py").write_text(WRONG_VALUE, encoding="utf-8")
+    job.add("wrong_value", ["products"])
+    assert job.run(warm=TORCH) == [0], job.output()
+    verdict = verdict_on("gemm.identical", job.record("wrong_value"))
+    assert verdict.outcome is Outcome.FAIL
+    assert "against float64, at most 0.005" in verdict.notes[0]
+
+
 def test_two_that_disagree_both_count_and_say_that_nobody_knows(tmp_path: Path) -> None:
     job = Job(tmp_path, per_node=2)
     (tmp_path / "flipped.py").write_text(BIT_FLIP, encoding="utf-8")
@@ -141,7 +228,7 @@ def test_two_that_disagree_both_count_and_say_that_nobody_knows(tmp_path: Path) 
     assert [m.value for _, m in record.points("products", {})] == [20, 20]
     verdict = verdict_on("gemm.identical", record)
     assert verdict.outcome is Outcome.FAIL
-    assert verdict.notes == ["no majority: 2 results on 2 like devices"]
+    assert verdict.notes[0] == "bf16 256 x 256 x 256: no majority: 2 results on 2 like devices"
 
 
 PLANTED = """
