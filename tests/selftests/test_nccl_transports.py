@@ -10,7 +10,7 @@ import pytest
 
 from fixtures import hardware
 from fixtures.thresholds.contract import Contract
-from fixtures.workloads.runtime import nccl_log
+from fixtures.workloads.runtime import collective_ops, collective_sweep, nccl_log
 
 pytestmark = pytest.mark.cpu
 
@@ -125,3 +125,27 @@ def test_order_of_more_nics_than_any_node_has_does_not_raise_the_ceiling() -> No
     assert ceiling(nics_per_node=12, nics_found=8) == right
     assert ceiling(nics_per_node=8, nics_found=12) == right
     assert ceiling(nics_per_node=4) != right
+
+
+@pytest.mark.parametrize(
+    ("via", "nics", "transport"),
+    [("P2P/MNNVL", [], "MNNVL"), ("NET/bare", None, "NET/bare")],
+    ids=["a rack's NVLink", "a network whose NICs are not known"],
+)
+def test_no_nic_is_used_only_where_every_channel_is_known_to_use_none(
+    via: str, nics: list[int] | None, transport: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    others = [[[via], None, None, "b"]]
+    found, facts = conditions(monkeypatch, tmp_path, log=f"{SEND}{via}\n", others=others)
+    assert found["transport"] == transport
+    assert facts["nccl"].get("nics") == nics
+    gdr, used = (
+        next((m.value for m in measured_from(facts["nccl"], metric)), None)
+        for metric in ("gdr", "nics")
+    )
+    assert (gdr, used) == (("no NIC is used", 0) if nics == [] else (None, None))
+
+
+def measured_from(log: dict[str, Any], metric: str) -> list[Any]:
+    op = collective_ops.OPERATIONS["all_reduce"]
+    return collective_sweep._state_measurements(op, [], [metric], {}, log)

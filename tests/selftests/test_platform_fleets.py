@@ -45,6 +45,61 @@ def test_a_healthy_fleet_is_accepted(platform: str, nodes: int, tmp_path: Path) 
     ]
 
 
+@pytest.mark.parametrize(
+    "nodes", [2, 16, 36, *(pytest.param(n, marks=pytest.mark.slow) for n in (128, 1024))]
+)
+def test_a_healthy_rack_is_accused_of_nothing(nodes: int, tmp_path: Path) -> None:
+    """Its rates are shipped without limits: what is not judged says so, all else is green.
+
+    Up to 18 nodes are one NVLink domain without a NIC in use, 36 are two racks.
+    """
+    found, rows = fleet_of("nvl72", nodes, tmp_path).judged(tmp_path / "out")
+    red = {v["criterion"]: v for v in found["criteria"] if v["outcome"] == "FAIL"}
+    assert red == {}
+    silent = [v for v in found["criteria"] if v["outcome"] == "NOT_MEASURED"]
+    assert [v["reason"] for v in silent if "calibrate" not in v["reason"]] == []
+    within = nodes <= PLATFORMS["nvl72"].domain_nodes
+    transport = rows["allreduce.cluster.transport", "cluster"]
+    assert (transport["outcome"], transport["value"]) == ("PASS", "MNNVL" if within else "NET/IB")
+    for key in ("gdr", "nics"):
+        row = rows[f"allreduce.cluster.{key}", "cluster"]
+        assert row["outcome"] == ("RECORDED" if within else "PASS"), row
+
+
+def test_a_slow_gpu_and_a_slow_nic_of_a_rack_are_named_and_nobody_else(tmp_path: Path) -> None:
+    fleet = fleet_of("nvl72", 4, tmp_path)
+    fleet.change("memory@gpu0002.json", slower(0.8, lambda rank: rank["local_rank"] == 1))
+
+    def half_rate(record: Data) -> None:
+        for m in record["ranks"][0]["measurements"]:
+            if (m["metric"], m["at"].get("part")) == ("rate", "mlx5_3"):
+                m["value"] /= 2
+
+    fleet.change("infiniband@gpu0003.json", half_rate)
+    found, rows = fleet.judged(tmp_path / "out")
+    assert failures(found) == {("memory", "gpu0002"), ("infiniband", "gpu0003")}
+    assert rows["memory.copy", "gpu0002"]["worst"]["gpu"] == 1
+    assert rows["infiniband.rate", "gpu0003"]["worst"]["part"] == "mlx5_3"
+
+
+def test_a_rack_whose_nodes_do_not_share_their_nvlink_is_red(tmp_path: Path) -> None:
+    """IMEX is down: every node is a domain, and NCCL takes what it finds; here that is TCP."""
+    fleet = fleet_of("nvl72", 2, tmp_path)
+
+    def over_tcp(record: Data) -> None:
+        for rank in record["ranks"]:
+            for m in rank["measurements"]:
+                if "domains" in m.get("conditions", {}):
+                    m["conditions"] |= {"domains": 2, "gpus_per_domain": 4}
+                    m["conditions"] |= {"transport": "NET/Socket"}
+                if m["metric"] == "transport":
+                    m["value"] = "NET/Socket"
+
+    fleet.change("allreduce@all.json", over_tcp)
+    _, rows = fleet.judged(tmp_path / "out")
+    assert rows["allreduce.cluster.transport", "cluster"]["outcome"] == "FAIL"
+
+
 def slower(factor: float, chosen: Callable[[Data], bool]) -> Callable[[Data], None]:
     """Return a change of a record: rates of the ranks that are chosen, times the factor."""
 

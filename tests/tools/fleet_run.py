@@ -77,10 +77,13 @@ PLATFORMS = {
     "nvl72": Platform(gpu_model="GB200", product="NVIDIA GB200", gpus=4, nics=4, domain_nodes=18),
 }
 
+RECORDED_MODEL = "H200 SXM"
+OF_MODEL = ("inventory", "memory", "nvlink")
+"""Workloads whose figures another GPU has of its own, and limits as shipped."""
 MADE_UP = ("training", "memory_whole")
 """Workloads of these names were recorded on no four H200."""
 
-ADDED = ("health", "under_load")
+ADDED = ("health", "nvlink", "under_load")
 """Workloads that measure more today than when they were recorded."""
 
 Change = Callable[[dict[str, Any]], None]
@@ -109,6 +112,8 @@ class Fleet:
             ranks = [{**rank, "local_rank": k} for k, rank in enumerate(ranks)]
             if workload in ADDED:
                 ranks = [self._with_all_metrics(rank, workload) for rank in ranks]
+            if workload in OF_MODEL and self.platform.gpu_model != RECORDED_MODEL:
+                ranks = [self._as_model(rank, workload) for rank in ranks]
             versions = self._versions(ranks, self._to_node)
             for node in self.nodes:
                 self._record(workload, node, [node], base, versions)
@@ -260,7 +265,7 @@ class Fleet:
         # Between nodes only rates are measured, no latencies.
         rank["measurements"] = [m for m in rank["measurements"] if m["unit"] != "us"]
         domains = self._domains(nodes)
-        transport = self.platform.transport if domains["domains"] > 1 else "P2P"
+        transport = self.platform.transport if domains["domains"] > 1 else "MNNVL"
         operation = OVER_ALL_NODES[workload]
         for m in rank["measurements"]:
             _conditions(m, {"transport": transport, **domains})
@@ -274,15 +279,22 @@ class Fleet:
                 _scale(m, nccl_model.attainable(operation, facts))
         rank["facts"].pop("table", None)
         template = {"conditions": rank["measurements"][-1].get("conditions", {})}
-        if domains["domains"] > 1:
-            nics = {**template, "metric": "nics", "unit": "NICs", "value": self.platform.nics}
-            gdr = {**template, "metric": "gdr", "unit": "state", "value": "on"}
-            rank["measurements"] += [gdr, nics]
+        over_nics = domains["domains"] > 1
+        used = self.platform.nics if over_nics else 0
+        nics = {**template, "metric": "nics", "unit": "NICs", "value": used}
+        gdr = {**template, "metric": "gdr", "unit": "state"}
+        gdr["value"] = "on" if over_nics else "no NIC is used"
+        rank["measurements"] += [gdr, nics]
         if not any(m["metric"] == "errors" for m in rank["measurements"]):
             none = {**template, "metric": "errors", "unit": "elements", "value": 0}
             rank["measurements"].append(none)
 
     def _rails(self) -> None:
+        self._rails_as("rails", self.platform.domain_nodes)
+        if self.platform.domain_nodes > 1:
+            self._rails_as("rails_nic", 1)
+
+    def _rails_as(self, workload: str, domain_nodes: int) -> None:
         base = _read(PAIR, "rails@all")
 
         def change(rank: dict[str, Any]) -> None:
@@ -292,7 +304,7 @@ class Fleet:
             median = sorted(bandwidth["samples"])[len(bandwidth["samples"]) // 2]
             steady = [median * (1 + 0.01 * (s / median - 1)) for s in bandwidth["samples"]]
             nodes = len(self.nodes)
-            per_domain = min(nodes, self.platform.domain_nodes)
+            per_domain = min(nodes, domain_nodes)
             domains = {"domains": -(-nodes // per_domain), "gpus_per_domain": per_domain}
             rank["measurements"] = others
             for size in (2**24, 2**28, 2**30):
@@ -300,12 +312,12 @@ class Fleet:
                 facts = self._facts(nodes, size, gpus=nodes, **domains)
                 _scale(m, nccl_model.attainable("rail", facts))
                 rank["measurements"].append(m)
-            transport = self.platform.transport if domains["domains"] > 1 else "P2P"
+            transport = self.platform.transport if domains["domains"] > 1 else "MNNVL"
             for m in rank["measurements"]:
                 _conditions(m, {"transport": transport, **domains})
             rank["facts"].pop("table", None)
 
-        self._record("rails", "all", self.nodes, base, self._versions(base["ranks"], change))
+        self._record(workload, "all", self.nodes, base, self._versions(base["ranks"], change))
 
     def _nics(self) -> None:
         def to_ordered_nics(rank: dict[str, Any]) -> None:
@@ -408,6 +420,32 @@ class Fleet:
             if criterion.workload == workload and criterion.metric not in recorded
         ]
         return {**rank, "measurements": [*rank["measurements"], *added]}
+
+    def _as_model(self, rank: dict[str, Any], workload: str) -> dict[str, Any]:
+        """Return a rank recorded on an H200 with what this platform's GPU shows, where that is
+        judged by a row for the GPU."""
+        limits, population = self._limits_and_population()
+        rank = json.loads(json.dumps(rank))
+        for criterion in limits.criteria.values():
+            if criterion.workload != workload or criterion.per != "node":
+                continue
+            expected = self._within_limit(criterion, population.nodes[:1], limits, population)
+            facts = {**self._device["device"], "model": population.gpu_model, **criterion.at}
+            facts |= facts_of(criterion, tuple(population.nodes[:1]), population)
+            row = criterion.limit_for({**facts, "dtype": "bf16", "flops_per_token": 4.8e10})
+            of_model = row.model or criterion.metric == "gpu_model"
+            if not of_model or row.calibrate or row.recorded:
+                continue
+            for m in rank["measurements"]:
+                if m["metric"] != criterion.metric:
+                    continue
+                if samples := m.get("samples"):
+                    median = sorted(samples)[len(samples) // 2]
+                    wanted = expected["samples"][0] / 1.06 * 1.02
+                    m["samples"] = [float(f"{s * wanted / median:.6g}") for s in samples]
+                else:
+                    m["value"] = expected["value"]
+        return rank
 
     def _within_limit(
         self, criterion: Criterion, nodes: Sequence[str], limits: Thresholds, population: Population
