@@ -23,7 +23,7 @@ from fixtures.thresholds.contract import PARTIES
 from fixtures.thresholds.overview import LimitRow, read_csv
 from fixtures.verdict.model import Verdict
 from fixtures.verdict.run_verdict import judged_of
-from reports import banner, blame
+from reports import banner, blame, power
 from reports.areas import AREAS, OTHER, areas, coverage
 from reports.cluster import PARTY_TITLES, Cluster
 from reports.criterion_rows import CriterionRow
@@ -97,6 +97,7 @@ def page(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> s
         every_row=list(_every_row(directory, criteria, options)),
         options=options,
         limits=_limits(directory),
+        power=list(power.lines(verdict)),
         more_facts=[fact for fact in facts if fact[0] not in IN_BODY],
     )
     judged, to_judge = judged_of(counts)

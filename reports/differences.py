@@ -241,6 +241,7 @@ def _head_differences(
         "run_id": run["id"], "verdict": concluded.verdict, "exit_status": concluded.exit_status,
         "counts": concluded.counts, "reasons": reasons, "scope": rejudged["scope"],
         "replay": run.get("replay_of"), "schema": VERDICT_SCHEMA,
+        "power": _expected_power(stated, rejudged),
     }  # fmt: skip
     for name, value in expected.items():
         if stated.get(name) != value:
@@ -248,6 +249,18 @@ def _head_differences(
     for name in stated:
         if name not in (*expected, "basis", "criteria"):
             yield f"{name}: added"
+
+
+def _expected_power(stated: Mapping[str, Any], rejudged: Mapping[str, Any]) -> list[Any]:
+    """Return the power of each criterion; that of one of which rows were not judged as stated."""
+    before, now = _by_key(stated), _by_key(rejudged)
+    other = {key[0] for key in now if before[key]["outcome"] != now[key]["outcome"]}
+    of_run = {row["criterion"]: row for row in stated.get("power") or ()}
+    of_records = {row["criterion"]: row for row in rejudged.get("power") or ()}
+    chosen = {k: (of_run if k in other else of_records).get(k) for k in {**of_records, **of_run}}
+    order = [row["criterion"] for row in stated.get("power") or ()]
+    missing = [key for key, row in chosen.items() if row is not None and key not in order]
+    return [row for key in (*order, *missing) if (row := chosen[key]) is not None]
 
 
 def _earlier_head_differences(

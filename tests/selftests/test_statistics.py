@@ -13,6 +13,7 @@ from fixtures.records.files import read_json
 from fixtures.records.model import Record
 from fixtures.thresholds import loader
 from fixtures.thresholds.loader import Thresholds
+from fixtures.verdict import power
 from fixtures.verdict.fleet_rule import deviations, walls
 from fixtures.verdict.outliers import sibling_values
 from fixtures.verdict.samples import Invalid
@@ -57,6 +58,44 @@ def test_detection_is_as_good_as_with_a_known_spread(limits: Thresholds) -> None
         wall = walls(fleets, delta=0.001, device_sigma=sigma / 2, criteria=criteria)
         known = 1 - deviations(count, criteria) * sigma
         assert abs((fleets[:, 0] < wall).mean() - (fleets[:, 0] < known).mean()) <= 0.10
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 16])
+@pytest.mark.parametrize("name", ["gemm", "hbm", "collective", "hostcopy_all"])
+def test_the_stated_defect_is_found_with_95_percent(
+    name: str, nodes: int, limits: Thresholds
+) -> None:
+    """Within 5 points, and 3 standard errors of 300 plants (1,000 in bench_statistics)."""
+    (kind,) = [k for k in kinds(limits) if k.name == name]
+    stated, found = bench_statistics.share_found_as_stated(limits, kind, nodes, plants=300)
+    assert stated is not None
+    assert found == pytest.approx(0.95, abs=0.05 + 0.001)
+
+
+def test_a_smaller_defect_than_the_stated_one_is_found_less_often() -> None:
+    values, bounds = np.array([1.0, 1.01, 0.99, 1.0]), np.full(4, 0.9)
+    stated = power.smallest_found(values, bounds, sigma=0.005, rounds=3)
+    assert stated is not None
+    shares = [
+        power.found_share(values, bounds, defect=stated * k, sigma=0.005, rounds=3)
+        for k in (0.8, 1.0, 1.2)
+    ]
+    assert shares == sorted(shares)
+    assert shares[0] < 0.5
+    assert shares[1] == pytest.approx(0.95, abs=0.01)
+
+
+def test_a_time_is_found_above_its_limit() -> None:
+    found = power.smallest_found(
+        np.array([10.0]), np.array([20.0]), sigma=0.01, rounds=1, time=True
+    )
+    assert found == pytest.approx(1.05, abs=0.01)
+
+
+@pytest.mark.parametrize("repetitions", [1, 10, 100])
+def test_a_repeated_check_finds_what_its_repetitions_show(repetitions: int) -> None:
+    share = power.smallest_fault(repetitions)
+    assert 1 - (1 - share) ** repetitions == pytest.approx(0.95)
 
 
 def test_the_risk_of_a_run_is_shared_by_criteria_and_devices() -> None:

@@ -24,7 +24,8 @@ from fixtures.paths import THRESHOLDS
 from fixtures.thresholds import loader
 from fixtures.thresholds.loader import Thresholds
 from fixtures.thresholds.spread import Spread
-from fixtures.verdict.fleet_rule import walls
+from fixtures.verdict import power
+from fixtures.verdict.fleet_rule import MIN_FLEET, walls
 
 Values = NDArray[np.floating[Any]]
 GPUS = 8
@@ -157,6 +158,50 @@ def share_named(
     return float(found[:, :bad].mean())
 
 
+# --- the power that a run states
+
+
+def share_found_as_stated(
+    limits: Thresholds, kind: Kind, nodes: int, plants: int, *, limit: float = 0.8, seed: int = 1
+) -> tuple[float | None, float]:
+    """Return the smallest defect that runs state, on average, and how often it is found.
+
+    Every plant has a fleet of its own, whose run states the power from one round each; then one
+    device gets slower by just as much and is measured in new rounds, with its fleet. `limit`:
+    share of the usual value below which a device fails whatever its like do.
+    """
+    rng = np.random.default_rng([seed, nodes, sum(kind.name.encode())])
+    spread, count, criteria = kind.spread, kind.values(nodes), limits.compared_criteria
+    sigma = spread.run_sigma
+    stated, found = [], 0
+    for _ in range(plants):
+        lasting = 1 + rng.normal(0, spread.device_sigma, count)
+        values = lasting * (1 + rng.normal(0, sigma, count))
+        bounds = np.full(count, limit)
+        if count >= MIN_FLEET:
+            bounds = np.maximum(bounds, power.fleet_bounds(
+                values, delta=spread.delta, device_sigma=spread.device_sigma, criteria=criteria
+            ))  # fmt: skip
+        defect = power.smallest_found(values, bounds, sigma=sigma, rounds=ROUNDS)
+        if defect is None:
+            continue
+        stated.append(defect)
+        struck = rng.integers(count)
+        rounds = values.copy()
+        noise = 1 + rng.normal(0, sigma, ROUNDS)
+        of_device = lasting[struck] * (1 - defect) * noise
+        rounds[struck] = np.median(of_device)
+        bound = limit
+        if count >= MIN_FLEET:
+            bound = max(bound, float(walls(
+                rounds, delta=spread.delta, device_sigma=spread.device_sigma, criteria=criteria
+            )))  # fmt: skip
+        found += bool((of_device < bound).all())
+    if not stated:
+        return None, 0.0
+    return float(np.mean(stated)), found / len(stated)
+
+
 @functools.cache
 def shipped() -> Thresholds:
     return loader.load(THRESHOLDS)
@@ -172,6 +217,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.tools.bench_statistics")
     parser.add_argument("--fleets", type=int, default=1000)
     parser.add_argument("--nodes", type=int, nargs="+", default=list(SIZES))
+    parser.add_argument("--plants", type=int, default=1000)
     options = parser.parse_args()
     limits = shipped()
     print(f"Of {options.fleets:,} healthy fleets, those in which anybody is accused\n")
@@ -188,6 +234,17 @@ def main() -> None:
         for kind in kinds(limits) for slow in (0.03, 0.05, 0.08, 0.15)
     ]  # fmt: skip
     print(table(["class", "slower", *GROUPS], rows))
+    print(
+        f"\nThe smallest defect that a run states, and how often it is found in {options.plants:,}"
+    )
+    print("plants; it is stated for 0.95\n")
+    rows = []
+    for kind in kinds(limits):
+        for nodes in (1, 2, 16, 128):
+            defect, found = share_found_as_stated(limits, kind, nodes, options.plants)
+            stated = "none" if defect is None else f"{defect:.1%}"
+            rows.append([kind.name, f"{nodes} x {GPUS}", stated, f"{found:.3f}"])
+    print(table(["class", "fleet", "stated", "found"], rows))
 
 
 if __name__ == "__main__":

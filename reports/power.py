@@ -1,0 +1,42 @@
+"""The smallest defect that each criterion of a run finds with 95 %, as the certificate says it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fixtures.thresholds.conditions import digits
+
+
+def lines(verdict: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    """Yield criterion, defect and what it follows from; none for a run before there were any."""
+    for row in verdict.get("power") or ():
+        yield {
+            "criterion": str(row["criterion"]), "finds": _finds(row), "from": _from(row),
+        }  # fmt: skip
+
+
+def _finds(row: Mapping[str, Any]) -> str:
+    share = row["finds"]
+    if share is None:
+        return "none: no defect is found with 95 %"
+    percent = f"{digits(100 * share)} %"
+    return {
+        "rate": f"a rate that falls by {percent}",
+        "time": f"a time that grows by {percent}",
+        "repeated": f"a fault in {percent} of the repetitions",
+    }[row["kind"]]
+
+
+def _from(row: Mapping[str, Any]) -> str:
+    if row["kind"] == "repeated":
+        return f"{row['repetitions']} repetitions, none of which may be faulty"
+    parts = [
+        f"{row['values']} value{'' if row['values'] == 1 else 's'}",
+        f"below the {'limit' if row['by'] == 'limit' else 'other devices'} in {row['rounds']} "
+        f"round{'' if row['rounds'] == 1 else 's'}",
+        f"{digits(100 * row['noise'])} % between rounds",
+    ]
+    if row["kind"] == "time":
+        parts[1] = parts[1].replace("below", "above", 1)
+    return ", ".join(parts)
