@@ -19,7 +19,7 @@ def lines(verdict: Mapping[str, Any]) -> Iterator[dict[str, str]]:
 def _finds(row: Mapping[str, Any]) -> str:
     share = row["finds"]
     if share is None:
-        return "none: no defect is found with 95 %"
+        return "none: the noise is too large"
     percent = f"{digits(100 * share)} %"
     return {
         "rate": f"a rate that falls by {percent}",

@@ -13,6 +13,7 @@ from fixtures.paths import version
 from fixtures.records.files import json_lines, read_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds import loader
+from fixtures.thresholds.conditions import digits
 from reports import __main__ as command
 from reports import certificate, differences, figures, page, signature, verify
 from reports.artefacts import Artefacts
@@ -150,6 +151,31 @@ def test_a_verdict_that_was_rewritten_with_its_certificate_is_found(run):
     assert line.startswith(
         f"verdict.json: gemm.bf16 {row['subject']}: value is 1000000.0, from the"
     )
+
+
+def test_the_certificate_says_the_smallest_defect_that_each_rate_finds(run):
+    verdict = json.loads((run / "verdict.json").read_text())
+    stated = {row["criterion"]: row for row in verdict["power"]}
+    judged = {
+        v["criterion"] for v in verdict["criteria"]
+        if v["outcome"] == "PASS" and v["criterion"].startswith(("gemm.bf16", "memory.copy"))
+    }  # fmt: skip
+    assert judged
+    assert judged <= stated.keys()
+    text = (run / "certificate.html").read_text()
+    annex = text.partition("Annex 8: power of the test")[2]
+    for key in judged:
+        assert 0 < stated[key]["finds"] < 1
+        assert f"a rate that falls by {digits(100 * stated[key]['finds'])} %" in annex
+
+
+def test_a_power_that_was_rewritten_is_found(run):
+    verdict = json.loads((run / "verdict.json").read_text())
+    verdict["power"][0]["finds"] = 0.001
+    (run / "verdict.json").write_text("".join(json_lines(verdict)))
+    certificate.write(RunDirectory(run))
+    (line,) = [line for line in found(run) if line.startswith("verdict.json")]
+    assert line.startswith("verdict.json: power is ")
 
 
 def test_records_that_were_changed_with_the_manifest_are_judged_again(run, capsys):
