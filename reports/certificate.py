@@ -110,6 +110,7 @@ def page(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> s
         blamed=blame.blame(verdict, blame.lists_of(directory, verdict, run)).sentence,
         reasons=verdict.get("reasons") or [],
         counts=counts,
+        mtbf=(verdict.get("basis") or {}).get("mtbf"),
         judged=judged,
         to_judge=to_judge,
         run=run,

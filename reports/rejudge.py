@@ -141,7 +141,10 @@ def compare(root: Path, thresholds: Thresholds) -> Compared:
             wrong.append(f"{' '.join(key)}: {row['value']}, second judge {value}")
     interrupted = bool((stated.get("basis") or {}).get("interrupted")) or not judge.run.get("ended")
     verdict = judge.conclude(outcomes, interrupted)
-    if verdict != stated["verdict"]:
+    mtbf = (stated.get("basis") or {}).get("mtbf") or {}
+    if mtbf.get("decision") in ("reject", "go on"):
+        uncovered.append(f"the plan for the MTBF ({mtbf['decision']}): {mtbf['sentence']}")
+    elif verdict != stated["verdict"]:
         wrong.append(f"the run is {stated['verdict']}, second judge {verdict}")
     counts = Counter(outcome.lower() for outcome in outcomes.values())
     wrong += [f"{count} rows are {name}, second judge {counts[name]}"

@@ -1,0 +1,221 @@
+"""A statistical burn-in: slices and failures of a run, judged by the plan of the order."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from fixtures.records.run_directory import RunDirectory
+from fixtures.run import burn_in
+from fixtures.thresholds.contract import Contract
+from fixtures.verdict import mtbf
+from fixtures.verdict.mtbf import Decision
+from fixtures.verdict.run_verdict import conclude
+from reports.power import lines
+from tests.selftests import support
+
+pytestmark = pytest.mark.cpu
+NODES = [f"worker{k}" for k in range(8)]
+NONCE = "n"
+HOUR = 3600.0
+
+
+def order(**more: Any) -> Contract:
+    given = {"nodes": len(NODES), "gpus_per_node": 1, "gpu_model": "cpu", **more}
+    return Contract.model_validate(given)
+
+
+def slice_record(node: str, start: float, end: float, *, wrong: int = 0) -> dict[str, Any]:
+    found = {"metric": "products", "unit": "products", "value": wrong}
+    rank = {"start": start, "end": end, "measurements": [found]}
+    return {"nonce": NONCE, "placement": node, "ranks": [rank]}
+
+
+def run_with_deaths(root: Path, mean_hours: float, hours: int, seed: int) -> RunDirectory:
+    """Slices of an hour on every node; a node dies at Poisson times and loses that slice."""
+    rng = np.random.default_rng(seed)
+    directory = RunDirectory(root)
+    directory.records.mkdir(parents=True)
+    directory.jobs.mkdir()
+    missing = []
+    killed = ("burnin", "burnin_memory")
+    for node in NODES:
+        attempt = 1
+        for hour in range(hours):
+            start = hour * HOUR
+            death = rng.exponential(mean_hours) * HOUR
+            if death < HOUR:
+                for workload in killed:
+                    missing.append({
+                        "nonce": NONCE, "workload": workload, "placement": node,
+                        "attempt": attempt, "kind": "node lost", "job": f"{node}{hour}",
+                        "time": start + death,
+                    })  # fmt: skip
+                continue
+            path = directory.record("burnin", node, attempt)
+            path.write_text(json.dumps(slice_record(node, start, start + HOUR)))
+            attempt += 1
+    directory.missing.write_text("".join(json.dumps(line) + "\n" for line in missing))
+    return directory
+
+
+@pytest.mark.parametrize("mean_hours", [12.0, 100.0, 2000.0])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_nodes_that_die_at_random_times_are_judged_as_the_plan_says(tmp_path, mean_hours, seed):
+    hours, ordered = 72, order(mtbf_node_days=2.0)
+    found = burn_in.read(run_with_deaths(tmp_path, mean_hours, hours, seed), NONCE, NODES)
+    plan = burn_in.plan_of(ordered)
+    said = burn_in.judge(found, NODES, ordered)
+    assert plan is not None
+    assert said is not None
+    deaths = sum(burn_in.FAILURES.issuperset({kind}) for _, _, kind in found.failures)
+    assert deaths == len(found.failures)
+    # By hand: what is survived is time of all nodes, up to each death.
+    times = []
+    for death, _, _ in found.failures:
+        whole = sum(min(max(0.0, death - a), b - a) for _, a, b in found.slices)
+        times.append(whole / 86400)
+    decision, _, failures = plan.decide(times, found.days())
+    assert (said["decision"], said["failures"]) == (decision, failures)
+    if mean_hours != 100.0:
+        assert decision is (Decision.REJECT if mean_hours < 100 else Decision.ACCEPT)
+
+
+def test_a_job_that_ends_is_one_failure_and_a_cancelled_one_is_none(tmp_path):
+    directory = run_with_deaths(tmp_path, 1e9, 2, 1)
+    line = {"nonce": NONCE, "placement": "worker0", "attempt": 3, "job": "7", "time": 100.0}
+    written = [
+        {**line, "workload": "burnin", "kind": "rank hung"},
+        {**line, "workload": "burnin_memory", "kind": "rank hung"},
+        {**line, "workload": "burnin", "kind": "cancelled", "job": "8"},
+        {**line, "workload": "inventory", "kind": "node lost", "job": "9"},
+        {**line, "workload": "burnin", "kind": "node lost", "job": "10", "nonce": "other"},
+    ]
+    directory.missing.write_text("".join(json.dumps(entry) + "\n" for entry in written))
+    found = burn_in.read(directory, NONCE, NODES)
+    assert [(node, kind) for _, node, kind in found.failures] == [("worker0", "rank hung")]
+    assert found.days() == pytest.approx(len(NODES) * 2 / 24)
+
+
+def test_a_wrong_result_is_a_failure_of_its_own_kind(tmp_path):
+    directory = run_with_deaths(tmp_path, 1e9, 1, 1)
+    data = slice_record("worker3", 0.0, HOUR, wrong=2)
+    directory.record("burnin", "worker3", 1).write_text(json.dumps(data))
+    said = burn_in.judge(burn_in.read(directory, NONCE, NODES), NODES, order())
+    assert said is not None
+    assert said["kinds"] == {burn_in.WRONG_RESULT: 1}
+    assert said["sentence"].endswith("after 8 nodes x 1 h with 1 failure")
+
+
+def test_without_an_order_the_bound_is_that_of_the_time_and_nothing_is_decided(tmp_path):
+    said = burn_in.judge(
+        burn_in.read(run_with_deaths(tmp_path, 1e9, 6, 1), NONCE, NODES), NODES, order()
+    )
+    assert said is not None
+    assert said["decision"] == ""
+    assert said["bound_days"] == pytest.approx(mtbf.lower_bound(2.0, 0, 0.9), rel=1e-4)
+
+
+def test_an_ordered_mtbf_without_any_burn_in_is_not_accepted(tmp_path):
+    said = burn_in.judge(burn_in.BurnIn(), NODES, order(mtbf_node_days=2.0))
+    assert said is not None
+    assert said["decision"] == "go on"
+    dead = burn_in.BurnIn([], [(1.0, "worker0", "node lost")])
+    said = burn_in.judge(dead, NODES, order(mtbf_node_days=2.0))
+    assert said is not None
+    assert said["decision"] == "go on"
+
+
+@pytest.mark.parametrize(
+    ("decision", "verdict"),
+    [("accept", "PARTIAL"), ("go on", "INCOMPLETE"), ("reject", "REJECTED"), ("", "PARTIAL")],
+)
+def test_the_plan_decides_on_the_run(decision, verdict):
+    from fixtures.verdict.model import Outcome, Verdict
+
+    row = Verdict(id="", criterion="c", title="", subject="s", outcome=Outcome.PASS)
+    said = {"decision": decision, "ordered_days": 30.0, "sentence": "MTBF of a node >= 5 days"}
+    found = conclude(
+        [row], planned=1, whole_scope=False, ordered=True, origin="cluster",
+        demonstration=False, mtbf=said,
+    )  # fmt: skip
+    assert found.verdict == verdict
+    assert found.basis["mtbf"] == said
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"mtbf_customer_risk": 0.1}, {"mtbf_node_days": 30, "mtbf_design_days": 40},
+     {"mtbf_node_days": 30, "mtbf_supplier_risk": 0.6}, {"mtbf_node_days": 0}],
+)  # fmt: skip
+def test_an_order_that_cannot_be_tested_is_refused(given):
+    with pytest.raises(ValidationError):
+        order(**given)
+
+
+@pytest.mark.parametrize("risk", [0.05, 0.4])
+def test_every_order_that_is_taken_has_a_plan(risk):
+    plan = burn_in.plan_of(order(
+        mtbf_node_days=10, mtbf_design_days=15, mtbf_customer_risk=risk, mtbf_supplier_risk=risk
+    ))  # fmt: skip
+    assert plan is not None
+    assert plan.accepts(10) <= risk
+
+
+def test_a_run_is_burnt_in_again_until_its_hours_are_reached(tmp_path):
+    """Every session adds a slice, as a further attempt, to nodes that have not reached them."""
+    run = tmp_path / "run"
+    common = ("-q", "-k", "burnin.products")
+    first = support.run_pytest(
+        "--cluster", "local", "--tier", "burnin", f"--run-dir={run}", *common
+    )
+    assert (run / "verdict.json").exists(), first.stdout + first.stderr
+    records = sorted(path.name for path in (run / "records").glob("burnin@*"))
+    assert len(records) == 1
+    support.run_pytest("--cluster", "local", f"--resume={run}", "--hours=0.0001", *common)
+    assert sorted(path.name for path in (run / "records").glob("burnin@*")) == records
+    again = support.run_pytest("--cluster", "local", f"--resume={run}", "--hours=1", *common)
+    names = sorted(path.name for path in (run / "records").glob("burnin@*"))
+    assert len(names) == 2, again.stdout + again.stderr
+    assert any("attempt2" in name for name in names)
+    verdict = json.loads((run / "verdict.json").read_text())
+    said = verdict["basis"]["mtbf"]
+    assert said["failures"] == 0
+    stated = json.loads((run / "run.json").read_text())
+    both = burn_in.read(RunDirectory(run), stated["nonce"], stated["population"]["nodes"])
+    assert len(both.slices) == 2
+    assert said["node_days"] == pytest.approx(both.days(), rel=1e-4)
+    assert next(row["from"] for row in lines(verdict)).endswith("none of which may be faulty")
+
+
+def test_the_loads_take_turns(tmp_path):
+    directory = RunDirectory(tmp_path)
+    directory.records.mkdir(parents=True)
+    planned = [(workload, "worker0") for workload in sorted(burn_in.BURN_IN)]
+    seen = []
+    for _ in range(2 * len(burn_in.LOADS)):
+        chosen = burn_in.slices_to_add(directory, burn_in.BurnIn(), planned, 1.0)
+        seen.append(frozenset(workload for workload, _ in chosen))
+        for key in chosen:
+            attempt = directory.latest_attempt(*key) + 1
+            directory.record(*key, attempt).write_text("{}")
+    assert seen == 2 * [frozenset(load) for load in burn_in.LOADS]
+    enough = burn_in.BurnIn([("worker0", 0.0, HOUR)])
+    assert burn_in.slices_to_add(directory, enough, planned, 1.0) == set()
+
+
+def test_the_plan_says_what_hours_can_prove(tmp_path):
+    run = support.run_pytest(
+        "--cluster", "local", "--tier", "burnin", "--hours", "72", "--plan", "-q"
+    )
+    assert "MTBF of a node >= 1.3 days at 90 % after 1 node x 72 h with 0 failures" in run.stdout
+
+
+def test_hours_are_of_the_tier_burnin(tmp_path):
+    run = support.run_pytest("--cluster", "local", "--hours", "72", "--plan", "-q")
+    assert "--hours is a positive number, and of --tier burnin" in run.stdout + run.stderr
