@@ -29,6 +29,14 @@ def test_the_sentence_of_64_nodes_for_72_hours_with_one_failure():
 
 
 @pytest.mark.parametrize(
+    ("days", "said"),
+    [(49.98, "49 days"), (9.99, "9.9 days"), (0.5, "12 hours"), (0.001, "86 s"), (0.0, "0 s")],
+)
+def test_a_bound_is_rounded_down(days, said):
+    assert f">= {said} at 90 %" in mtbf.sentence(days, 0.9, 2, 1, 0)
+
+
+@pytest.mark.parametrize(
     ("failures", "confidence", "chi_square"),
     [(0, 0.90, 4.6052), (0, 0.95, 5.9915), (2, 0.90, 10.6446), (5, 0.80, 15.8120),
      (9, 0.95, 31.4104)],
