@@ -105,6 +105,40 @@ def test_the_index_names_every_page():
         assert page.name == "README.md" or f"({page.name})" in text, page.name
 
 
+TERMS = [
+    "AllReduce",
+    "Batch size",
+    "BF16",
+    "Checkpoint",
+    "DDP",
+    "DeepSpeed",
+    "Fine-tuning",
+    "Gradient",
+    "Gradient accumulation",
+    "Gradient checkpointing",
+    "HBM3",
+    "InfiniBand",
+    "LoRA",
+    "Loss",
+    "NCCL",
+    "NVLink",
+    "RDMA",
+    "Tensor Cores",
+    "TFLOPS",
+    "torchrun",
+    "Warmup",
+    "ZeRO",
+]
+
+
+def test_the_glossary_explains_the_words_of_the_field_in_order():
+    text = (DOCS / "glossary.md").read_text(encoding="utf-8")
+    table = text.partition("## Words of the field")[2].partition("|---|---|")[2]
+    rows = [[c.strip() for c in n.strip("|").split("|")] for n in table.splitlines() if n]
+    assert [word for word, _ in rows] == TERMS
+    assert all(len(meaning) > 10 for _, meaning in rows)
+
+
 def test_the_tour_leads_through_a_recorded_run(tmp_path):
     replay(DATA / "h200-2x2", tmp_path / "run")
     command = [sys.executable, "-m", "reports.tour", "--run", str(tmp_path / "run")]
