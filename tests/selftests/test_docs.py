@@ -11,7 +11,9 @@ import sys
 import pytest
 
 from fixtures.jobs.failures import REMEDY
+from fixtures.thresholds.definitions import shipped
 from tests.selftests.support import CHECKOUT, DATA, replay
+from tests.tools import criteria
 
 pytestmark = pytest.mark.cpu
 
@@ -137,6 +139,14 @@ def test_the_glossary_explains_the_words_of_the_field_in_order():
     rows = [[c.strip() for c in n.strip("|").split("|")] for n in table.splitlines() if n]
     assert [word for word, _ in rows] == TERMS
     assert all(len(meaning) > 10 for _, meaning in rows)
+
+
+def test_the_page_of_criteria_is_made_from_the_definitions():
+    text = criteria.PAGE.read_text(encoding="utf-8")
+    assert text == criteria.page(), "python -m tests.tools.criteria --write"
+    rows = re.findall(r"^\| `([^`]+)` \| (.*?) \| (.*?) \| (.+) \|$", text, re.MULTILINE)
+    assert {row[0] for row in rows} == set(shipped().criteria)
+    assert all(title and red for _, title, _, red in rows)
 
 
 def test_the_tour_leads_through_a_recorded_run(tmp_path):
