@@ -6,6 +6,7 @@ python -m tests.tools.criteria --write    write the page anew
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 
@@ -31,9 +32,11 @@ def page() -> str:
         rows = ["| criterion | requires | unit | when it is red |", "|---|---|---|---|"]
         for key in (k for k, a in known.areas.items() if a == area):
             said = limits["criteria"].get(key, {})
-            cells = (f"`{key}`", said.get("title", ""), said.get("unit", ""), known.red_of(key))
+            # A title names the parameter of its points in braces: {size}.
+            title = re.sub(r"\{(\w+)\}", r"each \1", str(said.get("title", "")))
+            cells = (f"`{key}`", title, said.get("unit", ""), known.red_of(key))
             rows.append(f"| {' | '.join(str(c).replace('|', chr(92) + '|') for c in cells)} |")
-        parts.append(f"## {area}\n\n" + "\n".join(rows) + "\n")
+        parts.append(f"## {area.capitalize()}\n\n" + "\n".join(rows) + "\n")
     return "\n".join(parts)
 
 
