@@ -19,10 +19,10 @@ def lines(verdict: Mapping[str, Any]) -> Iterator[dict[str, str]]:
 def _finds(row: Mapping[str, Any]) -> str:
     share = row["finds"]
     if share is None:
-        return "none: the noise is too large"
+        return "none" if row["kind"] == "rate" else "none up to 64 times the value"
     percent = f"{digits(100 * share)} %"
     return {
-        "rate": f"a rate that falls by {percent}",
+        "rate": f"a value that falls by {percent}",
         "time": f"a time that grows by {percent}",
         "repeated": f"a fault in {percent} of the repetitions",
     }[row["kind"]]
@@ -30,7 +30,8 @@ def _finds(row: Mapping[str, Any]) -> str:
 
 def _from(row: Mapping[str, Any]) -> str:
     if row["kind"] == "repeated":
-        return f"{row['repetitions']} repetitions, none of which may be faulty"
+        count = row["repetitions"]
+        return f"{count} repetition{'' if count == 1 else 's'}, none may be faulty"
     parts = [
         f"{row['values']} value{'' if row['values'] == 1 else 's'}",
         f"below the {'limit' if row['by'] == 'limit' else 'other devices'} in {row['rounds']} "

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.selftests.fleets import Data, FleetRun
+from tests.tools import bench_fleet
 from tests.tools.fleet_run import PLATFORMS, Fleet
 
 pytestmark = pytest.mark.cpu
@@ -98,6 +99,15 @@ def test_a_rack_whose_nodes_do_not_share_their_nvlink_is_red(tmp_path: Path) -> 
     fleet.change("allreduce@all.json", over_tcp)
     _, rows = fleet.judged(tmp_path / "out")
     assert rows["allreduce.cluster.transport", "cluster"]["outcome"] == "FAIL"
+
+
+def test_the_benchmark_takes_no_healthy_fleet_that_is_not_accepted(tmp_path: Path) -> None:
+    fleet_of("hgx", 2, tmp_path)
+    bench_fleet.accepted(tmp_path / "run", tmp_path / "healthy")
+    fleet = fleet_of("hgx", 2, tmp_path / "sick")
+    fleet.change("allreduce@gpu0002.json", slower(0.8, lambda rank: True))
+    with pytest.raises(RuntimeError, match=r"REJECTED.*FAIL allreduce\.node.* gpu0002"):
+        bench_fleet.accepted(tmp_path / "sick" / "run", tmp_path / "judged")
 
 
 def slower(factor: float, chosen: Callable[[Data], bool]) -> Callable[[Data], None]:

@@ -166,7 +166,7 @@ def test_the_certificate_says_the_smallest_defect_that_each_rate_finds(run):
     annex = text.partition("Annex 8: power of the test")[2]
     for key in judged:
         assert 0 < stated[key]["finds"] < 1
-        assert f"a rate that falls by {digits(100 * stated[key]['finds'])} %" in annex
+        assert f"a value that falls by {digits(100 * stated[key]['finds'])} %" in annex
 
 
 def test_a_power_that_was_rewritten_is_found(run):

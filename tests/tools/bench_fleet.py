@@ -24,6 +24,7 @@ from pathlib import Path
 import psutil
 
 from fixtures.paths import CHECKOUT
+from fixtures.records.files import read_json
 from tests.tools import browser, fleet_run
 
 JUDGING_GOAL_S, TOTAL_GOAL_S, PEAK_MEMORY_GOAL_MB, OPENING_GOAL_S = 60, 150, 1000, 3
@@ -108,7 +109,7 @@ def broken_records(nodes: int, gpus: int) -> Measured:
     with tempfile.TemporaryDirectory(prefix="bench-fleet-") as temporary:
         source = Path(temporary) / "source"
         fleet_run.Fleet(source, nodes, gpus).write()
-        whole = _replayed(source, Path(temporary) / "whole")
+        whole = accepted(source, Path(temporary) / "whole")
         names = [p for p in sorted((source / "records").glob("*@gpu*.json")) if "--" not in p.name]
         chosen = [p for p in names if not p.name.startswith("inventory@")][:BROKEN]
         for k, path in enumerate(chosen):
@@ -135,7 +136,7 @@ def judging_figures(nodes: int, gpus: int) -> list[Measured]:
         judge.write_text(_JUDGE, encoding="utf-8")
         judged = _timed(str(judge), str(source))
         seconds, verdicts = judged.output.split()[-2:]
-        replayed = _replayed(source, judged_run)
+        replayed = accepted(source, judged_run)
         certified = _timed("-c", _CERTIFY, str(judged_run))
         pages = ", ".join(
             f"{name} {(judged_run / name).stat().st_size / 1e6:.1f} MB"
@@ -160,7 +161,7 @@ def report_opening(nodes: int, gpus: int) -> Measured:
     with tempfile.TemporaryDirectory(prefix="bench-fleet-") as temporary:
         source, judged_run = Path(temporary) / "source", Path(temporary) / "made"
         fleet_run.Fleet(source, nodes, gpus).write()
-        _replayed(source, judged_run)
+        accepted(source, judged_run)
         size = (judged_run / "report.html").stat().st_size / 1e6
         seconds = _opening_time_s(judged_run / "report.html")
         return (
@@ -187,6 +188,19 @@ def _replayed(source: Path, judged_run: Path) -> Timed:
         "-m", "pytest", "-m", "multinode", "--cluster=replay", f"--from={source}",
         f"--run-dir={judged_run}", "-p", "no:cacheprovider", "-q",
     )  # fmt: skip
+
+
+def accepted(source: Path, judged_run: Path) -> Timed:
+    """Judge a healthy fleet into a new run directory; RuntimeError unless it is ACCEPTED."""
+    timed = _replayed(source, judged_run)
+    verdict = read_json(judged_run / "verdict.json")
+    if verdict["verdict"] != "ACCEPTED":
+        red = [v for v in verdict["criteria"] if v["outcome"] in ("FAIL", "NOT_MEASURED")]
+        first = [f"{v['outcome']} {v['criterion']} {v['subject']}: {v['reason']}" for v in red[:5]]
+        raise RuntimeError(
+            f"a healthy fleet is {verdict['verdict']}, {len(red)} rows are red: {'; '.join(first)}"
+        )
+    return timed
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fixtures import hardware
 from fixtures.cluster.population import Population
 from fixtures.hardware import Scalar
 from fixtures.paths import CHECKOUT
@@ -417,7 +418,9 @@ class Fleet:
         added = [
             self._within_limit(criterion, population.nodes[:1], limits, population)
             for criterion in limits.criteria.values()
-            if criterion.workload == workload and criterion.metric not in recorded
+            if criterion.workload == workload
+            and criterion.metric not in recorded
+            and ("rack" not in criterion.when or population.gpu_model in hardware.RACK_SCALE)
         ]
         return {**rank, "measurements": [*rank["measurements"], *added]}
 
