@@ -59,10 +59,16 @@ def test_order_names_the_transport() -> None:
 
 
 def conditions(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, log: str, others: list[Any], conf: str = ""
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    *,
+    log: str,
+    others: list[Any],
+    conf: str = "",
+    rank: int = 0,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What rank 0 on node `a` finds, with the links of the other ranks."""
-    (tmp_path / "nccl-rank0.0.log").write_text(log)
+    """What a rank on node `a` finds, with the links of the other ranks."""
+    (tmp_path / f"nccl-rank{rank}.0.log").write_text(log)
     (tmp_path / "nccl.conf").write_text(conf)
     monkeypatch.setenv("NCCL_CONF_FILE", str(tmp_path / "nccl.conf"))
     gathered: list[Any] = []
@@ -72,7 +78,7 @@ def conditions(
         return [item, *others] if len(gathered) == 1 else [item] * (1 + len(others))
 
     ranks: Any = SimpleNamespace(
-        device_facts=lambda: {"compute_capability": 9.0}, directory=tmp_path, rank=0, node="a",
+        device_facts=lambda: {"compute_capability": 9.0}, directory=tmp_path, rank=rank, node="a",
         on_gpu=True, gather=gather, spec={},
     )  # fmt: skip
     return nccl_log.conditions(ranks, tuple(range(1 + len(others))))
@@ -87,6 +93,43 @@ def test_node_that_uses_half_of_its_nics_is_told_from_the_union(
     assert facts["nccl"]["nics"] == [0, 1, 2, 3]
     assert facts["nccl"]["nics_by_node"] == {"a": [0, 1, 2, 3], "b": list(range(8))}
     assert found["transport"] == "NET/IB"
+
+
+@pytest.mark.parametrize(
+    ("via", "other", "measured"),
+    [
+        ("NET/IB/0", "NET/Socket", "NET/IB"),
+        ("NET/Socket/0", "NET/IB", "NET/Socket"),
+        ("P2P/CUMEM", "NET/IB", "NET/IB"),
+        ("P2P/MNNVL", "P2P/MNNVL", "MNNVL"),
+        ("P2P/CUMEM", "SHM/direct", "SHM"),
+    ],
+)
+def test_the_node_that_fell_back_to_a_slower_network_is_named(
+    via: str, other: str, measured: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [[[other], None, None, "b"]]
+    found, facts = conditions(monkeypatch, tmp_path, log=f"{SEND}{via}\n", others=others)
+    families = {nccl_log.transport_family(via.removesuffix("/0")), nccl_log.transport_family(other)}
+    assert found["transport"] == nccl_log.slowest(families), "limits go by the slowest of all"
+    (row,) = collective_sweep._state_measurements(
+        collective_ops.OPERATIONS["all_reduce"], [], ["transport"], found, facts["nccl"]
+    )
+    assert row.value == measured
+
+
+@pytest.mark.parametrize(
+    ("via", "own", "others_gdr"), [("GDRDMA", True, False), ("", False, True)],
+    ids=["another node has none", "only this node has none"],
+)  # fmt: skip
+def test_a_node_without_gpudirect_is_told_from_those_that_have_it(
+    via: str, own: bool, others_gdr: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = f"{SEND}NET/IB/0/{via}\n".replace("/0/\n", "/0\n")
+    others = [[["NET/IB"], [0], others_gdr, "b"]]
+    _, facts = conditions(monkeypatch, tmp_path, log=log, others=others, rank=1)
+    assert facts["nccl"]["gdr"] is own
+    assert "nics_by_node" not in facts["nccl"], "only the first rank has the list of all nodes"
 
 
 @pytest.mark.parametrize(
