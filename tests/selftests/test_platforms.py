@@ -16,8 +16,9 @@ from fixtures.plan.items import planned_list
 from fixtures.sandbox import Sandbox, SandboxError, emulation, platforms
 from fixtures.sandbox.platforms import Platform
 from fixtures.thresholds import loader
+from fixtures.thresholds.contract import Contract
 from fixtures.workloads import ib_counters, infiniband
-from fixtures.workloads.runtime import core_binding, devices, nics, numa
+from fixtures.workloads.runtime import core_binding, devices, nccl_log, nics, numa
 from tests.selftests import support
 from tests.selftests.cluster import refuse
 
@@ -102,6 +103,25 @@ def test_gpus_are_near_the_cores_of_their_platform(
     assert found == [None if n is None else set(range(16 * n, 16 * n + 16)) for n in nodes]
     own = [numa.node_of(platform.gpu_address(k), system) for k in range(platform.gpus_per_node)]
     assert own == nodes
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_nccl_logs_on_a_platform_names_the_ordered_network(name: str, tmp_path: Path):
+    platform = platforms.find(name)
+    log = tmp_path / "nccl-rank0.0.log"
+    log.write_text(platform.nccl_log())
+    found = nccl_log.read_nccl_log([log])
+    assert found["network"] == platform.nccl["network"]
+    assert found["coll_channels"] == len(platform.ordered_nics)
+    slowest = nccl_log.slowest({nccl_log.transport_family(t) for t in found["transports"]})
+    if name == "gb200-nvl72":
+        # Within a rack no byte goes over a NIC.
+        assert (slowest, found.get("nics")) == ("MNNVL", None)
+        return
+    assert slowest == Contract(**platform.order, nodes=2).transport
+    assert found["nics"] == list(range(len(platform.ordered_nics)))
+    # Without NVLink or a switch that joins them, GPU and NIC talk through the CPU.
+    assert found["gdr"] is (name != "pcie-l40s")
 
 
 def test_an_unknown_platform_is_refused_with_the_names_of_all():
