@@ -12,6 +12,7 @@ from fixtures.localization.group_testing import Culprit, Finding
 from fixtures.records import located
 from fixtures.records.files import read_json
 from fixtures.records.run_directory import RunDirectory
+from fixtures.run import fault_localization
 from fixtures.sandbox import Sandbox
 from tests.selftests.cluster import on, queued, suite
 
@@ -68,7 +69,7 @@ def test_a_bad_path_takes_no_node_out_of_service(directory: RunDirectory) -> Non
     nic = Culprit(kind="nic", nodes=("n3",), rails=frozenset([5]))
     write(directory, Finding(culprits=(link, nic)))
     assert located.nodes_at_fault(directory, "nonce") == ["n3"]
-    cost = "(1 jobs in 1 rounds, jobs/located.json)"
+    cost = "(1 job in 1 round, jobs/located.json)"
     assert located.lines(directory, "nonce") == [
         f"located: the path between n1 and n2, not the nodes {cost}",
         f"located: n3, rail 5 {cost}",
@@ -80,6 +81,22 @@ def test_what_was_not_explained_accuses_nobody_and_says_so(directory: RunDirecto
     assert located.nodes_at_fault(directory, "nonce") is None
     (line,) = located.lines(directory, "nonce")
     assert line.startswith("not all located: locate-1 (n1, n2) could not be measured: cut off")
+
+
+def test_what_was_found_until_the_search_had_to_end_accuses_nobody(directory: RunDirectory) -> None:
+    node = Culprit(kind="node", nodes=("n1",), rails=frozenset([0]))
+    write(directory, Finding(culprits=(node,), explained=False), "the search ended after 60 rounds")
+    assert located.nodes_at_fault(directory, "nonce") is None
+    first, second = located.lines(directory, "nonce")
+    assert first.startswith("found so far, with others still unknown: n1 (1 job")
+    assert second.startswith("not all located: the search ended after 60 rounds")
+
+
+def test_a_failure_that_does_not_repeat_is_said_to_be_so(directory: RunDirectory) -> None:
+    write(directory, Finding(reproduced=False), fault_localization.NOT_REPRODUCED)
+    assert located.nodes_at_fault(directory, "nonce") is None
+    (line,) = located.lines(directory, "nonce")
+    assert line.startswith("nothing located: all nodes together passed twice")
 
 
 @pytest.mark.parametrize("text", ["", "{", json.dumps({"schema": 1, "nonce": "another"})])

@@ -86,7 +86,7 @@ def node(name: str, rails: int = 1) -> Culprit:
 
 def test_a_healthy_fabric_takes_two_jobs_and_accuses_nobody() -> None:
     fabric = Fabric(names(4096), rails=8)
-    assert fabric.search() == Finding()
+    assert fabric.search() == Finding(reproduced=False)
     assert fabric.jobs == 2
 
 
@@ -115,6 +115,51 @@ def test_several_bad_nodes_take_as_many_times_the_logarithm(count: int, bad: int
         d = len(culprits)
         assert fabric.jobs <= 2 * d * math.log2(count) + 4 * d + 20
         assert fabric.rounds <= 2 * math.log2(count) + 3 * d + 20
+
+
+@pytest.mark.parametrize("leaf", [None, 32])
+def test_a_hundred_bad_of_a_thousand_nodes_take_25_rounds_or_8_with_the_pairs(
+    leaf: int | None,
+) -> None:
+    for seed in range(3):
+        fabric = Fabric(names(1024), random=random.Random(seed))
+        leaves = in_leaves(fabric.nodes, leaf) if leaf else None
+        culprits = fabric.random.sample(fabric.nodes, 100)
+        for name in culprits:
+            fabric.break_node(name)
+        expected = {node(name) for name in culprits}
+        found = fabric.search(leaves)
+        assert (set(found.culprits), found.explained) == (expected, True)
+        assert fabric.rounds <= 25
+        fabric.rounds = 0
+        found = fabric.search(leaves, measured_pairs=pairs_of(fabric))
+        assert (set(found.culprits), found.explained) == (expected, True)
+        assert fabric.rounds <= 8
+
+
+def test_a_search_that_has_to_stop_returns_what_is_certain() -> None:
+    fabric = Fabric(names(256))
+    for name in ("n0003", "n0100", "n0200"):
+        fabric.break_node(name)
+    asking = group_testing.search(fabric.nodes, measured_pairs=pairs_of(fabric))
+    groups = next(asking)
+    for _ in range(5):  # until the suspects are confirmed, and the rest is measured together
+        groups = asking.send([fabric.measure(g) for g in groups])
+        if len(groups) == 1:
+            break
+    with pytest.raises(StopIteration) as end:
+        asking.throw(group_testing.Stopped())
+    found = end.value.value
+    assert not found.explained
+    assert {c.nodes[0] for c in found.culprits} == {"n0003", "n0100", "n0200"}
+
+
+def test_a_search_that_stops_at_once_accuses_nobody() -> None:
+    asking = group_testing.search(names(64))
+    next(asking)
+    with pytest.raises(StopIteration) as end:
+        asking.throw(group_testing.Stopped())
+    assert end.value.value == Finding(explained=False)
 
 
 def test_one_bad_nic_is_named_with_its_rail() -> None:
