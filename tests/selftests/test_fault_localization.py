@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.localization import findings, group_testing
-from fixtures.localization.group_testing import Culprit, Finding
+from fixtures.localization import findings
+from fixtures.localization.culprits import Culprit, Finding
 from fixtures.records import located
 from fixtures.records.files import read_json
 from fixtures.records.run_directory import RunDirectory
@@ -111,4 +111,4 @@ def test_every_kind_of_culprit_has_a_line() -> None:
     said = {k: Culprit(kind=k, nodes=("a", "b"), rails=frozenset([1, 0])).line for k in kinds}
     assert len(set(said.values())) == len(kinds)
     assert said["rail"] == "rail 0, 1 on all nodes"
-    assert group_testing.Culprit(kind="switch", nodes=("a", "b")).line.startswith("what a, b share")
+    assert Culprit(kind="switch", nodes=("a", "b")).line.startswith("what a, b share")

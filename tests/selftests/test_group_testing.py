@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fixtures.localization import group_testing
-from fixtures.localization.group_testing import Culprit, Finding, Group, Rails
+from fixtures.localization.culprits import Culprit, Finding, Group, Rails
 
 pytestmark = pytest.mark.cpu
 
