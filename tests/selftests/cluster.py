@@ -248,7 +248,12 @@ class Suite:
         return self._log.read_text(encoding="utf-8", errors="replace")
 
     def wait(self, timeout_s: float = RUN_TIMEOUT_S) -> Finished:
-        status = self.process.wait(timeout_s)
+        try:
+            status = self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGABRT)  # pytest's faulthandler says where it stands
+            self.process.wait(10)
+            raise AssertionError(f"{timeout_s:g} s and no end:\n{self.said}") from None
         return Finished(status, self.said, self.directory)
 
     def until(self, condition: Callable[[], T], what: str, *, timeout_s: float = 180) -> T:

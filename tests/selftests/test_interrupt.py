@@ -200,6 +200,33 @@ def test_the_controller_of_workers_ends_its_jobs_too(
     assert len(done.rows) == 6
 
 
+INTERRUPTED_FINALIZER = """
+import os, signal
+
+class Dropped:
+    def __del__(self):
+        os.kill(os.getpid(), signal.{signal})  # an exception here is printed and dropped
+
+def pytest_runtest_logreport(report):
+    Dropped()
+"""
+
+
+@pytest.mark.parametrize("number", SIGNALS[:2], ids=lambda n: n.name)
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "controller"])
+def test_an_interrupt_is_heard_whatever_runs_when_it_comes(
+    workers: tuple[str, ...], number: signal.Signals, checkout: Path, tmp_path: Path
+) -> None:
+    plugin = tmp_path / "interrupted_finalizer.py"
+    plugin.write_text(INTERRUPTED_FINALIZER.format(signal=number.name))
+    run = suite(
+        checkout, tmp_path / "run", *SMALL, "--cluster=local", "-p", plugin.stem, *workers,
+        env={"PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    run.ended_as("INCOMPLETE", 2)
+    assert run.verdict["reasons"][0] == "interrupted"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda n: n.name)
 @pytest.mark.parametrize("event", list(EVENTS))
