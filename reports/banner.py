@@ -20,6 +20,7 @@ from fixtures.slurm.hostlist import hostlist
 from fixtures.verdict.model import Outcome
 from fixtures.verdict.next_steps import RunCommand
 from fixtures.verdict.run_verdict import judged_of
+from fixtures.wording import counted
 from reports.blame import what_to_do
 from reports.rows import split_limit
 
@@ -87,6 +88,7 @@ _TEMPLATES.filters |= {
     "breakable": _breakable,
     "anchor": anchor,
     "code": _with_code,
+    "counted": counted,
 }
 
 
@@ -197,12 +199,16 @@ def contract_text(contract: Mapping[str, Any] | None) -> str:
         return "nothing (cluster: in thresholds.yaml is empty)"
     given = {name: value for name, value in contract.items() if value not in (None, "")}
     nodes = given.pop("nodes", None)
-    parts = [f"{nodes} nodes" if isinstance(nodes, int) else f"nodes {nodes}"] if nodes else []
+    parts = (
+        [f"{counted(nodes, 'node')}" if isinstance(nodes, int) else f"nodes {nodes}"]
+        if nodes
+        else []
+    )
     if (gpus := given.pop("gpus_per_node", None)) is not None:
         parts.append(f"{gpus} x {given.pop('gpu_model', 'GPU')} per node")
     rate = given.pop("nic_gbps", None)
     if nics := given.pop("nics_per_node", None):
-        parts.append(f"{nics} NICs per node" + (f" at {rate:g} Gbit/s" if rate else ""))
+        parts.append(f"{counted(nics, 'NIC')} per node" + (f" at {rate:g} Gbit/s" if rate else ""))
     parts += [f"{name.replace('_', ' ')} {value}" for name, value in given.items()]
     return ", ".join(parts)
 

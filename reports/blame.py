@@ -19,6 +19,7 @@ from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.causes import IN_NODE
 from fixtures.verdict.model import Verdict
 from fixtures.verdict.node_lists import NodeLists, node_lists, nodes_of_rows
+from fixtures.wording import counted
 
 MAX_NAMES = 6
 """Most nodes named one by one; more are a Slurm host list."""
@@ -60,10 +61,14 @@ class Blame:
         parts = []
         if self.dead:
             rows = sum(self.dead.values())
-            parts.append(f"{_count(self.dead, 'node')} dead ({_rows(rows)}): {_names(self.dead)}")
+            parts.append(
+                f"{_count(self.dead, 'node')} dead ({counted(rows, 'row')}): {_names(self.dead)}"
+            )
         if self.bad:
             rows = sum(self.bad.values())
-            parts.append(f"{_count(self.bad, 'node')} at fault ({_rows(rows)}): {_names(self.bad)}")
+            parts.append(
+                f"{_count(self.bad, 'node')} at fault ({counted(rows, 'row')}): {_names(self.bad)}"
+            )
         if self.doubtful:
             parts.append(f"{_count(self.doubtful, 'node')} to look at: {_names(self.doubtful)}")
         if not parts:
@@ -150,8 +155,4 @@ def _names(nodes: Sequence[str] | Mapping[str, int]) -> str:
 
 
 def _count(what: Sequence[str] | Mapping[str, int], word: str) -> str:
-    return f"{len(what)} {word}{'' if len(what) == 1 else 's'}"
-
-
-def _rows(count: int) -> str:
-    return f"{count} row{'' if count == 1 else 's'}"
+    return counted(len(what), word)

@@ -23,6 +23,7 @@ from fixtures.thresholds.contract import PARTIES
 from fixtures.thresholds.overview import LimitRow, read_csv
 from fixtures.verdict.model import Verdict
 from fixtures.verdict.run_verdict import judged_of
+from fixtures.wording import counted
 from reports import banner, blame, power
 from reports.areas import AREAS, OTHER, areas, coverage
 from reports.cluster import PARTY_TITLES, Cluster
@@ -268,11 +269,11 @@ def _ordered_and_found(
     return rows
 
 
-def _per_node(counted: Counter[int]) -> str:
+def _per_node(numbers: Counter[int]) -> str:
     """Return how many there are on how many nodes: "8 on each of 2 nodes"."""
     return ", ".join(
-        f"{n} on {'each of ' if k > 1 else ''}{k} node{'' if k == 1 else 's'}"
-        for n, k in sorted(counted.items())
+        f"{n} on {'each of ' if k > 1 else ''}{counted(k, 'node')}"
+        for n, k in sorted(numbers.items())
     )
 
 

@@ -19,6 +19,7 @@ from fixtures.records.model import Measurement, Record
 from fixtures.thresholds.conditions import digits, format_size
 from fixtures.thresholds.loader import Criterion, Thresholds
 from fixtures.verdict.samples import is_synchronous
+from fixtures.wording import counted
 from reports.drawing import BLUE, DARK, GREY, PALE_BLUE, RED, new_figure, svg_of
 from reports.rows import low_is_bad
 
@@ -406,7 +407,7 @@ def _pair_maps(
             axes.set_yticks(range(len(nodes)), nodes, fontsize=6)
         worst = min(pairs, key=lambda pair: pairs[pair])
         slowest = f"slowest {' and '.join(worst)}: {digits(pairs[worst])} GB/s"
-        description = f"{len(pairs)} pairs; {slowest}"
+        description = f"{counted(len(pairs), 'pair')}; {slowest}"
         title = f"{rows[0].get('title') or key}: pairs of nodes"
         yield Chart(title, description, svg_of(figure), key=key)
 

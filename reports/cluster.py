@@ -16,6 +16,7 @@ from fixtures.records.files import RecordError, read_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.slurm.hostlist import hostlist
 from fixtures.thresholds.contract import PARTIES
+from fixtures.wording import counted
 from reports.banner import render
 
 MAX_NODES_WITH_GPUS = 64
@@ -106,7 +107,7 @@ class Cluster:
     def hardware(self) -> str:
         """Nodes and GPUs in a line: "2 nodes, 4 x NVIDIA H200"."""
         count = len(self.nodes)
-        parts = [f"{count} node{'' if count == 1 else 's'}"]
+        parts = [counted(count, "node")]
         parts += [f"{n} x {name}" for name, n in self.gpu_names.most_common(3)]
         if len(parts) == 1 and self.planned:
             parts.append(self.planned)

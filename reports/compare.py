@@ -27,6 +27,7 @@ from fixtures.thresholds import loader
 from fixtures.thresholds.conditions import digits
 from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.samples import device_value
+from fixtures.wording import counted
 from reports.rows import low_is_bad
 from reports.tables import records_of
 
@@ -121,7 +122,7 @@ RECORDED = "RECORDED"
 
 
 def _unjudged(run: RunDirectory) -> set[str]:
-    """Return the criteria that nobody judges in a run: a change of them is no regression."""
+    """Return the criteria that nobody judges in a run: a change of them is not a regression."""
     if not run.verdict.exists():
         return set()
     outcomes: dict[str, set[str]] = {}
@@ -165,7 +166,7 @@ def show(first: Path, second: Path, limits: Path, *, include_unchanged: bool) ->
     verdicts = [read_json(run.verdict) for run in runs]
     console = Console(width=None if sys.stdout.isatty() else 140)
     headings = [
-        f"{v['run_id']}: {v['verdict']}, {len(v['scope']['nodes'])} nodes x "
+        f"{v['run_id']}: {v['verdict']}, {counted(len(v['scope']['nodes']), 'node')} x "
         f"{v['scope']['gpus_per_node']} {v['scope'].get('gpu_model') or 'GPUs'}"
         for v in verdicts
     ]

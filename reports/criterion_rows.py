@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fixtures.thresholds.conditions import digits
+from fixtures.wording import counted
 from reports.rows import low_is_bad, split_limit
 
 
@@ -58,7 +59,7 @@ class CriterionRow:
     def limit(self) -> str:
         """The most common limit, and how many others there are."""
         first, *others = [text for text, _ in self.limits.most_common()] or [""]
-        return f"{first} (and {len(others)} others)" if others else first
+        return f"{first} (and {counted(len(others), 'other')})" if others else first
 
     @property
     def value(self) -> str:

@@ -21,6 +21,7 @@ from fixtures.verdict.causes import NEXT_STEP, RESUME, Cause
 from fixtures.verdict.model import Outcome, Verdict
 from fixtures.verdict.next_steps import RunCommand
 from fixtures.verdict.run_verdict import conclude
+from fixtures.wording import counted
 from reports import earlier
 from reports.earlier import COMPARED
 
@@ -73,7 +74,7 @@ ROW_KEYS = {
 
 
 def malformed(verdict: Any) -> str:
-    """Return why this is no content of a verdict.json, "" if it is one."""
+    """Return why this is not the content of a verdict.json, "" if it is one."""
     if not isinstance(verdict, dict):
         return f"it is a {type(verdict).__name__}, not an object"
     for name, kind in VERDICT_KEYS.items():
@@ -161,8 +162,8 @@ def _row_differences(
         lines += _ledger_differences(directory, unjudged)
         again = RunCommand(str(directory.root), tuple(run.get("options") or ())).completed(RESUME)
         found.unchecked.append(
-            f"verdict.json: {len(unjudged)} rows that the run did not come to judge, though their "
-            f"records are there: {again}"
+            f"verdict.json: {counted(len(unjudged), 'row')} that the run did not come to judge, "
+            f"though their records are there: {again}"
         )
     return lines
 

@@ -20,9 +20,10 @@ from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds.conditions import digits
 from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.model import Verdict
+from fixtures.wording import counted
 from reports.banner import render
 from reports.dossier_evidence import (
-    counted,
+    counters_of,
     errors_of,
     first_of,
     lines_of_bug_report,
@@ -119,7 +120,7 @@ def of(
         "nics": first_of(r["facts"].get("nics") for r in ranks_of(records, node, "inventory")),
         "system": first_of(r["facts"] for r in ranks_of(records, node, "environment")),
         "rows": rows,
-        "counted": {w: counted(records, node, w) for w in COUNTED},
+        "counted": {w: counters_of(records, node, w) for w in COUNTED},
         "good": [{k: v[k] for k in ("criterion", "title", "value", "unit", "limit", "margin")}
                  for v in good],
         "errors": list(errors_of(directory, node))[:MAX_ERRORS],
@@ -191,7 +192,8 @@ def _first_lines(
         known = [f"{word}{gpu[k]}" for k, word in words.items() if gpu.get(k)]
         part = f"{node}, GPU {gpu['index']} ({', '.join(known)})"
     lines = [
-        f"{part}: {len(failed)} criteria failed, {len(red) - len(failed)} not measured "
+        f"{part}: {counted(len(failed), 'criterion')} failed, "
+        f"{len(red) - len(failed)} not measured "
         f"(run {run.get('id')}, {str(run.get('ended') or run.get('created') or '')[:10]})"
     ]
     for v in red[: FIRST_LINES - 1]:

@@ -119,7 +119,7 @@ def thinned(values: Sequence[Any], most: int) -> list[Any]:
     return list(values[::step])
 
 
-def counted(records: Mapping[str, Json], node: str, workload: str) -> list[Json]:
+def counters_of(records: Mapping[str, Json], node: str, workload: str) -> list[Json]:
     """Return every value of a workload on the node, with what was counted before and after."""
     return [
         {

@@ -72,7 +72,7 @@ def _tiles(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Tile]:
 
 
 def _size(key: str, name: str) -> int | None:
-    """Return the size in bytes of a point of a sweep; None for what is no point of `name`."""
+    """Return the size in bytes of a point of a sweep; None for what is not a point of `name`."""
     rest = key.removeprefix(f"{name}.")
     found = _SIZE.fullmatch(rest) if rest != key else None
     return int(found[1]) << {"K": 10, "M": 20, "G": 30}[found[2]] if found else None

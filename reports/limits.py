@@ -14,6 +14,7 @@ from fixtures.thresholds import loader
 from fixtures.thresholds.contract import NVLS_GPUS
 from fixtures.thresholds.loader import Thresholds
 from fixtures.thresholds.overview import LimitRow, OrderedSite, csv_text, limit_rows
+from fixtures.wording import counted
 
 WIDTH, PAGE_LINES = 106, 78
 """Columns and lines of a printed page of the text form: A4 in 8 point Courier."""
@@ -59,7 +60,7 @@ def heading(limits: Thresholds, model: str | None) -> str:
     """Return what the limits are of: the order or the model, the file and its SHA-256."""
     what = f"{model}, any order" if model else "any order"
     if model is None and (order := limits.cluster) is not None:
-        what = f"{order.node_count} nodes of {order.gpus_per_node} {order.gpu_model}"
+        what = f"{counted(order.node_count, 'node')} of {order.gpus_per_node} {order.gpu_model}"
     return f"Limits for {what}; {limits.path.name}, SHA-256 {limits.sha256[:12]}"
 
 

@@ -27,7 +27,7 @@ PAGE_OF_PLUGIN = {page.NAME: "html", junit.NAME: "junitxml"}
 def _existing_file(text: str) -> Path:
     """Return the path of an existing file, for argparse."""
     if not (path := Path(text)).is_file():
-        raise argparse.ArgumentTypeError(f"{text} is no file; `make drills` writes one")
+        raise argparse.ArgumentTypeError(f"{text} is not a file; `make drills` writes one")
     return path
 
 

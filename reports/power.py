@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fixtures.thresholds.conditions import digits
+from fixtures.wording import counted
 
 
 def lines(verdict: Mapping[str, Any]) -> Iterator[dict[str, str]]:
@@ -31,11 +32,11 @@ def _finds(row: Mapping[str, Any]) -> str:
 def _from(row: Mapping[str, Any]) -> str:
     if row["kind"] == "repeated":
         count = row["repetitions"]
-        return f"{count} repetition{'' if count == 1 else 's'}, none may be faulty"
+        return f"{counted(count, 'repetition')}, none may be faulty"
     parts = [
-        f"{row['values']} value{'' if row['values'] == 1 else 's'}",
-        f"below the {'limit' if row['by'] == 'limit' else 'other devices'} in {row['rounds']} "
-        f"round{'' if row['rounds'] == 1 else 's'}",
+        f"{counted(row['values'], 'value')}",
+        f"below the {'limit' if row['by'] == 'limit' else 'other devices'} in "
+        f"{counted(row['rounds'], 'round')}",
         f"{digits(100 * row['noise'])} % between rounds",
     ]
     if row["kind"] == "time":

@@ -19,6 +19,7 @@ from fixtures.thresholds import loader
 from fixtures.thresholds.conditions import Range
 from fixtures.thresholds.limits import Limit
 from fixtures.thresholds.loader import Criterion, Thresholds
+from fixtures.wording import counted
 from reports.run_files import CommandError, require_same_limits
 from reports.second_judge.judge import SecondJudge
 from reports.second_judge.physics import Json, Unknown
@@ -147,7 +148,7 @@ def compare(root: Path, thresholds: Thresholds) -> Compared:
     elif verdict != stated["verdict"]:
         wrong.append(f"the run is {stated['verdict']}, second judge {verdict}")
     counts = Counter(outcome.lower() for outcome in outcomes.values())
-    wrong += [f"{count} rows are {name}, second judge {counts[name]}"
+    wrong += [f"{counted(count, 'row')} {name}, second judge {counts[name]}"
               for name, count in stated["counts"].items()
               if name != "planned" and counts[name] != count]  # fmt: skip
     return Compared(wrong, uncovered, len(scope), verdict)
@@ -177,6 +178,9 @@ def show(compared: Compared, root: Path) -> int:
     for line in compared.uncovered:
         print(f"not covered: {line}")
     covered = compared.rows - len(compared.uncovered)
-    print(f"second judge: {compared.verdict}; {covered} of {compared.rows} rows judged again")
+    print(
+        f"second judge: {compared.verdict}; {covered} of "
+        f"{counted(compared.rows, 'row')} judged again"
+    )
     print(f"{'THE JUDGES DISAGREE' if compared.wrong else 'BOTH JUDGES AGREE'}: {root}")
     return 1 if compared.wrong else 0

@@ -12,6 +12,7 @@ from fixtures.records.files import RecordError, read_json, read_lines
 from fixtures.records.model import RankResult, Record
 from fixtures.records.run_directory import RunDirectory, assemble
 from fixtures.thresholds.conditions import digits
+from fixtures.wording import counted
 from reports.trainings import Training, Trainings
 
 COLUMN_WIDTH = 10
@@ -172,7 +173,7 @@ def nccl_tables(record: Record) -> str:
 def _sweep_table(workload: str, name: str, ranks: list[RankResult]) -> str:
     where = "in place" if ranks[0].facts.get("in_place") else "out of place"
     lines = [
-        f"# {workload} {name}: {len(ranks)} ranks, {where}",
+        f"# {workload} {name}: {counted(len(ranks), 'rank')}, {where}",
         f"# {'size':>11} {'count':>11} {'type':>6} {'redop':>6} {'time':>9} {'algbw':>8} "
         f"{'busbw':>8} {'#wrong':>7} {'graph':>8} {'algo':>12}",
         f"# {'(B)':>11} {'(elements)':>11} {'':6} {'':6} {'(us)':>9} {'(GB/s)':>8} "

@@ -17,6 +17,7 @@ from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds.conditions import digits
 from fixtures.thresholds.loader import Criterion
 from fixtures.verdict.tails import COMES_AND_GOES
+from fixtures.wording import counted
 from reports.charts import Chart
 from reports.drawing import GREY, PALE_BLUE, RED, new_figure, svg_of
 
@@ -94,7 +95,7 @@ def _draw(
     below = f"; below it {', '.join(GAUGES[name] for name in gauges)}" if gauges else ""
     samples = of_worst[0].samples
     description = (
-        f"{len(samples)} samples over time (red) {beside}{below}: {digits(min(samples))} to "
-        f"{digits(max(samples))} {criterion.unit}"
+        f"{counted(len(samples), 'sample')} over time (red) {beside}{below}: "
+        f"{digits(min(samples))} to {digits(max(samples))} {criterion.unit}"
     )
     return Chart(f"{v['criterion']} {v['subject']}", description, svg_of(figure))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fixtures import wording
 from fixtures.records.run_directory import RunDirectory
 from fixtures.verdict.model import Verdict
 from fixtures.verdict.run_verdict import judged_of
@@ -52,7 +53,7 @@ def not_applicable(criteria: Iterable[Mapping[str, Any]], width: int) -> list[st
     counted = Counter(str(v["reason"]) for v in criteria if v["outcome"] == "NOT_APPLICABLE")
     if not counted:
         return []
-    lines = [f"{sum(counted.values())} rows do not apply here:"]
+    lines = [f"{wording.counted(sum(counted.values()), 'row')} of the plan not applicable here:"]
     for reason, count in counted.most_common(MAX_REASONS):
         lines.append(f"{count:6d}  {_cut(reason or 'no reason given', width - 8)}")
     if (more := len(counted) - MAX_REASONS) > 0:
@@ -95,7 +96,7 @@ def problems(criteria: Iterable[Mapping[str, Any]]) -> list[Problem]:
     for (reason, step), rows in groups:
         subjects = list(dict.fromkeys(str(v["subject"]) for v in rows))
         where = subjects[0] if len(subjects) == 1 else f"{subjects[0]} and {len(subjects) - 1} more"
-        count = f"{len(rows)} row{'' if len(rows) == 1 else 's'} not measured"
+        count = f"{wording.counted(len(rows), 'row')} not measured"
         failed.append(Problem(f"{where}: {reason or 'no reason given'} ({count})", "", step))
     return failed
 
@@ -121,7 +122,7 @@ def _fitting(found: Sequence[Problem], width: int, room: int) -> list[str]:
 
 def _counts(counts: Mapping[str, int]) -> str:
     _, to_judge = judged_of(counts)
-    parts = [f"Failed: {counts.get('fail', 0)} of {to_judge} checks"]
+    parts = [f"Failed: {counts.get('fail', 0)} of {wording.counted(to_judge, 'check')}"]
     for name, words in (
         ("not_measured", "not measured"), ("waived", "waived"), ("pass", "passed"),
         ("recorded", "recorded"),

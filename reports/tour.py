@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def banner(console: Console) -> None:
     text = (
-        "The acceptance of a GPU cluster: one job a node measures all that needs the node,\n"
+        "The acceptance of a GPU cluster: one job per node measures all that needs the node,\n"
         "then pairs, then all nodes together; each figure is judged against thresholds.yaml;\n"
         "what was not measured is never a pass."
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 from fixtures.records.model import Record
 from fixtures.thresholds.conditions import digits
+from fixtures.wording import counted
 from reports.charts import Chart
 from reports.drawing import BLUE, DARK, GREY, PALE_BLUE, new_figure, svg_of
 
@@ -129,4 +130,4 @@ def _text(run: Mapping[str, Any], name: str) -> str:
 
 
 def _ranks(count: Any) -> str:
-    return f"{count} GPU{'' if count == 1 else 's'}"
+    return counted(count, "GPU")

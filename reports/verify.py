@@ -23,6 +23,7 @@ from typing import Any
 from fixtures.paths import version
 from fixtures.records.files import RecordError, read_json
 from fixtures.records.run_directory import RunDirectory, linked_beside
+from fixtures.wording import counted
 from reports import certificate, export, page, signature, statement
 from reports.artefacts import Artefacts
 from reports.differences import (
@@ -93,7 +94,7 @@ def check_verdict(directory: RunDirectory, rejudge: Callable[[], Rejudged]) -> F
     found.wrong += _evidence_differences(directory)
     if not found.wrong:
         count = len(directory.manifest.read_text(encoding="utf-8").splitlines())
-        found.confirmed.append(f"evidence: all {count} files are as manifest.sha256 says")
+        found.confirmed.append(f"evidence: {counted(count, 'file')}, all as manifest.sha256 says")
     if not directory.verdict.exists():
         remedy = f"`python -m reports render {shlex.quote(str(directory.root))}` makes it"
         found.wrong.append(f"verdict.json: missing; {remedy}")

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from fixtures.records.files import VISIBLE_S, RecordError, read_json
+from fixtures.wording import counted
 
 MANIFEST = "manifest.json"
 READ_BYTES = 1 << 24
@@ -52,7 +53,7 @@ def defect_of(path: Path) -> str | None:
         if not file.is_file():
             return f"{path.name}/{name} is missing"
         if (actual_size := file.stat().st_size) != size:
-            return f"{path.name}/{name} has {actual_size} bytes, expected {size}"
+            return f"{path.name}/{name} has {counted(actual_size, 'byte')}, expected {size}"
         if sha256_of(file) != sha:
             return f"{path.name}/{name} is not what was written (sha256)"
     return None

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
+from fixtures.wording import counted
 from training.settings import Settings, SettingsError
 
 Sample = tuple[int, Tensor]
@@ -71,7 +72,9 @@ class Text(Dataset[Sample]):
         self.tokens = tokens
         self.bytes = torch.frombuffer(bytearray(raw or b"\0"), dtype=torch.uint8)
         if len(raw) <= tokens:
-            raise SettingsError(f"{path}: {len(raw)} bytes are no sequence of {tokens} + 1 tokens")
+            raise SettingsError(
+                f"{path}: {counted(len(raw), 'byte')}, not a sequence of {tokens} + 1 tokens"
+            )
 
     def __len__(self) -> int:
         return (len(self.bytes) - 1) // self.tokens
@@ -135,8 +138,8 @@ class BatchLoader:
         length = len(data)  # type: ignore[arg-type]
         if length < self.samples_per_step:
             raise SettingsError(
-                f"the data are {length} samples, a step takes {self.samples_per_step} "
-                f"({team_size} ranks x {self.passes_per_step} x {settings.batch}): "
+                f"the data: {counted(length, 'sample')}; a step takes {self.samples_per_step} "
+                f"({counted(team_size, 'rank')} x {self.passes_per_step} x {settings.batch}): "
                 "give more data or a smaller batch"
             )
         self.steps_per_epoch = length // self.samples_per_step

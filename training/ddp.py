@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fixtures.records.model import Measurement, Result
+from fixtures.wording import counted
 from fixtures.workloads.runtime.ranks import Ranks
 from fixtures.workloads.runtime.spec import Workload
 from training import single
@@ -172,7 +173,7 @@ def coverage(ranks: Ranks, seen_samples: list[int], samples: int) -> Measurement
     """Count the samples that were not seen exactly once over all ranks; equal on every rank."""
     counts = Counter(index for part in ranks.gather(seen_samples) for index in part)
     wrong_samples = [k for k in range(samples) if counts[k] != 1]
-    notes = [f"sample {k} was seen {counts[k]} times" for k in wrong_samples[:1]]
+    notes = [f"sample {k} was seen {counted(counts[k], 'time')}" for k in wrong_samples[:1]]
     return Measurement(metric="coverage", unit="samples", value=len(wrong_samples), notes=notes)
 
 

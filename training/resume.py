@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fixtures.records.model import Measurement, Result
 from fixtures.records.run_directory import RunDirectory
+from fixtures.wording import counted
 from fixtures.workloads.runtime.ranks import Ranks
 from fixtures.workloads.runtime.spec import Workload
 
@@ -95,7 +96,7 @@ def _resumed_curve(
         raise RuntimeError(
             f"resumed at step {first_step}, expected {len(expected_losses)} more to come"
         )
-    notes = [f"{team.size} ranks, from step {first_step}"]
+    notes = [f"{counted(team.size, 'rank')}, from step {first_step}"]
     return Measurement(
         metric=metric,
         unit="%",

@@ -16,6 +16,7 @@ import torch
 from torch.nn.attention import SDPBackend
 
 from fixtures.records.model import Measurement
+from fixtures.wording import counted
 from fixtures.workloads.runtime.timing import Batches, synchronize
 from training import metrics
 from training.attention import Kernel, fastest_kernel
@@ -212,7 +213,9 @@ def timed_run(ranks: Ranks, team: Team, settings: Settings) -> TimedRun:
     training = Training(settings, team, kernel=kernel)
     steps_before = training.step
     if steps_before >= settings.steps:
-        raise SettingsError(f"{steps_before} of {settings.steps} steps are done: give more steps")
+        raise SettingsError(
+            f"{steps_before} of {counted(settings.steps, 'step')} done already: give more steps"
+        )
     excluded = min(EXCLUDED_STEPS, settings.steps - steps_before - 1)
     ranks.barrier()
     batches, extra_steps = time_steps(

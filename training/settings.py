@@ -10,6 +10,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from fixtures.wording import counted
+
 
 class SettingsError(ValueError):
     """Invalid settings: one line with what was given, what is wrong and what to give."""
@@ -139,7 +141,7 @@ class Settings:
         passes, rest = divmod(global_batch, team_size * self.batch)
         if rest or passes < 1:
             raise SettingsError(
-                f"global batch {global_batch} does not divide by {team_size} ranks x "
+                f"global batch {global_batch} does not divide by {counted(team_size, 'rank')} x "
                 f"{self.batch} sequences: give a multiple of {team_size * self.batch}"
             )
         return passes

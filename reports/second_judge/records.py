@@ -269,11 +269,11 @@ def _check_rank(rank: Any) -> None:
             raise Broken("a sample is not a number")
         scalars = [*m.get("at", {}).values(), *m.get("conditions", {}).values()]
         if not all(isinstance(x, _SCALAR) for x in scalars):
-            raise Broken("a condition is no plain value")
+            raise Broken("a condition is not a plain value")
         if samples and m.get("value") is not None:
             raise Broken("samples and a value")
         if not all(isinstance(note, str) for note in m.get("notes", [])):
-            raise Broken("a note is no text")
+            raise Broken("a note is not text")
 
 
 def _check_finite(data: Any) -> None:

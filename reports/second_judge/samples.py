@@ -62,7 +62,7 @@ def split(
 
 
 def lowest_of_kind(siblings: Sequence[float], spread: Mapping[str, float], criteria: int) -> float:
-    """Return the least value of a device that is no outlier among its like.
+    """Return the least value of a device that is not an outlier among its like.
 
     0.3 % of the runs of a healthy fleet may accuse anybody: `criteria` share that risk.
     """

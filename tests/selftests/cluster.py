@@ -33,7 +33,7 @@ SHIPPED = ("fixtures", "reports", "tests", "training", "conftest.py", "pyproject
 RUN_TIMEOUT_S = 480
 FILES = ("tests/test_inventory.py", "tests/test_scheduler.py")
 SMALL = (*FILES, "-k", "(inventory or environment or peers) and not drift")
-"""A plan without torch, of a few seconds: a job a node, then one over all of them."""
+"""A plan without torch, of a few seconds: a job per node, then one over all of them."""
 NODES_ONLY = (*FILES, "-k", "environment and not drift")
 """The smallest plan that has a job on every node."""
 
@@ -144,7 +144,7 @@ class Waiting:
 
     @property
     def selection(self) -> tuple[str, ...]:
-        """Two workloads in one job a node; the second one, `environment`, waits."""
+        """Two workloads in one job per node; the second one, `environment`, waits."""
         return ("tests/test_inventory.py", "-k", "(inventory.gpus or environment) and not drift")
 
 

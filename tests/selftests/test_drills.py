@@ -85,7 +85,7 @@ def write(tmp_path: Path, data: Any) -> RunDirectory:
 def test_the_report_shows_the_table_that_it_was_given(tmp_path):
     assert shown.section(RunDirectory(tmp_path / "none")) == ""
     html = " ".join(shown.section(write(tmp_path, table())).split())
-    assert "2 of 2 faults were found" in html
+    assert "Found: 2 of 2 faults" in html
     assert "They are about 2 criteria; for 1 of them a fault went in below the workload" in html
     assert "&lt;b&gt;slow&lt;/b&gt;" in html
     assert "clocks (planted)" in html
@@ -120,4 +120,4 @@ def test_a_run_keeps_the_table_and_so_does_its_replay(tmp_path):
 def test_a_table_that_is_not_there_is_refused_before_anything_runs(tmp_path):
     done = run_pytest("--cluster=local", f"--drills={tmp_path}/none.json", "--collect-only")
     assert done.returncode == 4
-    assert "is no file; `make drills` writes one" in done.stdout + done.stderr
+    assert "is not a file; `make drills` writes one" in done.stdout + done.stderr

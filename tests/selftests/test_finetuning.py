@@ -174,9 +174,9 @@ def test_what_is_given_wrong_ends_a_run_by_hand_before_torch_is_there(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "torch.py").write_text("raise SystemExit('torch was imported')\n")
     cases = [
-        (["--config", "small.yaml", "--model", tmp_path / "none"], "none is no directory"),
+        (["--config", "small.yaml", "--model", tmp_path / "none"], "none is not a directory"),
         (["--config", "small.yaml", "--model", tmp_path / "empty"], "holds no config.json"),
-        (["--config", "small.yaml", "--data", tmp_path / "none"], "none is no file"),
+        (["--config", "small.yaml", "--data", tmp_path / "none"], "none is not a file"),
         (["--config", "small.yaml", "--data", data], "1 of 2 conversations are broken: line 2: "),
         (["--config", "smal.yaml"], "no such file of settings; shipped are default.yaml"),
         (["--model", tmp_path], "--model, --data and --strategy go with --config"),

@@ -30,7 +30,7 @@ __all__ = ["command"]
 pytestmark = pytest.mark.cpu
 
 
-# --- auto: a Slurm that does not answer is no reason to measure the login node
+# --- auto: a Slurm that does not answer is not a reason to measure the login node
 
 UNREACHABLE = "slurm_load_partitions: Unable to contact slurm controller (connect failure)"
 DENIED = "slurm_load_partitions: Access/permission denied"

@@ -313,7 +313,7 @@ def test_workload_around_the_others_begins_first_and_runs_last(around: Job) -> N
 def test_workload_whose_beginning_fails_is_the_one_that_is_named(
     around: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A failed rank is ended for good after a while; this process is no rank.
+    # A failed rank is ended for good after a while; this process is not a rank.
     monkeypatch.setattr(Watchdog, "force_exit_after", lambda *_: None)
     with pytest.raises(OSError, match="no counters"):
         run_spec(around.spec)

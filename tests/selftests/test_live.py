@@ -116,7 +116,7 @@ TALKED_TO = """
 
 
 def test_no_line_is_lost_where_pytest_begins_or_ends_to_capture(tmp_path):
-    """Only lines that come at every instant show it: a run says a line a second at most."""
+    """Only lines that come at every instant show it: a run prints at most one line per second."""
     (tmp_path / "conftest.py").write_text(textwrap.dedent(TALKATIVE))
     (tmp_path / "test_it.py").write_text(textwrap.dedent(TALKED_TO))
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", os.devnull]

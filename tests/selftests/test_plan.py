@@ -154,7 +154,7 @@ def test_what_spans_nodes_is_not_applicable_to_one_node():
 def test_one_gpu_a_node_has_no_spread_and_no_allreduce_in_the_node():
     for key in ("gemm.spread", "allreduce.node.256MiB"):
         reasons = {i.not_applicable for i in planned(2, gpus=1) if i.criterion == key}
-        assert reasons == {"there is only one GPU a node"}
+        assert reasons == {"there is only one GPU per node"}
 
 
 def test_what_a_gpu_lacks_is_not_applicable_and_what_it_has_is_planned():

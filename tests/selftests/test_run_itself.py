@@ -49,7 +49,7 @@ def expect_all_measured_once(done: Finished, sandbox: Sandbox) -> None:
 def test_the_controller_restarts_while_jobs_run(
     sandbox: Sandbox, waiting: Waiting, tmp_path: Path
 ) -> None:
-    """What the nodes measure meanwhile counts, and Slurm's silence is no failure of a job."""
+    """What the nodes measure meanwhile counts, and Slurm's silence is not a failure of a job."""
     with Suite(waiting.checkout, tmp_path / "run", *waiting.selection, env=on(sandbox)) as run:
         both_at_work(run)
         sandbox.stop_daemon("slurmctld")

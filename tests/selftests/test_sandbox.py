@@ -471,7 +471,7 @@ def test_a_broken_off_run_leaves_nothing(number: signal.Signals, registry: Path)
         ({"state_dir": Path("/tmp") / ("x" * 50)}, "too long a path"),
         ({"id": "Not An Id"}, "small letters and digits"),
         ({"bundle": Path("/nonexistent")}, "bundle .* cannot be unpacked"),
-        ({"bundle": Path("/etc")}, "is no bundle"),
+        ({"bundle": Path("/etc")}, "is not a bundle"),
         ({"bundle": Path("/etc"), "accounting": True}, "no database"),
     ],
 )

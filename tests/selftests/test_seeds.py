@@ -330,7 +330,7 @@ def test_what_a_file_with_a_base_cannot_say_is_one_clean_line(tmp_path, text, sa
         ("schema: 1\nbase: base.yaml\n", "base.yaml:2: base: base.yaml is based on itself"),
         ("schema: 1\nbase: own.yaml\n", "base.yaml:2: base: own.yaml is based on itself"),
         ("schema: 1\ncriterias: {}\n", "base.yaml:2: unknown key 'criterias'"),
-        ("3\n", "own.yaml:2: base: base.yaml is no file of limits"),
+        ("3\n", "own.yaml:2: base: base.yaml is not a file of limits"),
     ],
 )
 def test_a_base_must_be_a_whole_and_valid_file(tmp_path, text, said):

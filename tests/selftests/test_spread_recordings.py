@@ -76,4 +76,4 @@ def test_a_stated_spread_is_that_of_the_recordings(name: str):
     together = math.hypot(stated.device_sigma, stated.run_sigma)
     assert recorded_spread()[name] <= MOST * together
     assert recorded_spread()[name] >= LEAST * together
-    assert together < stated.delta, "what is normal is no defect"
+    assert together < stated.delta, "what is normal is not a defect"

@@ -75,7 +75,7 @@ def test_its_parts_are_those_of_a_statement_v1_with_a_test_result(run):
     assert set(made) == {"_type", "subject", "predicateType", "predicate"}
     assert made["_type"] == "https://in-toto.io/Statement/v1"
     predicate = made["predicate"]
-    assert predicate["result"] == "FAILED", "a demonstration is no acceptance"
+    assert predicate["result"] == "FAILED", "a demonstration is not an acceptance"
     assert [c["name"] for c in predicate["configuration"]] == ["limits", "definitions"]
     assert predicate[statement.SUMMARY]["verdict"] == "DEMONSTRATION"
     extensions = set(predicate) - {"result", "configuration", "failedTests", "warnedTests"}

@@ -129,7 +129,7 @@ def test_a_data_file_without_a_sequence_in_it_is_refused(tmp_path):
 
     path = tmp_path / "short.txt"
     path.write_text("short")
-    with pytest.raises(SettingsError, match=r"5 bytes are no sequence of 16 \+ 1 tokens"):
+    with pytest.raises(SettingsError, match=r"5 bytes, fewer than a sequence of 16 \+ 1 tokens"):
         Text(path, 16)
 
 

@@ -38,7 +38,7 @@ from tests.selftests.cluster import (
 pytestmark = pytest.mark.cpu
 
 BATCH = ("tests/test_inventory.py", "-k", "(inventory.gpus or environment) and not drift")
-"""Two workloads in one job a node: `inventory` and `environment`."""
+"""Two workloads in one job per node: `inventory` and `environment`."""
 
 HEAD = """\
 import os, sys, time

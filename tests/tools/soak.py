@@ -3,7 +3,7 @@
 python -m tests.tools.soak [--runs 20] [--json FILE] [-- --cluster slurm --partition gpu ...]
 
 Whole acceptance runs, one after another, of a healthy cluster: a sandbox of this machine where no
-other is asked for. A line a run, with the hash of the limits that it was judged by; the exit
+other is asked for. A line per run, with the hash of the limits that it was judged by; the exit
 status is 0 where no row of any run was red or not measured, and all had the same limits.
 """
 

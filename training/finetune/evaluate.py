@@ -109,7 +109,9 @@ def settings_of(final: Path) -> Settings:
             if f.name != "name"
         }
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{final} is no final/ of a training: settings.json: {error}") from error
+        raise InputError(
+            f"{final} is not the final/ of a training: settings.json: {error}"
+        ) from error
     return Settings(name=data["name"], **sections)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fixtures.wording import counted
 from training.finetune import glaive
 from training.finetune.settings import DataSettings, InputError
 
@@ -81,7 +82,7 @@ def pack(
     # Drop those that have lost all learned tokens by truncation.
     encoded = [(t, labels) for t, labels in encoded if any(x != IGNORE_INDEX for x in labels)]
     if not encoded:
-        raise InputError(f"nothing to learn is left in sequences of {length} tokens")
+        raise InputError(f"nothing to learn is left in sequences of {counted(length, 'token')}")
     sequences: list[list[int]] = []
     free_space: list[tuple[int, int]] = []  # (tokens that still fit, which sequence), sorted
     for k in sorted(range(len(encoded)), key=lambda k: -len(encoded[k][0])):

@@ -236,7 +236,7 @@ def with_overrides(
         check_model(settings.model.path)
     if settings.data.path is not None and not Path(settings.data.path).is_file():
         raise InputError(
-            f"data.path: {settings.data.path} is no file; give one in Glaive v2 format"
+            f"data.path: {settings.data.path} is not a file; give one in Glaive v2 format"
         )
     return settings
 
@@ -245,7 +245,7 @@ def check_model(path: str) -> None:
     """Raise InputError if `path` is not a model's directory; checks file names only."""
     folder = Path(path)
     if not folder.is_dir():
-        raise InputError(f"model.path: {path} is no directory; give one that holds config.json")
+        raise InputError(f"model.path: {path} is not a directory; give one that holds config.json")
     for content, patterns in (
         ("config.json", ["config.json"]),
         ("weights", ["*.safetensors", "*.bin"]),

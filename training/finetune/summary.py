@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fixtures.records.files import write_json
 from fixtures.records.model import SCHEMA
+from fixtures.wording import counted
 
 if TYPE_CHECKING:
     from fixtures.workloads.runtime.ranks import Ranks
@@ -53,7 +54,7 @@ class TensorBoardLog:
         for name in SCALARS:
             logged = len(events.Scalars(name)) if name in events.Tags()["scalars"] else 0
             if logged != steps:
-                return f"TensorBoard has {logged} of {steps} values of {name}"
+                return f"TensorBoard has {logged} of {counted(steps, 'value')} of {name}"
         return COMPLETE
 
 
