@@ -1,4 +1,4 @@
-"""Every `python -m reports` command on a directory that is not a whole run: one line, no traceback."""
+"""Every `python -m reports` command on something that is not a run: one line, no traceback."""
 
 from __future__ import annotations
 
