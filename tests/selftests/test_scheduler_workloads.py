@@ -242,7 +242,7 @@ def test_a_job_without_a_core_near_the_gpu_is_told_by_rank(
     assert bound.bound == {0, 1}
     assert measured.value == 1
     assert measured.notes == [
-        "rank 0 is bound to cores 0-1, its GPU is near 4-7, the job has none of them"
+        "rank 0 is bound to cores 0-1, its GPU is near 4-7; of those the job has none"
     ]
     _, other = binding_row(monkeypatch, host, Kernel({0, 1, 2, 3}, {2, 3}), 1, 2)
     assert other.value == 0

@@ -184,7 +184,7 @@ BAD = {
         [":2: cluster.nodes", "not a hostlist"],
     ),
     "a flag as key": ("title: Fast\n", "on: Fast\n", [":6: ", "a key must be text, not 'on'"]),
-    "a key that is not a name": ("  inventory.gpus:", "  inventory/gpus:", [":15: ", "letters, digits"]),
+    "not a key": ("  inventory.gpus:", "  inventory/gpus:", [":15: ", "letters, digits"]),
     "a key twice by its size": ("  inventory.gpus:", "  allreduce.node.1GiB:", [
         ":24: criteria.allreduce.node: gives allreduce.node.1GiB a second time",
     ]),
