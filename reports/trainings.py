@@ -105,7 +105,8 @@ def _trainings(record: Record) -> Iterator[Training]:
 FIGURES = {
     "parameters": ("parameters", ""), "steps": ("steps", ""), "train_s": ("time", "s"),
     "first_loss": ("first loss", ""), "last_loss": ("last loss", ""),
-    "final_loss": ("last loss", ""), "step_s": ("time of a step", "s"),
+    "final_loss": ("last loss", ""), "held_out_loss": ("held-out loss", ""),
+    "step_s": ("time of a step", "s"),
     "tokens_per_s": ("tokens/s per GPU", ""), "tokens_per_s_gpu": ("tokens/s per GPU", ""),
     "tflops_full": ("TFLOPS per GPU", ""), "model_tflops": ("TFLOPS per GPU", ""),
     "peak_gib": ("peak memory", "GiB"),

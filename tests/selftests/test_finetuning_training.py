@@ -251,6 +251,60 @@ def test_a_training_on_shuffled_labels_is_red(learned, limits, tmp_path):
     assert verdict.outcome is Outcome.FAIL, verdict.line
 
 
+class OneOfTwo(Alone):
+    """A rank of two; what the other one gathers is given."""
+
+    def __init__(self, root: Path, rank: int) -> None:
+        super().__init__(root)
+        self.rank, self.world_size = rank, 2
+        self.own: list[Any] = []
+        self.others: list[Any] = []
+
+    def gather(self, item: Any) -> list[Any]:
+        self.own.append(item)
+        return [item, *self.others]
+
+
+def test_the_held_out_loss_is_that_of_all_sequences_whoever_takes_them(
+    learned, tokenizer, tmp_path
+):
+    import torch
+
+    from training.finetune import loop, model, packing
+
+    held_out = [glaive.parse(row) for row in sample.rows(20, 7)]
+    packed = packing.pack(tokenizer, held_out, learned.wanted.data.max_length)
+    tuned = model.LossModel(_reloaded(learned), compiled=False)
+    alone = loop.held_out_loss(tuned, packed, learned.wanted, learned.ranks)
+    whole = packing.batch_of(packed, range(len(packed)), separate=learned.wanted.data.separate)
+    tuned.eval()
+    with torch.no_grad():
+        expected = tuned(whole).item() / whole.learned_count
+    assert alone == pytest.approx(expected, rel=1e-4)
+    assert 0 < alone < 1, "it has learned such conversations"
+    wanted = learned.wanted.with_values("training", batch_size=2)
+    assert len(packed) > 2
+    first, second = OneOfTwo(tmp_path, 0), OneOfTwo(tmp_path, 1)
+    loop.held_out_loss(tuned, packed, wanted, first)  # type: ignore[arg-type]
+    second.others = first.own
+    shared = loop.held_out_loss(tuned, packed, wanted, second)  # type: ignore[arg-type]
+    assert shared == pytest.approx(expected, rel=1e-4)
+
+
+def _reloaded(learned: Any) -> Any:
+    from training.finetune import checkpoint, loop, model
+
+    def loss_of(again: Any) -> float:
+        tuned = model.LossModel(again, compiled=False)
+        return loop.first_batch_loss(tuned, learned.packed, learned.wanted, learned.ranks)
+
+    state, again = checkpoint.check(
+        learned.final, learned.weights, learned.loss, loss_of, learned.wanted, learned.ranks
+    )
+    assert again is not None, state
+    return again
+
+
 def test_no_step_waits_for_the_device(learned):
     """A number that is read on the way would stop the queue of a GPU in every step."""
     from torch.utils._python_dispatch import TorchDispatchMode

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fixtures.records.model import Measurement, Result
 from fixtures.workloads.runtime import process_group
-from training.finetune import checkpoint, evaluate, loop, model, summary
+from training.finetune import checkpoint, evaluate, loop, model, packing, summary
 from training.finetune.settings import Settings, find, load, with_overrides
 from training.finetune.training_run import (
     TrainingRun,
@@ -274,6 +274,7 @@ def _outcome_measurements(
     if learns:
         grade_rates = _grade_rates(ranks, training, reloaded)
         entry |= {name: value for name, value in grade_rates.items() if value is not None}
+        entry |= _held_out_loss(ranks, training, reloaded)
         notes = [] if reloaded is not None else [state]
         notes += [] if training.prepared.held_out else ["no conversation is held out"]
         if ranks.rank == 0:
@@ -308,6 +309,16 @@ def _grade_rates(ranks: Ranks, training: TrainingRun, reloaded: Any) -> dict[str
     if not all_answers or answer_count != len(all_answers):
         return dict.fromkeys(evaluate.GRADES)
     return {name: round(rate, 2) for name, rate in evaluate.grade_rates(all_answers).items()}
+
+
+def _held_out_loss(ranks: Ranks, training: TrainingRun, reloaded: Any) -> dict[str, float]:
+    """Return the loss of the reloaded model on the held-out conversations; {} without either."""
+    if not training.prepared.held_out or not all(ranks.gather(reloaded is not None)):
+        return {}
+    settings, prepared = training.settings, training.prepared
+    packed = packing.pack(prepared.tokenizer, prepared.held_out, settings.data.max_length)
+    loss_model = model.LossModel(reloaded, compiled=False)
+    return {"held_out_loss": round(loop.held_out_loss(loss_model, packed, settings, ranks), 5)}
 
 
 def _sharded_measurements(

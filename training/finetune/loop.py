@@ -274,6 +274,28 @@ def first_batch_loss(
     return float(loss_sum) / batch.learned_count
 
 
+def held_out_loss(
+    loss_model: LossModel, packed: packing.PackedSequences, settings: Settings, ranks: Ranks
+) -> float:
+    """Return the mean loss per learned token of all sequences in nats; equal on every rank.
+
+    Each rank takes its share of the batches, without dropout.
+    """
+    loss_model.eval()
+    size = settings.training.batch_size
+    starts = range(0, len(packed), size)[ranks.rank :: ranks.world_size]
+    loss_sum, learned = 0.0, 0
+    with torch.no_grad():
+        for start in starts:
+            rows = range(start, min(start + size, len(packed)))
+            batch = packing.batch_of(packed, rows, separate=settings.data.separate)
+            loss_sum += loss_model(batch.to(ranks.device)).item()
+            learned += batch.learned_count
+    loss_model.train()
+    sums = ranks.gather([loss_sum, learned])
+    return float(sum(loss for loss, _ in sums) / sum(count for _, count in sums))
+
+
 def elapsed(begun: float) -> float:
     """Return the seconds since `begun` (epoch seconds)."""
     return round(time.time() - begun, 2)
