@@ -7,12 +7,15 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
 
 import pytest
 
 from fixtures.jobs.failures import REMEDY
+from fixtures.thresholds import loader
 from fixtures.thresholds.definitions import shipped
-from tests.selftests.support import CHECKOUT, DATA, replay
+from tests.selftests.support import CHECKOUT, DATA, SHIPPED, replay
 from tests.tools import criteria
 
 pytestmark = pytest.mark.cpu
@@ -105,6 +108,54 @@ def test_the_index_names_every_page():
     text = (DOCS / "README.md").read_text(encoding="utf-8")
     for page in DOCS.glob("*.md"):
         assert page.name == "README.md" or f"({page.name})" in text, page.name
+
+
+ENTRY = ["criterion", "proves", "does not prove", "when it is red"]
+
+
+def entries() -> Iterator[tuple[str, str, list[str]]]:
+    """Yield (page, pattern of keys, cells) of each entry in the tables of criteria.
+
+    `.rate` after `nvlink.links` is `nvlink.rate`: it takes the place of the end of the name before.
+    """
+    keys = list(loader.load(SHIPPED).criteria)
+    for page in sorted(DOCS.glob("*.md")):
+        heading: list[str] = []
+        before = ""
+        for line in page.read_text(encoding="utf-8").splitlines():
+            cells = [c.strip() for c in line.strip().strip("|").split("|")]
+            if not line.startswith("|"):
+                heading = []
+            elif not heading:
+                heading, before = cells, ""
+            elif heading == ENTRY and not line.startswith("|---"):
+                for name in re.findall(r"`([^`]+)`", cells[0]):
+                    if name.startswith("."):
+                        parts = before.split(".")
+                        starts = [".".join(parts[:k]) for k in range(len(parts), 0, -1)]
+                        name = next(
+                            (s + name for s in starts if named(s + name, keys)), before + name
+                        )
+                    else:
+                        before = name
+                    yield page.name, name, cells
+
+
+def named(pattern: str, keys: Iterable[str]) -> list[str]:
+    """Return the keys that a name in a table means: it, and its sizes and kinds."""
+    return [k for k in keys if fnmatchcase(k, pattern) or fnmatchcase(k, f"{pattern}.*")]
+
+
+def test_every_criterion_has_an_entry_that_says_what_it_proves_and_what_not():
+    keys = list(loader.load(SHIPPED).criteria)
+    covered: set[str] = set()
+    for page, pattern, cells in entries():
+        found = named(pattern, keys)
+        assert found, f"{page}: {pattern} is not a criterion"
+        assert len(cells) == len(ENTRY), f"{page}: {pattern}: {len(cells)} cells"
+        assert len(cells[1]) >= 20, f"{page}: {pattern}: what does it prove?"
+        covered |= set(found)
+    assert sorted(set(keys) - covered) == []
 
 
 TERMS = [
