@@ -18,7 +18,7 @@ from tests.tools import architecture
 pytestmark = pytest.mark.cpu
 
 ENTRIES = {
-    "__init__.py", "__main__.py", "entry.py", "errors.py", "hardware.py", "paths.py",
+    "__init__.py", "__main__.py", "entry.py", "errors.py", "hardware.py", "paths.py", "wording.py",
     "calibration", "cluster", "criteria", "jobs", "localization", "plan", "plugin", "records",
     "run", "sandbox", "slurm", "thresholds", "verdict", "workloads",
 }  # fmt: skip

@@ -15,6 +15,7 @@ import pytest
 from fixtures.jobs.failures import REMEDY
 from fixtures.thresholds import loader
 from fixtures.thresholds.definitions import shipped
+from fixtures.workloads.runtime import xids
 from tests.selftests.support import CHECKOUT, DATA, SHIPPED, replay
 from tests.tools import criteria
 
@@ -31,6 +32,18 @@ def test_the_failure_modes_are_those_of_the_code():
     told = {row[0]: row[2] for row in rows}
     assert told == {kind.value: remedy for kind, remedy in REMEDY.items()}
     assert all(row[1] for row in rows)
+
+
+def test_the_table_of_xids_is_that_of_the_code():
+    text = (DOCS / "02-infrastructure.md").read_text(encoding="utf-8")
+    table = text.partition("| Xid | means | do |\n|---|---|---|\n")[2].partition("\n\n")[0]
+    told = [[c.strip() for c in row.strip("|").split("|")] for row in table.splitlines()]
+    noted = " (not counted: a program causes it)"
+    assert told == [
+        [str(number), xid.meaning + noted * xid.by_program, xid.action]
+        for number, xid in xids.XIDS.items()
+    ]
+    assert 20 < len(told) == len({number for number, *_ in told})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(CHECKOUT)))

@@ -72,7 +72,7 @@ def test_healthy_gpus_are_green_on_every_release_or_say_what_it_lacks(
         (["1.ecc.aggregate.uncorrected=1"], {"health.ecc_new"}, ""),
         (["1.delay=50"], {"health.answer_time_load", "health.answer_late"}, ""),
         (["1.remap.uncorrected=1", "1.remap.pending=1"], {"health.remap_new"}, "a reset is due"),
-        (["1.remap.corrected=1"], {"health.remap_new"}, "1 rows remapped"),
+        (["1.remap.corrected=1"], {"health.remap_new"}, "1 row remapped"),
         (["1.pcie.replays=0@40"], {"health.pcie_replays", "health.pcie_siblings"}, "pcie_replays"),
         (["1.link.errors.0=1"], {"nvlink.errors"}, "replays"),
         (["1.clock.reasons=64"], set(), ""),
