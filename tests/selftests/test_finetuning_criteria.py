@@ -149,3 +149,18 @@ def test_fsdp_has_the_losses_of_the_plain_training_and_shards(tmp_path, limits):
         verdict = decided(limits, key, record)
         assert verdict.ok, verdict.line
     assert {m.metric for r in record.ranks for m in r.measurements} <= set(WORKLOAD.metrics)
+
+
+def test_logs_that_lack_a_step_are_red(limits, tmp_path):
+    from training.finetune import summary
+
+    log = summary.TensorBoardLog(tmp_path)
+    for step in range(3):
+        log.add_step(step, 1.0, 1.0, 1.0)
+    log.close()
+    assert log.completeness(3) == summary.COMPLETE
+    assert judged(limits, "finetune.logs", log.completeness(3)).ok
+    state = log.completeness(4)
+    assert state == "TensorBoard has 3 of 4 values of loss"
+    assert judged(limits, "finetune.logs", state).outcome is Outcome.FAIL
+    assert judged(limits, "finetune.logs", None).outcome is Outcome.NOT_MEASURED
