@@ -58,7 +58,7 @@ def not_applicable(criteria: Iterable[Mapping[str, Any]], width: int) -> list[st
         lines.append(f"{count:6d}  {_cut(reason or 'no reason given', width - 8)}")
     if (more := len(counted) - MAX_REASONS) > 0:
         rest = sum(n for _, n in counted.most_common()[MAX_REASONS:])
-        lines.append(f"{rest:6d}  for {more} other reasons: in the report")
+        lines.append(f"{rest:6d}  for {wording.counted(more, 'other reason')}: in the report")
     return lines
 
 

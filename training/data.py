@@ -73,7 +73,7 @@ class Text(Dataset[Sample]):
         self.bytes = torch.frombuffer(bytearray(raw or b"\0"), dtype=torch.uint8)
         if len(raw) <= tokens:
             raise SettingsError(
-                f"{path}: {counted(len(raw), 'byte')}, not a sequence of {tokens} + 1 tokens"
+                f"{path}: {counted(len(raw), 'byte')}, fewer than a sequence of {tokens} + 1 tokens"
             )
 
     def __len__(self) -> int:

@@ -136,7 +136,7 @@ def test_what_the_hardware_does_not_have_is_not_owed(limits, fact, said, outcome
     verdict = found(limits, measured)
     if outcome is Outcome.NOT_APPLICABLE:
         assert (verdict.outcome, verdict.value) == (Outcome.RECORDED, 650)
-        assert f"1 of 2 devices have none: {said}" in verdict.notes
+        assert f"1 of 2 devices has none: {said}" in verdict.notes
     else:
         assert verdict.outcome is Outcome.NOT_MEASURED
 

@@ -216,7 +216,7 @@ def _row(verdict, criterion: str):
         (lambda v: v["criteria"].pop(0), "in the plan of the run, and not in verdict.json"),
         (lambda v: v["criteria"].append(v["criteria"][0]), "verdict.json has a row twice"),
         (lambda v: v["criteria"][0].update(outcome="FAIL"), ": FAIL, second judge PASS"),
-        (lambda v: v["counts"].update({"pass": 1}), "1 rows are pass, second judge 285"),
+        (lambda v: v["counts"].update({"pass": 1}), "1 row pass, second judge 285"),
         (
             lambda v: _row(v, "gemm.bf16").update(value=9.0),
             "gemm.bf16 worker0: 9.0, second judge",

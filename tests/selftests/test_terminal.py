@@ -78,11 +78,16 @@ def test_rows_that_do_not_apply_are_a_line_for_each_reason():
     ]
     lines = terminal.not_applicable([v.to_json() for v in rows], WIDTH)
     assert lines == [
-        "5 rows do not apply here:", "     3  one node has no pairs", "     2  no NVML",
+        "5 rows of the plan not applicable here:", "     3  one node has no pairs", "     2  no NVML",
     ]  # fmt: skip
     assert terminal.not_applicable([], WIDTH) == []
     many = [replace(rows[0], reason=f"reason {k}").to_json() for k in range(20)]
     assert len(terminal.not_applicable(many, WIDTH)) == terminal.MAX_REASONS + 2
+    one_more = [
+        replace(rows[0], reason=f"reason {k}").to_json() for k in range(terminal.MAX_REASONS + 1)
+    ]
+    last = terminal.not_applicable(one_more, WIDTH)[-1]
+    assert last == "     1  for 1 other reason: in the report"
 
 
 def test_the_verdict_is_the_last_thing_that_pytest_prints(tmp_path):

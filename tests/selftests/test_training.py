@@ -79,9 +79,9 @@ def test_the_command_line_refuses_before_torch_is_imported(arguments, said, tmp_
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--global-batch", "9"), "global batch 9 does not divide by 1 ranks x 4 sequences"),
+        (("--global-batch", "9"), "global batch 9 does not divide by 1 rank x 4 sequences"),
         (("--data", "broken.jsonl"), "broken.jsonl: 1 broken lines: line 2: "),
-        (("--data", "short.txt"), "the data are 2 samples, a step takes 4"),
+        (("--data", "short.txt"), "the data: 2 samples; a step takes 4"),
     ],
 )
 def test_what_only_a_rank_can_know_is_one_line_too(arguments, said, tmp_path):
@@ -179,7 +179,7 @@ def test_a_step_is_the_same_samples_for_any_number_of_ranks(ranks):
 def test_too_little_data_for_a_step_is_refused():
     from training.data import BatchLoader, Synthetic
 
-    with pytest.raises(SettingsError, match="the data are 4 samples, a step takes 8"):
+    with pytest.raises(SettingsError, match="the data: 4 samples; a step takes 8"):
         BatchLoader(Synthetic(256, 8, 4, 0), Settings(batch=4), rank=0, team_size=2)
 
 

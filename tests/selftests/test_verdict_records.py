@@ -232,5 +232,5 @@ def test_rounds_that_are_no_lists_of_numbers_are_refused(wrong):
 
 
 def test_rounds_without_samples_are_refused():
-    with pytest.raises(RecordError, match="no further round"):
+    with pytest.raises(RecordError, match="is not a further round of samples"):
         Measurement.from_json({"metric": "x", "unit": "s", "value": 1, "rounds": [[1.0]]})

@@ -138,11 +138,11 @@ def test_wrong_number_of_ranks_and_foreign_node_are_errors(tmp_path: Path) -> No
     job = Job(tmp_path / "a")
     job.spec["ranks_per_node"] = 2
     assert job.run() != [0]
-    assert "1 ranks were started, expected 2" in job.error()["error"]
+    assert "1 rank started, expected 2" in job.error()["error"]
     job = Job(tmp_path / "b", nodes=["worker0", "worker1"])
     job.spec["nodes"] = ["worker0", "worker2"]
     job.run(slurm=True)
-    assert "runs on worker1" in job.error(rank=1)["error"]
+    assert "rank 1 is on worker1" in job.error(rank=1)["error"]
 
 
 def test_two_ranks_with_one_local_rank_are_no_measurement(tmp_path: Path) -> None:
