@@ -78,8 +78,10 @@ def test_rows_that_do_not_apply_are_a_line_for_each_reason():
     ]
     lines = terminal.not_applicable([v.to_json() for v in rows], WIDTH)
     assert lines == [
-        "5 rows of the plan not applicable here:", "     3  one node has no pairs", "     2  no NVML",
-    ]  # fmt: skip
+        "5 rows of the plan not applicable here:",
+        "     3  one node has no pairs",
+        "     2  no NVML",
+    ]
     assert terminal.not_applicable([], WIDTH) == []
     many = [replace(rows[0], reason=f"reason {k}").to_json() for k in range(20)]
     assert len(terminal.not_applicable(many, WIDTH)) == terminal.MAX_REASONS + 2
