@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -58,9 +60,15 @@ def run(ranks, metrics, *, do="pass", rank=0):
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a free port that no connection of this host gets as its own before the job listens.
+
+    As the submitter does, below the range from which the kernel gives ports to connections.
+    """
+    while True:
+        port = random.randrange(20000, 32768)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Job:

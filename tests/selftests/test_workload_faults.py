@@ -194,16 +194,17 @@ def test_one_slowed_device_is_an_outlier(sandbox: Sandbox, tmp_path: Path) -> No
 
     Four ranks share two cores, and whatever else is at work: one that runs a fortieth of the time
     has a twentieth of its share at most, and less than a seventh of it on a busy host. Where a
-    round of it falls into a moment that the others did not have, the rate is unstable, and is
-    measured again, as its row says.
+    round of it falls into a moment that the others did not have, or a healthy one into a moment
+    that others of this host took, the rate is unstable, and is measured again, as its row says.
     """
     for attempt in range(MOST_UNSTABLE):
         done = _with_a_slowed_device(sandbox, tmp_path / str(attempt))
-        row = done.rows["gemm.bf16", "worker1"]
-        assert done.outcomes["gemm.bf16", "worker0"] == "PASS", done.said
-        if row["outcome"] != "NOT_MEASURED":
+        row, healthy = done.rows["gemm.bf16", "worker1"], done.rows["gemm.bf16", "worker0"]
+        unstable = [r for r in (row, healthy) if r["outcome"] == "NOT_MEASURED"]
+        if not unstable:
             break
-        assert row["reason"].startswith("unstable: worker1 gpu1 measured "), done.said
+        assert all(r["reason"].startswith("unstable: ") for r in unstable), done.said
+    assert healthy["outcome"] == "PASS", done.said
     done.ended_as("REJECTED", 1)
     assert row["outcome"] == "FAIL"
     assert row["reason"].startswith("outlier: ")
