@@ -232,6 +232,10 @@ class Suite:
         self._log = Path(tempfile.mkstemp(prefix="suite-", suffix=".txt")[1])
         outer = ("PYTEST_", "SLURM_", "SBATCH_", "COV_")
         clean = {k: v for k, v in os.environ.items() if not k.startswith(outer)}
+        # pytest removes old folders of its own at the end: not those of the outer session, which
+        # may hold gigabytes.
+        run.parent.mkdir(parents=True, exist_ok=True)
+        clean["PYTEST_DEBUG_TEMPROOT"] = str(run.parent)
         where = [f"--run-dir={run}"] if new else []
         command = [*before, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
                    *where, *arguments]  # fmt: skip
