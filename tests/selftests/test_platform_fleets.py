@@ -16,7 +16,8 @@ from tests.tools.fleet_run import PLATFORMS, Fleet
 
 pytestmark = pytest.mark.cpu
 
-SIZES = (2, 4, 16, *(pytest.param(n, marks=pytest.mark.slow) for n in (32, 128, 1024)))
+LARGE = tuple(pytest.param(n, marks=pytest.mark.slow) for n in (32, 128, 1024))
+SIZES = (2, 4, 16, *LARGE)
 NETWORKS = ("hgx", "four-nics", "roce", "efa")
 
 
@@ -67,8 +68,11 @@ def test_a_healthy_rack_is_accused_of_nothing(nodes: int, tmp_path: Path) -> Non
         assert row["outcome"] == ("RECORDED" if within else "PASS"), row
 
 
-def test_a_slow_gpu_and_a_slow_nic_of_a_rack_are_named_and_nobody_else(tmp_path: Path) -> None:
-    fleet = fleet_of("nvl72", 4, tmp_path)
+@pytest.mark.parametrize("nodes", [4, 36, *LARGE[1:]])
+def test_a_slow_gpu_and_a_slow_nic_of_a_rack_are_named_and_nobody_else(
+    nodes: int, tmp_path: Path
+) -> None:
+    fleet = fleet_of("nvl72", nodes, tmp_path)
     fleet.change("memory@gpu0002.json", slower(0.8, lambda rank: rank["local_rank"] == 1))
 
     def half_rate(record: Data) -> None:
@@ -122,10 +126,13 @@ def slower(factor: float, chosen: Callable[[Data], bool]) -> Callable[[Data], No
     return change
 
 
+@pytest.mark.parametrize("nodes", SIZES)
 @pytest.mark.parametrize("platform", NETWORKS)
-def test_a_slow_node_rail_or_nic_is_named_and_nobody_else(platform: str, tmp_path: Path) -> None:
+def test_a_slow_node_rail_or_nic_is_named_and_nobody_else(
+    platform: str, nodes: int, tmp_path: Path
+) -> None:
     """A node whose NVLink is slow, a rail whose leaf is slow, a NIC that trained at half rate."""
-    fleet = fleet_of(platform, 4, tmp_path)
+    fleet = fleet_of(platform, nodes, tmp_path)
     fleet.change("allreduce@gpu0002.json", slower(0.8, lambda rank: True))
     fleet.change("rails@all.json", slower(0.7, lambda rank: rank["local_rank"] == 3))
 
@@ -134,10 +141,10 @@ def test_a_slow_node_rail_or_nic_is_named_and_nobody_else(platform: str, tmp_pat
             if (m["metric"], m["at"].get("part")) == ("rate", "mlx5_3"):
                 m["value"] /= 2
 
-    fleet.change("infiniband@gpu0003.json", half_rate)
+    fleet.change("infiniband@gpu0001.json", half_rate)
     found, rows = fleet.judged(tmp_path / "out")
     assert found["verdict"] == "REJECTED"
     assert failures(found) == {
-        ("allreduce.node", "gpu0002"), ("rails.sendrecv", "rail3"), ("infiniband", "gpu0003"),
+        ("allreduce.node", "gpu0002"), ("rails.sendrecv", "rail3"), ("infiniband", "gpu0001"),
     }  # fmt: skip
-    assert rows["infiniband.rate", "gpu0003"]["worst"]["part"] == "mlx5_3"
+    assert rows["infiniband.rate", "gpu0001"]["worst"]["part"] == "mlx5_3"
