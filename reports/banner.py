@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -128,12 +128,13 @@ def banner(
     *,
     cluster: str = "",
     blamed: str = "",
+    groups: Sequence[str] = (),
     failures: str = "",
 ) -> str:
     """Return the HTML of the verdict and its reasons, what failed, what was not measured, counts.
 
-    `cluster` and `blamed` are sentences: which cluster it is, and who is to blame. `failures` is
-    the HTML of what failed.
+    `cluster`, `blamed` and `groups` are sentences: which cluster it is, who is to blame, and what
+    failing nodes have in common. `failures` is the HTML of what failed.
     """
     counts = verdict["counts"]
     judged, to_judge = judged_of(counts)
@@ -147,6 +148,7 @@ def banner(
         judged=judged,
         cluster=cluster,
         blame=blamed,
+        groups=groups,
         failures=failures,
         next="" if blamed else RunCommand.of(run, "RUN").completed(what_to_do(verdict["verdict"])),
         unmeasured=_group_by_reason(verdict["criteria"], Outcome.NOT_MEASURED),

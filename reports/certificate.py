@@ -24,7 +24,7 @@ from fixtures.thresholds.overview import LimitRow, read_csv
 from fixtures.verdict.model import Verdict
 from fixtures.verdict.run_verdict import judged_of
 from fixtures.wording import counted
-from reports import banner, blame, power
+from reports import banner, blame, groups, power
 from reports.areas import AREAS, OTHER, areas, coverage
 from reports.cluster import PARTY_TITLES, Cluster
 from reports.criterion_rows import CriterionRow
@@ -109,6 +109,7 @@ def page(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> s
         verdict=str(verdict["verdict"]),
         meaning=banner.MEANING.get(str(verdict["verdict"]), ""),
         blamed=blame.blame(verdict, blame.lists_of(directory, verdict, run)).sentence,
+        groups=groups.sentences(verdict),
         reasons=verdict.get("reasons") or [],
         counts=counts,
         mtbf=(verdict.get("basis") or {}).get("mtbf"),

@@ -26,7 +26,7 @@ from fixtures.paths import version
 from fixtures.records.files import read_json, read_lines
 from fixtures.records.run_directory import RunDirectory
 from fixtures.verdict.model import Outcome, Verdict
-from reports import banner, blame, cluster, drills, figures, rows
+from reports import banner, blame, cluster, drills, figures, groups, rows
 from reports.limit_sources import LimitSources
 
 NAME = "report.html"
@@ -78,8 +78,9 @@ def page(
     blamed = blame.blame(verdict, blame.lists_of(directory, verdict, run)).sentence
     parts = _figures(directory, verdict, run, thresholds) if criteria else figures.Parts("", "")
     head = banner.banner(
-        verdict, run, cluster=found.headline, blamed=blamed, failures=parts.failures
-    )
+        verdict, run, cluster=found.headline, blamed=blamed,
+        groups=groups.sentences(verdict), failures=parts.failures,
+    )  # fmt: skip
     prefix = [banner.style(), _stamp(), banner.script(), head, parts.body]
     tests = _tests(
         criteria, read_ledger(directory), LimitSources.of(directory), summarise=_is_large(run)

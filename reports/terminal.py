@@ -17,7 +17,7 @@ from fixtures import wording
 from fixtures.records.run_directory import RunDirectory
 from fixtures.verdict.model import Verdict
 from fixtures.verdict.run_verdict import judged_of
-from reports import blame
+from reports import blame, groups
 from reports.artefacts import Artefacts
 from reports.cluster import Cluster
 
@@ -25,6 +25,7 @@ MAX_PROBLEMS = 3
 MAX_LINES = 22
 """Lines below the verdict's own: with it and the shell's prompt they are a screen of 24."""
 MAX_REASONS = 8
+MAX_GROUPS = 2
 """Most reasons why rows do not apply, a line each."""
 COLOURS = {"REJECTED": "red", "INCOMPLETE": "yellow", "PARTIAL": "cyan", "DEMONSTRATION": "cyan"}
 """Verdict -> colour of its line; any other is green."""
@@ -71,6 +72,8 @@ def summary(artefacts: Artefacts, width: int) -> list[str]:
     lists = artefacts.lists
     head = [_cut(Cluster.of(directory, run, verdict.get("scope") or {}).headline, width)]
     head += _wrapped(blame.blame(verdict, lists).sentence, "", width)
+    for sentence in groups.sentences(verdict)[:MAX_GROUPS]:
+        head += _wrapped(sentence, "", width)
     head.append(_counts(verdict["counts"]))
     head += [_cut(str(reason), width) for reason in verdict["reasons"][:2]]
     tail = list(_files(directory, len(lists.good), len(lists.bad)))
@@ -92,8 +95,8 @@ def problems(criteria: Iterable[Mapping[str, Any]]) -> list[Problem]:
             failed.append(Problem(head, red, str(v["next_step"])))
         elif v["outcome"] == "NOT_MEASURED":
             unmeasured.setdefault((str(v["reason"]), str(v["next_step"])), []).append(v)
-    groups = sorted(unmeasured.items(), key=lambda item: -len(item[1]))
-    for (reason, step), rows in groups:
+    by_reason = sorted(unmeasured.items(), key=lambda item: -len(item[1]))
+    for (reason, step), rows in by_reason:
         subjects = list(dict.fromkeys(str(v["subject"]) for v in rows))
         where = subjects[0] if len(subjects) == 1 else f"{subjects[0]} and {len(subjects) - 1} more"
         count = f"{wording.counted(len(rows), 'row')} not measured"

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.records.run_directory import RunDirectory
+from reports import groups
+from reports.artefacts import Artefacts
 from tests.selftests.fleets import Data, FleetRun
 from tests.tools import bench_fleet
 from tests.tools.fleet_run import PLATFORMS, Fleet
@@ -103,6 +106,27 @@ def test_a_rack_whose_nodes_do_not_share_their_nvlink_is_red(tmp_path: Path) -> 
     fleet.change("allreduce@all.json", over_tcp)
     _, rows = fleet.judged(tmp_path / "out")
     assert rows["allreduce.cluster.transport", "cluster"]["outcome"] == "FAIL"
+
+
+def test_a_slow_rack_and_a_slow_slot_are_said_as_groups(tmp_path: Path) -> None:
+    fleet = fleet_of("hgx", 20, tmp_path)
+    for k in range(9, 14):
+        fleet.change(f"memory@gpu{k:04d}.json", slower(0.8, lambda rank: True))
+    for k in range(2, 20, 3):
+        fleet.change(f"hostcopy@gpu{k:04d}.json", slower(0.7, lambda rank: rank["local_rank"] == 3))
+    found, _ = fleet.judged(tmp_path / "out")
+    said = {(g.kind, g.where): g.keys for g in groups.groups(found)}
+    assert set(said) == {
+        ("place", "5 nodes next to each other, gpu[0009-0013], fail together"),
+        ("slot", "GPU 3 is the one that fails on 6 of 20 nodes"),
+    }
+    assert all(
+        key.startswith({"place": "memory.", "slot": "hostcopy."}[kind])
+        for (kind, _), keys in said.items() for key in keys
+    )  # fmt: skip
+    for name in ("report.html", "certificate.html"):
+        text = Artefacts(RunDirectory(tmp_path / "out"), found).make(name).decode()
+        assert "5 nodes next to each other, gpu[0009-0013], fail together: memory." in text
 
 
 def test_the_benchmark_takes_no_healthy_fleet_that_is_not_accepted(tmp_path: Path) -> None:

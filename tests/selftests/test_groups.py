@@ -1,0 +1,125 @@
+"""What failing nodes have in common is said with its place and size, and chance is not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from reports import groups
+
+pytestmark = pytest.mark.cpu
+
+GPUS = 8
+
+
+def nodes_of(count: int) -> list[str]:
+    return [f"gpu{k:04d}" for k in range(1, count + 1)]
+
+
+def verdict(count: int, failing: Mapping[str, Mapping[str, int | None]]) -> dict[str, Any]:
+    """A run in which, by criterion, these nodes fail with these GPUs as the worst."""
+    rows = [
+        {
+            "criterion": key, "subject": node, "outcome": "FAIL" if node in gpus else "PASS",
+            "worst": {"node": node, "gpu": gpus.get(node)},
+        }
+        for key, gpus in failing.items() for node in nodes_of(count)
+    ]  # fmt: skip
+    return {"scope": {"nodes": nodes_of(count), "gpus_per_node": GPUS}, "criteria": rows}
+
+
+def any_gpu(nodes: list[str], seed: int = 0) -> dict[str, int | None]:
+    """Each of the nodes fails, with another GPU as its worst."""
+    return {node: (seed + k) % GPUS for k, node in enumerate(nodes)}
+
+
+@pytest.mark.parametrize(("count", "rack"), [(32, 8), (128, 16), (1024, 16)])
+def test_a_rack_is_one_group_with_its_place_and_all_its_criteria(count: int, rack: int) -> None:
+    bad = nodes_of(count)[count // 2 : count // 2 + rack]
+    found = groups.groups(
+        verdict(count, {"gemm.bf16": any_gpu(bad), "gemm.fp8": any_gpu(bad, 3), "memory.copy": {}})
+    )
+    (group,) = found
+    assert (group.kind, group.failing) == ("place", rack)
+    assert group.keys == ("gemm.bf16", "gemm.fp8")
+    first, last = bad[0][3:], bad[-1][3:]
+    assert group.sentence.startswith(
+        f"{rack} nodes next to each other, gpu[{first}-{last}], fail together: gemm.bf16, gemm.fp8."
+    )
+
+
+def test_a_rack_with_a_good_node_and_a_single_node_elsewhere_is_still_the_rack() -> None:
+    bad = [*nodes_of(128)[32:40], *nodes_of(128)[41:48], "gpu0100"]
+    (group,) = groups.groups(verdict(128, {"gemm.bf16": any_gpu(bad)}))
+    assert group.where == "15 of 16 nodes next to each other, gpu[0033-0048], fail together"
+
+
+@pytest.mark.parametrize("count", [8, 32, 1024])
+def test_a_slot_is_named_by_its_gpu(count: int) -> None:
+    bad = dict.fromkeys(nodes_of(count)[::3] if count > 8 else nodes_of(8)[:6], 5)
+    kinds = {g.kind: g for g in groups.groups(verdict(count, {"hostcopy.h2d": bad}))}
+    assert kinds["slot"].where == f"GPU 5 is the one that fails on {len(bad)} of {count} nodes"
+    assert "half" not in kinds or 2 * len(bad) >= count
+
+
+def test_half_of_the_fleet_points_at_what_all_share() -> None:
+    bad = nodes_of(16)[::2]
+    (group,) = groups.groups(verdict(16, {"memory.copy": any_gpu(bad)}))
+    assert (group.kind, group.failing) == ("half", 8)
+    assert "look at the limit, the measurement" in group.sentence
+
+
+@pytest.mark.parametrize(
+    ("count", "bad"),
+    [
+        (4, ["gpu0001", "gpu0002"]), (4, nodes_of(4)), (7, nodes_of(7)),
+        (8, ["gpu0001", "gpu0002"]), (32, ["gpu0003", "gpu0004"]), (32, ["gpu0003"]),
+        (32, nodes_of(32)[::4]), (1024, ["gpu0001", "gpu0500", "gpu0501"]),
+    ],
+)  # fmt: skip
+def test_few_nodes_and_scattered_ones_are_no_group(count: int, bad: list[str]) -> None:
+    assert groups.groups(verdict(count, {"gemm.bf16": any_gpu(bad)})) == []
+
+
+def test_criteria_without_a_gpu_have_no_slot() -> None:
+    bad: dict[str, int | None] = dict.fromkeys(nodes_of(64)[::5])
+    assert groups.groups(verdict(64, {"infiniband.rate": bad})) == []
+
+
+@pytest.mark.parametrize("count", [16, 128])
+@pytest.mark.parametrize("share", [0.05, 0.2, 0.4])
+def test_independent_failures_form_a_group_as_seldom_as_said(count: int, share: float) -> None:
+    """1,000 runs; slots and places are two looks, each within CHANCE."""
+    dice = random.Random(count)
+    wrong = 0
+    for _ in range(1000):
+        bad = {n: dice.randrange(GPUS) for n in nodes_of(count) if dice.random() < share}
+        found = groups.groups(verdict(count, {"gemm.bf16": bad}))
+        wrong += any(g.kind in ("slot", "place") for g in found)
+    assert wrong <= 10, "mean 6 at most; beyond 10 once in 20 such series"
+
+
+def test_a_run_of_a_hundred_groups_names_the_largest() -> None:
+    failing = {}
+    for k in range(8):
+        failing[f"row{k}"] = any_gpu(nodes_of(1024)[100 * k : 100 * k + 8 + k])
+    found = groups.sentences(verdict(1024, failing))
+    assert len(found) == groups.MAX_SENTENCES
+    assert found[0].startswith("15 nodes next to each other, gpu[0701-0715], fail together: row7.")
+
+
+def test_what_is_not_judged_is_no_neighbour() -> None:
+    """A node that was not measured stands between them; the others are neighbours all the same."""
+    run = verdict(64, {"gemm.bf16": any_gpu(nodes_of(64)[8:17])})
+    run["criteria"][12] |= {"outcome": "NOT_MEASURED"}
+    (group,) = groups.groups(run)
+    assert group.where.startswith("8 nodes next to each other, gpu[0009-0012,0014-0017]")
+
+
+def test_many_criteria_are_counted() -> None:
+    bad = any_gpu(nodes_of(64)[8:16])
+    (group,) = groups.groups(verdict(64, {f"row{k}": bad for k in range(5)}))
+    assert "row0, row1, row2 and 2 more criteria." in group.sentence
