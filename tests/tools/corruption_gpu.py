@@ -2,12 +2,12 @@
 
 python -m tests.tools.corruption_gpu [--rounds 20] [--json FILE]
 
-Healthy rounds of the parts that look for wrong bits (repeated kernels, copies of all pairs at once,
-collectives), then runs with one fault each on the last GPU, put in below the workloads: one element
-of one product in 15, by dtype, one flipped gradient bit of a replayed training, one wrong word of
-one copy in 15 between GPUs, one wrong element of one all-reduce in 30. Last, what the repeated
-checks of the collectives cost: the same sweeps with and without them. Every run is judged by the
-acceptance tests (`--cluster replay`); nothing is asserted, the lines say what came out.
+Rounds with faults on the last GPU, put in below the workloads: one element of one product in 15,
+in each dtype; one flipped gradient bit of a replayed training; one wrong word of one copy in 15
+between GPUs; one wrong element of one all-reduce in 30. Then healthy rounds of the parts that look
+for wrong bits. Last, what the repeated checks of the collectives cost: the same sweeps with and
+without them. Every run is judged by the acceptance tests (`--cluster replay`); nothing is asserted,
+the lines say what came out.
 """
 
 from __future__ import annotations
@@ -31,8 +31,11 @@ EVERY = 15
 """One launch in so many is wrong."""
 PARTS = ("identical", "p2p_together")
 COLLECTIVES = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "sendrecv")
-FEW_SIZES = {"min_size": 1 << 20, "max_size": 1 << 30, "step": 32}
-"""1 MiB, 32 MiB and 1 GiB: 299, 44 and 44 checked calls of each collective."""
+FEW_SIZES = {"min_size": 1 << 20, "max_size": 64 << 20, "step": 64}
+"""1 MiB and 64 MiB: 299 and 44 checked calls of each collective."""
+COST = ("allreduce", "alltoall")
+SILENT = {"gemm.identical", "p2p.errors_together", *(f"{name}.node.errors" for name in COLLECTIVES)}
+"""Criteria that look for wrong bits; rates stay open, as a few sizes are not a whole sweep."""
 FAULT_VARIABLE = "ACCEPTANCE_PLANTED_FAULT"
 
 
@@ -64,7 +67,7 @@ def gradient() -> None:
 
     def step(optimizer: Any, *arguments: Any, **more: Any) -> Any:
         steps[0] += 1
-        if steps[0] == 13:  # the fifth step of the second replay
+        if steps[0] % 24 == 13:  # the fifth step of the second of three replays
             _flip_a_bit(optimizer.param_groups[0]["params"][2].grad, bit=20)
         return honest(optimizer, *arguments, **more)
 
@@ -100,7 +103,7 @@ def reductions() -> None:
         captured = tensor.is_cuda and torch.cuda.is_current_stream_capturing()
         if tensor.numel() > 1 << 10 and not captured:
             done[0] += 1
-            if done[0] % (2 * EVERY) == 0:
+            if done[0] % (2 * EVERY) == 0:  # the last rank's copy of the sum
                 _flip_a_bit(tensor)
         return result
 
@@ -114,16 +117,17 @@ def unchecked() -> None:
     checked_calls.WANTED = ((1 << 30, 1),)  # type: ignore[assignment]
 
 
-FAULTS: dict[str, tuple[Callable[[], None], Sequence[str], dict[str, Any], str]] = {
+FAULTS: dict[str, tuple[Callable[[], None], str, str]] = {
     **{
-        f"product {dtype}": (products(dtype), ["identical"], {}, f"{dtype} ")
+        f"product {dtype}": (products(dtype), "gemm.identical", f"{dtype} ")
         for dtype in ("bf16", "fp16", "fp8", "tf32", "fp32")
     },
-    "gradient": (gradient, ["identical"], {}, "training of"),
-    "copy": (copies, ["p2p_together"], {}, "wrong between"),
-    "all-reduce": (reductions, ["allreduce"], FEW_SIZES, ""),
+    "gradient": (gradient, "gemm.identical", "training of"),
+    "copy": (copies, "p2p.errors_together", "wrong between"),
+    "all-reduce": (reductions, "allreduce.node.errors", "wrong"),
 }
-"""Name -> (what plants it, workloads, their parameters, what a note says of it)."""
+"""Name -> (what plants it, the criterion that is to be red, a word of its note)."""
+FAULTY = ("identical", "p2p_together", "allreduce")
 
 
 def _flip_a_bit(tensor: Any, bit: int = 1) -> None:
@@ -143,7 +147,8 @@ def on_a_rank() -> None:
     if fault == "unchecked":
         unchecked()
     elif fault and int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1:
-        FAULTS[fault][0]()
+        for plant, _, _ in FAULTS.values():
+            plant()
     workloads()
 
 
@@ -156,7 +161,9 @@ def run(
         sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={gpus}",
         "-m", "tests.tools.corruption_gpu", *names, "--out", str(out),
     ]  # fmt: skip
-    command += [x for name, value in params.items() for x in ("--param", f"{name}={value}")]
+    sweeps = [name for name in names if name in COLLECTIVES]
+    for key in (f"{name}.{key}={value}" for name in sweeps for key, value in params.items()):
+        command += ["--param", key]
     command += ["--repeat", str(repeat)] if repeat else []
     environment = {**os.environ, FAULT_VARIABLE: fault}
     began = time.monotonic()
@@ -179,68 +186,83 @@ def seconds_of(run_directory: Path) -> dict[str, float]:
     return seconds
 
 
-def failed(run_directory: Path) -> list[dict[str, Any]]:
-    """Judge a run; return the rows that are FAIL or NOT_MEASURED."""
-    rows = replay(run_directory)["criteria"]
-    return [row for row in rows if row["outcome"] in ("FAIL", "NOT_MEASURED")]
+def judged(run_directories: Sequence[Path]) -> list[list[dict[str, Any]]]:
+    """Judge runs; return of each the rows that are FAIL, or of these parts and NOT_MEASURED."""
+
+    def one(run_directory: Path) -> list[dict[str, Any]]:
+        return [
+            row for row in replay(run_directory)["criteria"]
+            if row["outcome"] == "FAIL"
+            or (row["outcome"] == "NOT_MEASURED" and row["criterion"] in SILENT)
+        ]  # fmt: skip
+
+    with ThreadPoolExecutor(PARALLEL_REPLAYS) as pool:
+        return list(pool.map(one, run_directories))
 
 
-def named(rows: Sequence[dict[str, Any]], gpu: int, note: str) -> bool:
-    """Whether wrong data is red, on this GPU, with what the note is to say, and nothing else is."""
-    red = [row for row in rows if row["outcome"] == "FAIL"]
-    accused = {(row["worst"] or {}).get("gpu") for row in red}
-    texts = [" ".join([row["reason"], *row["notes"]]) for row in red]
-    return bool(red) and accused == {gpu} and any(note in text for text in texts)
+def named(rows: Sequence[dict[str, Any]], fault: str, gpu: int) -> bool:
+    """Whether a fault is red, on its GPU, in words of its own."""
+    _, criterion, note = FAULTS[fault]
+    return any(
+        row["criterion"] == criterion and row["outcome"] == "FAIL"
+        and (row["worst"] or {}).get("gpu") == gpu
+        and any(text.startswith(note) or f" {note} " in text for text in row["notes"])
+        for row in rows
+    )  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure, judge, print and save."""
     parser = argparse.ArgumentParser(prog="python -m tests.tools.corruption_gpu")
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--collective-rounds", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=20, help="healthy ones of kernels and copies")
+    parser.add_argument("--collective-rounds", type=int, default=20, help="healthy ones of these")
+    parser.add_argument("--faulty-rounds", type=int, default=5, help="with all faults planted")
+    parser.add_argument("--gpus", type=int, help="processes, where there are no GPUs to count")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
-    if (gpus := len(listed.stdout.splitlines())) < 2:
+    gpus = options.gpus or len(
+        subprocess.run(["nvidia-smi", "-L"], capture_output=True, check=False).stdout.splitlines()
+    )
+    if gpus < 2:
         print("fewer than two NVIDIA GPUs here", file=sys.stderr)
         return 2
     said: list[dict[str, Any]] = []
+
+    def say(**line: Any) -> None:
+        said.append(line)
+        print(line, flush=True)
+        save("corruption-gpu", said, machine(), options.json)
+
     with tempfile.TemporaryDirectory(prefix="acceptance-corruption-") as folder:
         root = Path(folder)
+        if rounds := options.faulty_rounds:
+            out = root / "faulty"
+            run(gpus, FAULTY, FEW_SIZES, out, fault="all", repeat=rounds)
+            found = judged([out / str(k) for k in range(1, rounds + 1)])
+            for fault in FAULTS:
+                times = sum(named(rows, fault, gpus - 1) for rows in found)
+                say(fault=fault, named=times, of=rounds)
+            accused = [
+                (row["criterion"], row["worst"]) for rows in found for row in rows
+                if (row["worst"] or {}).get("gpu") != gpus - 1
+            ]  # fmt: skip
+            say(others_accused=accused)
         for names, params, rounds in (
             (PARTS, {}, options.rounds),
             (COLLECTIVES, FEW_SIZES, options.collective_rounds),
         ):
+            if not rounds:
+                continue
             out = root / names[0]
             took = run(gpus, names, params, out, repeat=rounds)
-            with ThreadPoolExecutor(PARALLEL_REPLAYS) as pool:
-                rows = list(pool.map(failed, [out / str(k) for k in range(1, rounds + 1)]))
-            wrong = [
-                f"{r['criterion']} {r['outcome']} {r['reason'][:100]}"
-                for found in rows for r in found if ".errors" in r["criterion"]
-                or "identical" in r["criterion"]
-            ]  # fmt: skip
-            said.append({
-                "what": f"healthy, {rounds} rounds of {', '.join(names)}", "seconds": took,
-                "wrong": wrong, "last": seconds_of(out / str(rounds)),
-            })  # fmt: skip
-            print(said[-1], flush=True)
-        for fault, (_, workloads, params, note) in FAULTS.items():
-            out = root / fault.replace(" ", "-")
-            run(gpus, workloads, params, out, fault=fault)
-            found = failed(out)
-            said.append({
-                "what": fault, "named": named(found, gpus - 1, note),
-                "rows": [f"{r['line'] if 'line' in r else r['criterion']}: {r['reason']} "
-                         f"{r['worst']} {r['notes'][:2]}" for r in found][:3],
-            })  # fmt: skip
-            print(said[-1], flush=True)
+            found = judged([out / str(k) for k in range(1, rounds + 1)])
+            wrong = [f"{r['criterion']} {r['outcome']}" for rows in found for r in rows]
+            say(healthy=names, rounds=rounds, seconds=round(took), wrong=wrong,
+                last=seconds_of(out / str(rounds)))  # fmt: skip
         for fault in ("", "unchecked"):
             out = root / f"cost{fault}"
-            run(gpus, COLLECTIVES, {}, out, fault=fault)
-            said.append({"what": f"whole sweeps {fault or 'checked'}", "last": seconds_of(out)})
-            print(said[-1], flush=True)
-    save("corruption-gpu", said, machine(), options.json)
+            run(gpus, COST, {}, out, fault=fault)
+            say(whole_sweeps=fault or "checked", seconds=seconds_of(out))
     return 0
 
 
