@@ -343,11 +343,15 @@ class SecondJudge:
         if kind == "recorded":
             return "RECORDED", None
         failed, mixed = split(figures, lambda x: satisfies(kind, number, x))
-        least, model = -math.inf, str(facts.get("model"))
+        model = str(facts.get("model"))
+        outliers: list[list[float]] = []
+        unsteady: list[list[float]] = []
         if c["spread"] and c["statistic"] != "spread" and c["per"] in ("node", "rail"):
-            spread = c["spread"].get(model, c["spread"][""])
-            least = lowest_of_kind(self._siblings(c), spread, self.limits["compared"])
-        outliers, unsteady = split(devices, lambda x: x >= least)
+            spread, like = c["spread"].get(model, c["spread"][""]), self._siblings(c)
+            for n in {len(d) for d in devices}:
+                least = lowest_of_kind(like, spread, self.limits["compared"], n)
+                both = split([d for d in devices if len(d) == n], least.__le__)
+                outliers, unsteady = outliers + both[0], unsteady + both[1]
         if outliers:
             return "FAIL", min(statistics.median(d) for d in outliers)
         pick = max if kind == "above" or c["statistic"] == "spread" else min

@@ -61,19 +61,26 @@ def split(
     return [f for f, b in pairs if all(b)], [f for f, b in pairs if any(b) and not all(b)]
 
 
-def lowest_of_kind(siblings: Sequence[float], spread: Mapping[str, float], criteria: int) -> float:
-    """Return the least value of a device that is not an outlier among its like.
+def lowest_of_kind(
+    siblings: Sequence[float], spread: Mapping[str, float], criteria: int, rounds: int
+) -> float:
+    """Return the least value of a device, in one of its rounds, that is no outlier among its like.
 
     0.3 % of the runs of a healthy fleet may accuse anybody: `criteria` share that risk.
     """
-    if len(siblings) < 4:
+    count = len(siblings)
+    if count < 4:
         return -math.inf
-    median, sigma = statistics.median(siblings), spread["device_sigma"]
-    if len(siblings) >= 64:
-        deviation = statistics.median(abs(x - median) for x in siblings)
-        sigma = max(sigma, 1.4826 * deviation / median)
-    z = statistics.NormalDist().inv_cdf(1 - 0.003 / criteria / len(siblings))
-    return min(1 - spread["delta"], 1 - z * sigma) * median
+    median, sigma, noise = (
+        statistics.median(siblings), spread["device_sigma"], spread["run_sigma"]
+    )  # fmt: skip
+    if count >= 64:
+        deviation = 1.4826 * statistics.median(abs(x - median) for x in siblings) / median
+        sigma = math.sqrt(max(sigma**2, deviation**2 - noise**2))
+    risk = 0.003 / criteria / count
+    once, always = (-statistics.NormalDist().inv_cdf(risk ** (1 / k)) for k in (1, rounds))
+    differs = math.exp(-once * math.hypot(sigma, noise / math.sqrt(rounds)))
+    return min((1 - spread["delta"]) * math.exp(-always * noise), differs) * median
 
 
 def is_steady(samples: Sequence[float], tail: Json, time: bool) -> bool:
