@@ -83,6 +83,59 @@ def lowest_of_kind(
     return min((1 - spread["delta"]) * math.exp(-always * noise), differs) * median
 
 
+SlotValue = tuple[int | None, float]
+"""A GPU's place in its node, None for what is not of one GPU; and its figure."""
+
+
+def slot_of(c: Json, rank: Json) -> int | None:
+    of_gpu = c["per"] == "node" and c["over"] not in ("ranks", "links")
+    return rank["local_rank"] if of_gpu else None
+
+
+def slot_shares(
+    like: Sequence[SlotValue], spread: Mapping[str, float], criteria: int
+) -> dict[int | None, float]:
+    """Return what slots give that differ on the whole fleet, over the fleet's median.
+
+    From eight nodes on, where one is lower by a quarter of delta and by more than chance shows.
+    """
+    slots = {slot: [value for other, value in like if other == slot] for slot, _ in like}
+    if None in slots or len(slots) < 2 or min(map(len, slots.values())) < 8:
+        return {}
+    whole, shares = statistics.median(value for _, value in like), {}
+    z = -statistics.NormalDist().inv_cdf(0.003 / criteria / len(slots))
+    for slot, values in slots.items():
+        median = statistics.median(values)
+        sigma = 1.4826 * statistics.median(abs(x - median) for x in values)
+        error = math.sqrt(math.pi / 2 / len(values)) * max(sigma, spread["run_sigma"] * median)
+        if abs(median - whole) > max(z * error, spread["delta"] / 4 * whole):
+            shares[slot] = median / whole
+    return shares if min(shares.values(), default=1) < 1 else {}
+
+
+def far_below(
+    devices: Sequence[tuple[int | None, list[float]]],
+    like: Sequence[SlotValue],
+    spreads: tuple[Mapping[str, float], Mapping[str, float]],
+    criteria: int,
+) -> tuple[list[list[float]], list[list[float]]]:
+    """Return the devices that are outliers in all of their rounds, and those in some.
+
+    `spreads`: of the class, and of the model.
+    """
+    shares = slot_shares(like, spreads[0], criteria)
+    values = [value / shares.get(slot, 1) for slot, value in like]
+    found: tuple[list[list[float]], list[list[float]]] = [], []
+    for count in {len(rounds) for _, rounds in devices}:
+        least = lowest_of_kind(values, spreads[1], criteria, count)
+        for slot, rounds in devices:
+            if len(rounds) == count:
+                below, partly = split([rounds], (least * shares.get(slot, 1)).__le__)
+                found[0].extend(below)
+                found[1].extend(partly)
+    return found
+
+
 def is_steady(samples: Sequence[float], tail: Json, time: bool) -> bool:
     """Whether what samples gave together, and the share of slow ones, is what healthy ones give."""
     rates = [1 / x for x in samples] if time else samples

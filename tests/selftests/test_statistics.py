@@ -156,7 +156,8 @@ def test_a_fleet_of_the_recorded_gpus_accuses_none_of_them(run: str, limits: Thr
         for path in sorted((DATA / run / "records").glob(f"{criterion.workload}@*.json")):
             record = Record.from_json(read_json(path))
             with suppress(Invalid):
-                values = sibling_values(criterion, record, record.nodes, record.nodes[0])
+                found = sibling_values(criterion, record, record.nodes, record.nodes[0])
+                values = [value for _, value in found]
                 if len(values) < 2:
                     continue
                 spread = limits.spread[criterion.spread].for_model("H200 SXM")

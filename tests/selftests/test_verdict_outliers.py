@@ -103,8 +103,11 @@ def test_a_device_is_accused_beyond_delta_and_beyond_what_so_many_differ_by(limi
 def test_a_figure_that_ranks_share_counts_once(limits):
     """Eight ranks of a node are one value of its all-reduce: two nodes are not a fleet of 16."""
     criterion = limits.criteria["allreduce.pair"]
-    assert independent(criterion, [[400.0], [401.0], [399.0]]) == [400.0]
-    assert independent(limits.criteria["gemm.bf16"], [[700.0, 702.0], [690.0]]) == [701.0, 690.0]
+    ranks = node_record(1, 1, 1).ranks
+    shared = list(zip(ranks, [[400.0], [401.0], [399.0]], strict=True))
+    assert independent(criterion, shared) == [(None, 400.0)]
+    alone = list(zip(ranks[:2], [[700.0, 702.0], [690.0]], strict=True))
+    assert independent(limits.criteria["gemm.bf16"], alone) == [(0, 701.0), (1, 690.0)]
     assert independent(criterion, []) == []
 
 
