@@ -20,7 +20,7 @@ from fixtures.run.batch_judging import BatchJudge, judge_many
 from fixtures.run.options import RunOptions
 from fixtures.thresholds import loader
 from fixtures.thresholds.loader import Thresholds
-from fixtures.verdict.fleet_groups import Like
+from fixtures.verdict.fleet_slots import Like
 from fixtures.verdict.model import Case
 from reports import export
 

@@ -15,7 +15,7 @@ import pytest
 
 from fixtures import hardware
 from fixtures.records.model import Measurement, Record
-from fixtures.verdict.fleet_groups import Like
+from fixtures.verdict.fleet_slots import Like
 from fixtures.verdict.model import Outcome, Verdict
 from fixtures.workloads import gemm, gemm_search
 from fixtures.workloads.gemm import PER_GHZ, Round

@@ -15,7 +15,7 @@ from fixtures.plan.items import Item
 from fixtures.records.model import Measurement, Record
 from fixtures.run.judge_item import judge_item
 from fixtures.thresholds.loader import Thresholds
-from fixtures.verdict.fleet_groups import NO_FLEET, Like
+from fixtures.verdict.fleet_slots import NO_FLEET, Like
 from fixtures.verdict.model import Outcome, Verdict
 from fixtures.verdict.outliers import of_fleet, sibling_values
 from tests.selftests import small_thresholds, support

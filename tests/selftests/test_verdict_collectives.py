@@ -11,7 +11,7 @@ from fixtures import entry
 from fixtures.records.model import Measurement, RankResult, Record
 from fixtures.thresholds import loader
 from fixtures.thresholds.loader import Thresholds
-from fixtures.verdict.fleet_groups import Like
+from fixtures.verdict.fleet_slots import Like
 from fixtures.verdict.judge import judge
 from fixtures.verdict.model import Case, Outcome, Verdict
 from tests.selftests.support import CHECKOUT, SHIPPED, case, rank, record
