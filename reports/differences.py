@@ -243,6 +243,7 @@ def _head_differences(
         "counts": concluded.counts, "reasons": reasons, "scope": rejudged["scope"],
         "replay": run.get("replay_of"), "schema": VERDICT_SCHEMA,
         "power": _expected_power(stated, rejudged),
+        "fleet": _expected_fleet(stated, rejudged),
     }  # fmt: skip
     for name, value in expected.items():
         if stated.get(name) != value:
@@ -262,6 +263,16 @@ def _expected_power(stated: Mapping[str, Any], rejudged: Mapping[str, Any]) -> l
     order = [row["criterion"] for row in stated.get("power") or ()]
     missing = [key for key, row in chosen.items() if row is not None and key not in order]
     return [row for key in (*order, *missing) if (row := chosen[key]) is not None]
+
+
+def _expected_fleet(stated: Mapping[str, Any], rejudged: Mapping[str, Any]) -> list[Any]:
+    """Return the differences of the fleet; of criteria not judged as stated, those stated."""
+    before, now = _by_key(stated), _by_key(rejudged)
+    other = {key[0] for key in now if before[key]["outcome"] != now[key]["outcome"]}
+    of_run, of_records = (list(v.get("fleet") or ()) for v in (stated, rejudged))
+    order = dict.fromkeys(row["criterion"] for row in (*of_run, *of_records))
+    return [row for key in order for row in (of_run if key in other else of_records)
+            if row["criterion"] == key]  # fmt: skip
 
 
 def _earlier_head_differences(

@@ -19,13 +19,15 @@ from typing import Any
 from reports.second_judge.physics import TABLES, Cannot, Json, Unknown, ceiling, model_of
 from reports.second_judge.plan import choose, planned, unresolved
 from reports.second_judge.samples import (
+    SlotValue,
     check,
+    far_below,
     is_steady,
     lacks,
-    lowest_of_kind,
     mean_over_ranks,
     medians,
     rounds_of,
+    slot_of,
     split,
 )
 
@@ -110,7 +112,7 @@ class SecondJudge:
         """`limits` as second_reader.plain() gives them, `records` is a second_reader.Records."""
         self.run, self.limits, self.records, self.p = run, limits, records, records.population
         self.plan = {(row.c["key"], row.subject): row for row in planned(run, limits, self.p)}
-        self.siblings: dict[str, list[float]] = {}
+        self.siblings: dict[str, list[SlotValue]] = {}
 
     def forget(self, workload: str = "", place: str = "") -> None:
         """Judge by what the records are now: all of them, or one that was changed."""
@@ -343,11 +345,13 @@ class SecondJudge:
         if kind == "recorded":
             return "RECORDED", None
         failed, mixed = split(figures, lambda x: satisfies(kind, number, x))
-        least, model = -math.inf, str(facts.get("model"))
+        model = str(facts.get("model"))
+        found: tuple[list[list[float]], list[list[float]]] = [], []
         if c["spread"] and c["statistic"] != "spread" and c["per"] in ("node", "rail"):
-            spread = c["spread"].get(model, c["spread"][""])
-            least = lowest_of_kind(self._siblings(c), spread, self.limits["compared"])
-        outliers, unsteady = split(devices, lambda x: x >= least)
+            alike = [(slot_of(c, rank), d) for (rank, _), d in zip(points, devices, strict=True)]
+            spreads = c["spread"][""], c["spread"].get(model, c["spread"][""])
+            found = far_below(alike, self._siblings(c), spreads, self.limits["compared"])
+        outliers, unsteady = found
         if outliers:
             return "FAIL", min(statistics.median(d) for d in outliers)
         pick = max if kind == "above" or c["statistic"] == "spread" else min
@@ -360,18 +364,18 @@ class SecondJudge:
             return "FAIL", None
         return "PASS", pick(statistics.median(f) for f in figures)
 
-    def _siblings(self, c: Json) -> list[float]:
+    def _siblings(self, c: Json) -> list[SlotValue]:
         """Return one value per device of the fleet, of those whose samples can be used."""
         if c["key"] not in self.siblings:
             values = self.siblings[c["key"]] = []
             for row in self.plan.values():
                 record = self.records.newest(c["workload"], row.place) if row.c is c else None
-                of_record: list[float] = []
-                for _, m in points_of(row, record) if record and row.applies else ():
+                of_record: list[SlotValue] = []
+                for rank, m in points_of(row, record) if record and row.applies else ():
                     with suppress(Cannot):
-                        of_record.append(statistics.median(medians(m)))
+                        of_record.append((slot_of(c, rank), statistics.median(medians(m))))
                 if c["over"] == "ranks" and of_record:  # a figure that all of them share
-                    of_record = [statistics.median(of_record)]
+                    of_record = [(None, statistics.median(value for _, value in of_record))]
                 values += of_record
         return self.siblings[c["key"]]
 

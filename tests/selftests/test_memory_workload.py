@@ -22,7 +22,7 @@ from fixtures.records.model import Measurement, Record
 from fixtures.run.judge_item import judge_item
 from fixtures.thresholds import facts, loader
 from fixtures.verdict.model import Outcome, Verdict
-from fixtures.verdict.outliers import sibling_values
+from fixtures.verdict.outliers import of_fleet, sibling_values
 from fixtures.workloads import memory, p2p
 from fixtures.workloads.runtime import numa
 from fixtures.workloads.runtime.identity import Identity
@@ -43,7 +43,8 @@ def judged(key: str, found: Record, *, model: str = "H200 SXM") -> Verdict:
     """The verdict on a record of worker0 by the shipped limits, as a run of one node gives it."""
     people = support.population(1, len(found.ranks), model)
     item = support.item(key, LIMITS, people, "worker0")
-    siblings = sibling_values(LIMITS.criteria[key], found, ["worker0"], "worker0")
+    values = sibling_values(LIMITS.criteria[key], found, ["worker0"], "worker0")
+    siblings = of_fleet(LIMITS.criteria[key], values, LIMITS)
     return judge_item(item, found, thresholds=LIMITS, population=people, siblings=siblings)
 
 
