@@ -103,9 +103,13 @@ def _round(ranks: Ranks, training: Training, meet: Meeting, steps: int) -> Round
     marks = StepMarks(training.team, meet)
     training.run(steps, marks=marks)
     own, waiting = marks.finish()
-    times = ranks.gather(statistics.median(own))
-    others = times[: ranks.rank] + times[ranks.rank + 1 :]
-    return Round(own=own, waiting=waiting, reference=statistics.median(others))
+    medians = ranks.gather(statistics.median(own))
+    return Round(own=own, waiting=waiting, reference=time_of_others(medians, ranks.rank))
+
+
+def time_of_others(medians: list[float], rank: int) -> float:
+    """Return the median over all ranks but this one of their median own step."""
+    return statistics.median(medians[:rank] + medians[rank + 1 :])
 
 
 class Meeting:
