@@ -164,8 +164,7 @@ def main(arguments: list[str] | None = None) -> int:
     if "RANK" in os.environ:
         run_rank(options)
         return 0
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
-    gpus = 2 if options.cpu else len(listed.stdout.splitlines())
+    gpus = 2 if options.cpu else gpus_here()
     if gpus < 2:
         print(f"{gpus} GPUs here, two or more are needed", file=sys.stderr)
         return 2
@@ -176,6 +175,12 @@ def main(arguments: list[str] | None = None) -> int:
         *(sys.argv[1:] if arguments is None else arguments),
     ]  # fmt: skip
     return subprocess.run(command, check=False).returncode
+
+
+def gpus_here() -> int:
+    """Return the number of GPUs that nvidia-smi lists."""
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
+    return len(listed.stdout.splitlines())
 
 
 def run_rank(options: argparse.Namespace) -> None:
