@@ -15,11 +15,6 @@ def test_nvidia_smi_shows_what_the_suite_found(measured, agreed):
     assert measured == agreed
 
 
-@pytest.mark.criterion("guests.fio.errors")
+@pytest.mark.criterion("guests.fio")
 def test_every_job_of_fio_ended_without_an_error(measured, agreed):
     assert measured == agreed
-
-
-@pytest.mark.criterion("guests.fio.read", "guests.fio.write")
-def test_the_rates_of_fio_are_shown(measured, agreed):
-    assert measured >= agreed

@@ -59,6 +59,6 @@ def _fault(criterion: str, name: str, inject: Inject, says: str) -> Fault:
 FAULTS = [
     _fault("guests.dcgmi", "dcgmi diag fails the memory of a GPU", _files(dcgmi), "GPU 1"),
     _fault("guests.nvidia_smi", "nvidia-smi shows another GPU", _files(nvidia_smi), "0badcafe"),
-    _fault("guests.fio.errors", "fio met an error", _files(fio), "error 5"),
+    _fault("guests.fio", "fio met an error", _files(fio), "error 5"),
 ]  # fmt: skip
 """In a sandbox of two nodes with two GPUs."""
