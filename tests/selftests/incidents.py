@@ -1,7 +1,7 @@
-"""Incidents of 2026 on other people's clusters, and the drill that shows what the suite says of each.
+"""Incidents of 2026 on other people's clusters, each with the drill that shows what the suite says.
 
-The thread is where somebody described it. What is put in is as large as it was there, where the
-thread says how large; in a record of a GPU node it is planted, else a fault or a test stands for it.
+The thread is where somebody described it. What is planted in a record of a GPU node is as large as
+it was there, where the thread says how large; else a fault or a test stands for it.
 """
 
 from __future__ import annotations
@@ -117,7 +117,8 @@ INCIDENTS = (
     Incident(
         ("NVIDIA/NVSentinel#1427", "NVIDIA/NVSentinel#695"),
         "nobody knows what a repair voids before a node returns to service",
-        SelfTest("test_lost_nodes.py", "test_a_gpu_that_was_swapped_is_measured_again_and_nothing_else",
+        SelfTest("test_lost_nodes.py",
+                 "test_a_gpu_that_was_swapped_is_measured_again_and_nothing_else",
                  "--resume takes the inventory again and measures what rested on the old GPU"),
     ),
     Incident(
@@ -139,7 +140,8 @@ INCIDENTS = (
     Incident(
         ("SemiAnalysisAI/InferenceX#2979",),
         "one node took a slower transport than the others",
-        SelfTest("test_nccl_transports.py", "test_the_node_that_fell_back_to_a_slower_network_is_named",
+        SelfTest("test_nccl_transports.py",
+                 "test_the_node_that_fell_back_to_a_slower_network_is_named",
                  "the node is named with its transport"),
     ),
     Incident(
@@ -240,7 +242,8 @@ INCIDENTS = (
     Incident(
         ("awslabs/awsome-distributed-ai#1089",),
         "a container could not be pulled, and the fabric was suspected",
-        SelfTest("test_first_contact.py", "test_what_the_site_does_not_allow_or_provide_blames_no_node",
+        SelfTest("test_first_contact.py",
+                 "test_what_the_site_does_not_allow_or_provide_blames_no_node",
                  "kind container; no node is blamed"),
     ),
     Incident(
