@@ -232,7 +232,8 @@ def _unknown_files(artefacts: Artefacts) -> Iterator[str]:
     directory = artefacts.directory
     known = {
         directory.run_json, directory.limits, directory.ledger, directory.verdict,
-        directory.manifest, directory.jobs, directory.records, directory.root / "token",
+        directory.manifest, directory.jobs, directory.records, directory.guests,
+        directory.root / "token",
         *(directory.root / name for name in artefacts.names),
     }  # fmt: skip
     if certificate.NAME in artefacts.names:
@@ -242,11 +243,12 @@ def _unknown_files(artefacts: Artefacts) -> Iterator[str]:
             yield f"{path.name}: nothing in the run says what it was"
         elif path not in known:
             yield f"{path.name}: not a file of the suite in a run like this"
+    others = {directory.limits, *directory.guests.glob("*")}
     for path in directory.evidence():
         name = path.relative_to(directory.root)
         if path.is_symlink():
             yield f"{name}: a link to {path.readlink()}, which may change"
-        if path.suffix.lower() in PAPERS and path != directory.limits:
+        if path.suffix.lower() in PAPERS and path not in others:
             yield f"{name}: no page of the suite; only manifest.sha256 names it"
 
 
