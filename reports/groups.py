@@ -1,9 +1,9 @@
 """What nodes that fail have in common: place, GPU slot, or being half of the fleet (login side).
 
-A row names a node. Where nodes that stand next to each other, the same GPU of many nodes, or half of
-all nodes fail one criterion, the cause is more likely something that they share than the nodes. Only
-what chance would show in at most CHANCE of runs is said, by the count of all placements of as many
-failing nodes among those that were judged.
+A row names a node. Where nodes that stand next to each other, the same GPU of many nodes, or half
+of all nodes fail one criterion, the cause is more likely something that they share than the nodes.
+Only what chance would show in at most CHANCE of runs is said, by the count of all placements of as
+many failing nodes among those that were judged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ MAX_SENTENCES = 5
 SHARED_BY = {
     "half": "Before any single node, look at the limit, the measurement, and what all nodes share: "
     "image, driver, firmware, power, cooling.",
-    "slot": "Look at what this slot has in common on all nodes: baseboard, riser, airflow, firmware.",
+    "slot": "Look at what this slot has in common on all nodes: baseboard, riser, airflow, "
+    "firmware.",
     "place": "Look at what these nodes share: rack, leaf switch, power, cooling, delivery.",
 }
 
