@@ -22,7 +22,8 @@ import yaml
 
 from fixtures.errors import AcceptanceError, EvidenceError
 from fixtures.paths import CHECKOUT, RUNS, THRESHOLDS, commit
-from fixtures.records.files import RecordError, json_lines, read_json, replace_file, write_text
+from fixtures.records import verdict_file
+from fixtures.records.files import RecordError, read_json, replace_file
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds import loader
 from fixtures.verdict.run_verdict import judged_of
@@ -190,7 +191,7 @@ def render(source: Path, run: dict[str, Any], thresholds: Path | None = None) ->
         verdict = {k: v for k, v in rejudged.verdict.items() if k != "replay"} | {
             "run_id": run["id"]
         }
-        write_text(directory.verdict, json_lines(verdict))
+        verdict_file.write_verdict(directory, verdict)
         if not (run.get("ended") and directory.manifest.exists()):
             directory.write_manifest()
     artefacts = Artefacts(directory, verdict, limits_file(run, thresholds))
@@ -344,7 +345,7 @@ def _replay(source: Path, run_dir: Path, *options: str) -> dict[str, Any]:
     done = subprocess.run(command, cwd=CHECKOUT, env=env, capture_output=True, text=True)
     verdict_json = RunDirectory(run_dir).verdict
     if done.returncode in (0, 1, 2) and verdict_json.exists():
-        verdict: dict[str, Any] = read_json(verdict_json)
+        verdict: dict[str, Any] = verdict_file.read_verdict(RunDirectory(run_dir))
         return verdict
     output = (done.stdout + done.stderr).strip()
     errors = [line for line in output.splitlines() if line.startswith("ERROR: ")]

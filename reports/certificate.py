@@ -17,6 +17,7 @@ from typing import Any
 
 from fixtures.records.files import read_json, replace_file
 from fixtures.records.run_directory import RunDirectory
+from fixtures.records.verdict_file import read_verdict
 from fixtures.slurm.hostlist import hostlist
 from fixtures.thresholds.conditions import digits
 from fixtures.thresholds.contract import PARTIES
@@ -69,7 +70,7 @@ def page(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> s
     """Return the page, made from the files of the run directory alone."""
     run: Mapping[str, Any] = read_json(directory.run_json)
     if verdict is None:
-        verdict = read_json(directory.verdict)
+        verdict = read_verdict(directory)
     criteria = verdict["criteria"]
     rows = _criterion_rows(criteria)
     nodes = [str(node) for node in verdict["scope"].get("nodes") or []]

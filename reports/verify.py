@@ -23,6 +23,7 @@ from typing import Any
 from fixtures.paths import version
 from fixtures.records.files import RecordError, read_json
 from fixtures.records.run_directory import RunDirectory, linked_beside
+from fixtures.records.verdict_file import SPLIT_SCHEMA, read_verdict
 from fixtures.wording import counted
 from reports import certificate, export, page, signature, statement
 from reports.artefacts import Artefacts
@@ -73,7 +74,7 @@ def check(
     `dsse_key`: the public key of who signed the statement.
     """
     found = check_verdict(directory, rejudge)
-    verdict = _read(directory.verdict)
+    verdict = _read(directory)
     if not malformed(verdict):
         artefacts = Artefacts(directory, verdict, thresholds)
         _check_artefacts(artefacts, found)
@@ -99,7 +100,11 @@ def check_verdict(directory: RunDirectory, rejudge: Callable[[], Rejudged]) -> F
         remedy = f"`python -m reports render {shlex.quote(str(directory.root))}` makes it"
         found.wrong.append(f"verdict.json: missing; {remedy}")
         return found
-    stated = _read(directory.verdict)
+    try:
+        stated = read_verdict(directory)
+    except (OSError, RecordError) as error:
+        found.wrong.append(f"verdict.json: {error}")
+        return found
     if why := malformed(stated):
         found.wrong.append(f"verdict.json: {why}")
         return found
@@ -122,10 +127,10 @@ def check_verdict(directory: RunDirectory, rejudge: Callable[[], Rejudged]) -> F
     return found
 
 
-def _read(path: Path) -> Any:
-    """Return the content of a JSON file; None where it is missing or no JSON."""
+def _read(directory: RunDirectory) -> Any:
+    """Return the whole verdict; None where it cannot be read."""
     try:
-        return read_json(path)
+        return read_verdict(directory)
     except (OSError, RecordError):
         return None
 
@@ -236,6 +241,8 @@ def _unknown_files(artefacts: Artefacts) -> Iterator[str]:
         directory.root / "token",
         *(directory.root / name for name in artefacts.names),
     }  # fmt: skip
+    if artefacts.verdict.get("schema") == SPLIT_SCHEMA:
+        known.add(directory.verdict_rest)
     if certificate.NAME in artefacts.names:
         known |= {directory.root / signature.NAME, directory.root / statement.ENVELOPE}
     for path in sorted(directory.root.iterdir()):
