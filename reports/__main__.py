@@ -30,10 +30,12 @@ from reports import (
     certificate,
     compare,
     dossier,
+    energy,
     export,
     github,
     join,
     limits,
+    predict,
     rejudge,
     signature,
     statement,
@@ -85,6 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in export.FORMATS:
         kinds.add_argument(f"--{name}", dest="kind", action="store_const", const=name)
     export_.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
+    energy_ = commands.add_parser("energy", help="what RUN's trainings cost: tokens, PFLOP, joules")
+    energy_.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     rejudge_ = commands.add_parser("rejudge", help="let a second, independent judge go over RUN")
     for command in (sign_, verify_, export_, rejudge_):
         command.add_argument("run", type=Path, metavar="RUN", help="a run directory")
@@ -96,6 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     watch.add_to(commands)
     limits.add_to(commands)
     join.add_to(commands)
+    predict.add_to(commands)
     summary_ = github.add_to(commands)
     dossier_ = dossier.add_to(commands)
     for command in (render_, sign_, verify_, export_, rejudge_, dossier_, summary_):
@@ -138,6 +143,10 @@ def _carry_out(options: argparse.Namespace) -> int:
     run = read_run(source)
     if options.command == "render":
         return render(source, run, options.thresholds)
+    if options.command == "predict":
+        return predict.show(source, options)
+    if options.command == "energy":
+        return energy.show(source)
     if options.command == "tables":
         return tables(source)
     if options.command == "sign":
