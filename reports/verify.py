@@ -25,7 +25,7 @@ from fixtures.records.files import RecordError, read_json
 from fixtures.records.run_directory import RunDirectory, linked_beside
 from fixtures.records.verdict_file import SPLIT_SCHEMA, read_verdict
 from fixtures.wording import counted
-from reports import certificate, export, page, signature, statement
+from reports import certificate, export, page, recertified, signature, statement
 from reports.artefacts import Artefacts
 from reports.differences import (
     Rejudged,
@@ -77,6 +77,7 @@ def check(
     verdict = _read(directory)
     if not malformed(verdict):
         artefacts = Artefacts(directory, verdict, thresholds)
+        _check_recertified(artefacts, found)
         _check_artefacts(artefacts, found)
         found.unchecked += _unknown_files(artefacts)
         if certificate.NAME in artefacts.names and with_signature:
@@ -181,6 +182,16 @@ def _check_artefacts(artefacts: Artefacts, found: Findings) -> None:
         found.confirmed.append(f"{', '.join(confirmed)}: what the evidence gives")
 
 
+def _check_recertified(artefacts: Artefacts, found: Findings) -> None:
+    """Hold a return to service against the evidence of the run that was accepted."""
+    if repairs := artefacts.run.get("recertifies"):
+        wrong = list(recertified.differences(artefacts.directory, artefacts.run))
+        found.wrong += wrong
+        if not wrong:
+            runs = ", ".join(str(repair["run"]) for repair in repairs)
+            found.confirmed.append(f"recertified: all evidence of {runs} is as its manifest says")
+
+
 def _compare(found: Findings, path: Path, made: bytes, source: str) -> bool:
     """Add a line on the first difference of a file from what is made again; True if none."""
     if path.is_symlink():
@@ -239,6 +250,7 @@ def _unknown_files(artefacts: Artefacts) -> Iterator[str]:
         directory.run_json, directory.limits, directory.ledger, directory.verdict,
         directory.manifest, directory.jobs, directory.records, directory.guests,
         directory.root / "token",
+        *([directory.recertified] if artefacts.run.get("recertifies") else ()),
         *(directory.root / name for name in artefacts.names),
     }  # fmt: skip
     if artefacts.verdict.get("schema") == SPLIT_SCHEMA:
@@ -255,7 +267,10 @@ def _unknown_files(artefacts: Artefacts) -> Iterator[str]:
         name = path.relative_to(directory.root)
         if path.is_symlink():
             yield f"{name}: a link to {path.readlink()}, which may change"
-        if path.suffix.lower() in PAPERS and path not in others:
+        is_limits = path.name == directory.limits.name and path.parent.parent in (
+            directory.root.parent, directory.recertified
+        )  # fmt: skip
+        if path.suffix.lower() in PAPERS and path not in others and not is_limits:
             yield f"{name}: no page of the suite; only manifest.sha256 names it"
 
 
