@@ -28,6 +28,16 @@ def test_memory_and_processors_of_the_host_are_sound(measured, agreed):
     assert measured <= agreed
 
 
+@pytest.mark.criterion("host.cores", "host.memory_bandwidth", "host.memory_numa")
+def test_cores_and_memory_are_as_fast_as_their_like(measured, agreed):
+    assert measured >= agreed
+
+
+@pytest.mark.criterion("host.scratch_size", "host.scratch_write", "host.scratch_read")
+def test_the_local_scratch_is_as_ordered(measured, agreed):
+    assert measured >= agreed
+
+
 @pytest.mark.criterion("host.numa_memory")
 def test_no_node_has_lost_memory(measured, agreed):
     assert measured <= agreed

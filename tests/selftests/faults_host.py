@@ -1,17 +1,18 @@
 """Faults of the host around the GPUs: PCIe links and errors, memory, clocks, limits of a job.
 
-For the first list: two nodes with two emulated GPUs each; for the second: three nodes, so that
-there is a majority, and the first one is the culprit.
+For FAULTS: two nodes with two emulated GPUs each.
 """
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -61,25 +62,96 @@ def limit(criterion: str, name: str, option: str, says: str) -> Fault:
     )  # fmt: skip
 
 
+def ordered(sandbox: Sandbox, **fields: Any) -> list[str]:
+    """Write an order with these fields; return the arguments for pytest that use it."""
+    file, state = sandbox.state.home / "order.yaml", sandbox.state
+    order = {"nodes": state.nodes, "gpus_per_node": state.gpus, "gpu_model": "cpu", **fields}
+    text = {"base": str(CHECKOUT / "thresholds.yaml"), "cluster": order}
+    file.write_text(yaml.safe_dump(text), encoding="utf-8")
+    return [f"--thresholds={file}"]
+
+
+@contextmanager
+def slow(
+    sandbox: Sandbox, node: str, what: str, *, core: int = -1, run_ms: float, stop_ms: float
+) -> Iterator[None]:
+    """What measures cores, memory or disk of a node has a part of its time, on a core or all."""
+    init = sandbox.state.processes[f"{node}.init"].pid
+    words = [str(x) for x in (init, what, core, run_ms, stop_ms)]
+    command = [sys.executable, "-m", "tests.selftests.slow_cores", *words]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=CHECKOUT
+    ) as helper:
+        assert helper.stdout is not None
+        assert helper.stdout.readline() == "ready\n"
+        try:
+            yield
+        finally:
+            helper.communicate("\n", timeout=10)
+
+
+def slow_core(sandbox: Sandbox) -> AbstractContextManager[None]:
+    """The last core of the culprit has a fifth of its speed."""
+    core = max(os.sched_getaffinity(0))
+    return slow(sandbox, NODE, "cores", core=core, run_ms=0.3, stop_ms=3)
+
+
+@contextmanager
+def two_numa_nodes(sandbox: Sandbox) -> Iterator[None]:
+    """The only node has two NUMA nodes of one core each, and the second one's memory is slow."""
+    folder = sandbox.state.node_home("worker0") / "numa"
+    for k in range(2):
+        own = folder / f"node{k}"
+        own.mkdir(parents=True, exist_ok=True)
+        (own / "cpulist").write_text(f"{k}\n")
+        (own / "meminfo").write_text(f"Node {k} MemTotal:       8388608 kB\n")
+    place = "/sys/devices/system/node"
+    run(sandbox.inside("worker0", "mount", "--bind", str(folder), place), env=sandbox.environ)
+    try:
+        with slow(sandbox, "worker0", "memory", core=1, run_ms=0.3, stop_ms=30):
+            yield
+    finally:
+        run(sandbox.inside("worker0", "umount", place), env=sandbox.environ)
+
+
+@contextmanager
+def small_scratch(sandbox: Sandbox) -> Iterator[list[str]]:
+    """The ordered scratch is a file system of 64 MB on the culprit, where 1 GB was ordered."""
+    place, others = "/mnt", [node for node in sandbox.state.names if node != NODE]
+    for node in sandbox.state.names:
+        size = "64m" if node == NODE else "1100m"
+        mount = ("mount", "-t", "tmpfs", "-o", f"mode=1777,size={size}", "scratch", place)
+        run(sandbox.inside(node, *mount), env=sandbox.environ)
+    try:
+        yield ordered(sandbox, scratch={"path": place, "size_gb": 1.0})
+    finally:
+        for node in (NODE, *others):
+            run(sandbox.inside(node, "umount", place), env=sandbox.environ)
+
+
+@contextmanager
+def slow_scratch(sandbox: Sandbox) -> Iterator[list[str]]:
+    """What reads and writes the ordered scratch of the culprit has a hundredth of its time."""
+    with slow(sandbox, NODE, "disk", run_ms=0.3, stop_ms=60):
+        yield ordered(sandbox, scratch={"path": "/dev/shm", "write_gbs": 0.06, "read_gbs": 0.06})
+
+
+@contextmanager
+def slow_memory(sandbox: Sandbox) -> Iterator[None]:
+    """What copies memory on the only node has a hundredth of its time."""
+    with slow(sandbox, "worker0", "memory", run_ms=0.3, stop_ms=120):
+        yield
+
+
 @contextmanager
 def another_type(sandbox: Sandbox) -> Iterator[list[str]]:
     """/mnt of the culprit is a tmpfs, and an ordered one is missing."""
-    order = sandbox.state.home / "with-mounts.yaml"
-    state = sandbox.state
-    text = {
-        "base": str(CHECKOUT / "thresholds.yaml"),
-        "cluster": {
-            "nodes": state.nodes, "gpus_per_node": state.gpus, "gpu_model": "cpu",
-            "mounts": {"/dev/shm": "tmpfs", "/mnt": "tmpfs"},
-        },
-    }  # fmt: skip
-    order.write_text(yaml.safe_dump(text), encoding="utf-8")
-    others = [node for node in state.names if node != NODE]
+    others = [node for node in sandbox.state.names if node != NODE]
     for node in others:
         mount = ("mount", "-t", "tmpfs", "ordered", "/mnt")
         run(sandbox.inside(node, *mount), env=sandbox.environ)
     try:
-        yield [f"--thresholds={order}"]
+        yield ordered(sandbox, mounts={"/dev/shm": "tmpfs", "/mnt": "tmpfs"})
     finally:
         for node in others:
             run(sandbox.inside(node, "umount", "/mnt"), env=sandbox.environ)
@@ -147,6 +219,20 @@ FAULTS = [
     host("host.machine_checks", "machine checks", "machine-check", "MCE", device="the node"),
     host("host.boot", "rebooted in mid-run", "reboot", "boot id"),
     Fault(
+        criterion="host.cores", name="one slow core", where=f"a core of {NODE}: stopped most of "
+        "the time", culprit=NODE, inject=slow_core, select=SELECT,
+        device=f"cpu{max(os.sched_getaffinity(0))}", says="for what takes",
+    ),
+    Fault(
+        criterion="host.scratch_size", name="a smaller scratch", where=f"/mnt of {NODE}: 64 MB",
+        culprit=NODE, device="/mnt", inject=small_scratch, select=SELECT, says="GB free",
+    ),
+    Fault(
+        criterion="host.scratch_write", name="a slow scratch",
+        where=f"disk of {NODE}: stopped most of the time", culprit=NODE, device="/dev/shm",
+        inject=slow_scratch, select=SELECT, says="/dev/shm", also=("host.scratch_read",),
+    ),
+    Fault(
         criterion="host.mounts", name="an ordered mount is missing",
         where=f"mounts of {NODE}: /mnt", culprit=NODE, device="/mnt", inject=another_type,
         select=SELECT, says="/mnt: nothing is mounted there, tmpfs was ordered",
@@ -157,6 +243,20 @@ FAULTS = [
         select=SELECT, says="no answer within 5 s",
     ),
 ]  # fmt: skip
+
+ALONE_FAULTS = [
+    Fault(
+        criterion="host.memory_bandwidth", name="slow memory",
+        where="memory of worker0: stopped most of the time", culprit="worker0",
+        inject=slow_memory, select=SELECT,
+    ),
+    Fault(
+        criterion="host.memory_numa", name="one slow NUMA node",
+        where="memory of one NUMA node of worker0: stopped most of the time", culprit="worker0",
+        device="NUMA node 1", inject=two_numa_nodes, select=SELECT, says="NUMA node 1",
+    ),
+]  # fmt: skip
+"""On one node, whose memory is its own."""
 
 DRIFT_FAULTS = [
     first_of_three("host.numa_memory", "a DIMM lost", "dimm-lost", "memory of NUMA node0",
