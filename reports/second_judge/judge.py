@@ -26,6 +26,7 @@ from reports.second_judge.samples import (
     lacks,
     mean_over_ranks,
     medians,
+    most_alike,
     rounds_of,
     slot_of,
     split,
@@ -71,7 +72,11 @@ def points_of(row: Any, record: Json, metric: str = "") -> list[Point]:
 
 
 def has_none(row: Any, record: Json) -> bool:
-    """Whether nobody judges the value, and every rank says that its device has none."""
+    """Whether nobody judges the value, and every rank says that its device has none; or a node may
+    lack it, and each says that it does."""
+    if row.c["may_lack"]:
+        saying = {r["node"] for r in ranks_of(row, record) if lacks(r, row.c["metric"])}
+        return set(row.nodes) <= saying
     possible = [r for r in row.c["rows"] if unresolved(r["when"], row.facts) is not None]
     ranks = ranks_of(row, record)
     only_recorded = possible and all(r["kind"] == "recorded" for r in possible)
@@ -144,7 +149,7 @@ class SecondJudge:
         if record is None or not set(row.nodes) & record["left"]:
             return "NOT_MEASURED", None
         points = points_of(row, record)
-        if not points and has_none(row, record):
+        if not points and (has_none(row, record)):
             return "NOT_APPLICABLE", None
         try:
             outcome, value = self._measured(row, record, points)
@@ -191,7 +196,7 @@ class SecondJudge:
                 answers = [self._measured(row, record, of) for of in shapes.values()]
                 return answers[0]
         units = {m["unit"] for _, m in points} | {c["unit"]}
-        if len(units - {c["unit"]} if statistic in ("spread", "dip") else units) > 1:
+        if len(units - {c["unit"]} if statistic in ("spread", "dip", "alike") else units) > 1:
             raise Cannot("another unit")
         bounds = dict(c["valid"])
         for entry in c["valid_where"]:
@@ -286,7 +291,7 @@ class SecondJudge:
             missing = set(row.nodes) & record["left"] - {r["node"] for r, _ in of}
             if None in values or (missing and "part" not in of[0][1].get("at", {})):
                 raise Cannot("a value is missing")
-            others += len(values) - max(values.count(v) for v in values)
+            others += len(values) - most_alike(values, row.c["within"])
         if satisfies(*limit, others) and row.c["over"] == "nics":
             self._check_owed(row, record, points, 0)
         return ("PASS" if satisfies(*limit, others) else "FAIL"), others

@@ -52,6 +52,13 @@ def lacks(rank: Json, metric: str) -> bool:
     return isinstance(by_driver, Mapping) and by_driver.get(metric) in TABLES["absent_value"]
 
 
+def most_alike(values: Sequence[Any], within: float | None) -> int:
+    """Return how many values are the same as one of them, at most; or no further apart."""
+    if within is None:
+        return max(list(values).count(v) for v in values)
+    return max(len([w for w in values if abs(v - w) <= within]) for v in values)
+
+
 def split(
     figures: Sequence[list[float]], satisfies: Callable[[float], bool]
 ) -> tuple[list[list[float]], list[list[float]]]:
