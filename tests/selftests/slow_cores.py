@@ -4,8 +4,8 @@
 
 Processes below INIT (the node's first process) that measure WHAT (cores, memory, disk) and are
 bound to CORE (any where it is -1) run for RUN_MS and are stopped for STOP_MS, in turn, until
-standard input ends. It runs at real-time priority where it may: a stop that comes late would leave the core
-fast.
+standard input ends. It runs at real-time priority where it may: a stop that comes late would leave
+the core fast.
 """
 
 from __future__ import annotations
