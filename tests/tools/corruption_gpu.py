@@ -217,6 +217,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=20, help="healthy ones of kernels and copies")
     parser.add_argument("--collective-rounds", type=int, default=20, help="healthy ones of these")
     parser.add_argument("--faulty-rounds", type=int, default=5, help="with all faults planted")
+    parser.add_argument("--no-cost", action="store_true", help="without the whole sweeps")
     parser.add_argument("--gpus", type=int, help="processes, where there are no GPUs to count")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
@@ -259,7 +260,7 @@ def main(arguments: list[str] | None = None) -> int:
             wrong = [f"{r['criterion']} {r['outcome']}" for rows in found for r in rows]
             say(healthy=names, rounds=rounds, seconds=round(took), wrong=wrong,
                 last=seconds_of(out / str(rounds)))  # fmt: skip
-        for fault in ("", "unchecked"):
+        for fault in () if options.no_cost else ("", "unchecked"):
             out = root / f"cost{fault}"
             run(gpus, COST, {}, out, fault=fault)
             say(whole_sweeps=fault or "checked", seconds=seconds_of(out))
