@@ -59,6 +59,7 @@ def run(
     ranks: Ranks, metrics: list[str], *, show: bool = False, checks: bool = True, **overrides: Any
 ) -> Result:
     """Measure; `overrides` are values of Settings; `checks`: the reference run as well."""
+    from training import batch_search
     from training import run as training_run
     from training.strategies import one_team
 
@@ -67,6 +68,7 @@ def run(
     settings = training_run.fit_to_memory(
         ranks, settings, overrides, team.size, BATCH_SIZES, TOKENS_PER_STEP
     )
+    settings = batch_search.by_hand(ranks, team, settings, overrides, show=show)
     measurements: list[Measurement] = []
     if checks and {"ranks", "coverage", "replicas", "curve", "accumulation"} & set(metrics):
         measurements = _correctness(ranks, team, metrics)

@@ -59,19 +59,22 @@ def run(
     ranks: Ranks, metrics: list[str], *, show: bool = False, checks: bool = True, **overrides: Any
 ) -> Result:
     """Measure; `overrides` are values of Settings; `checks`: the reference run as well."""
+    from training import batch_search
     from training import run as training_run
     from training.strategies import one_team
 
     settings = training_run.complete_settings(ranks, "fsdp", overrides, preset=PRESET)
     team = one_team(ranks)
+    judged_shapes = training_run.SIZE_SETTINGS.isdisjoint(overrides)
+    if not judged_shapes:
+        settings = batch_search.by_hand(ranks, team, settings, overrides, show=show)
     measurements: list[Measurement] = []
     if checks and {"curve", "sharded"} & set(metrics):
         measurements = _correctness(ranks, team)
     runs: list[TimedRun] = []
     if training_run.TIMED_METRICS & set(metrics):
-        judged_shapes = training_run.SIZE_SETTINGS.isdisjoint(overrides)
         runs, timed_measurements = _timed_measurements(
-            ranks, team, settings, metrics, judged_shapes=judged_shapes
+            ranks, team, settings, metrics, judged_shapes=judged_shapes, by_hand=show
         )
         measurements += timed_measurements
     return Result(
@@ -81,12 +84,16 @@ def run(
 
 
 def _timed_measurements(
-    ranks: Ranks, team: Team, settings: Settings, metrics: list[str], *, judged_shapes: bool
-) -> tuple[list[TimedRun], list[Measurement]]:
+    ranks: Ranks, team: Team, settings: Settings, metrics: list[str], *, judged_shapes: bool,
+    by_hand: bool,
+) -> tuple[list[TimedRun], list[Measurement]]:  # fmt: skip
     """Return timed runs and measurements; `judged_shapes`: of the presets that criteria judge."""
+    from training import batch_search
     from training import run as training_run
 
     def fitted(candidate: Settings) -> Settings | None:
+        if by_hand and ranks.on_gpu:
+            return batch_search.fastest(ranks, team, candidate)
         return training_run.largest_batch(ranks, candidate, team.size, BATCH_SIZES)
 
     runs: list[TimedRun] = []

@@ -215,9 +215,9 @@ def time_steps(
     ranks.barrier()
     extra_steps = 0
     if warm_up_steps:
-        seconds_per_step = ranks.gather(_seconds_per_step(ranks, training, warm_up_steps))
-        slowest_rank = max(seconds_per_step)
-        slowest_member = max(seconds_per_step[k] for k in training.team.members)
+        step_times = ranks.gather(seconds_per_step(ranks, training, warm_up_steps))
+        slowest_rank = max(step_times)
+        slowest_member = max(step_times[k] for k in training.team.members)
         if max_timed_s:
             steps = min(steps, max(MIN_TIMED_STEPS, int(max_timed_s / slowest_rank)))
         if slowest_rank > SLOW_TEAM_RATIO * slowest_member:
@@ -227,7 +227,8 @@ def time_steps(
     return marks.finish(1), extra_steps
 
 
-def _seconds_per_step(ranks: Ranks, training: Training, steps: int) -> float:
+def seconds_per_step(ranks: Ranks, training: Training, steps: int) -> float:
+    """Train `steps` steps between two times at which the device has nothing left to do."""
     synchronize(ranks)
     begun = time.perf_counter()
     training.run(steps)

@@ -49,6 +49,7 @@ def run(
     ranks: Ranks, metrics: list[str], *, show: bool = False, checks: bool = True, **overrides: Any
 ) -> Result:
     """Measure; `overrides` are values of Settings; `checks`: the reference run as well."""
+    from training import batch_search
     from training import run as training_run
     from training.strategies import one_team_per_rank
 
@@ -57,6 +58,7 @@ def run(
         ranks, settings, overrides, 1, BATCH_SIZES, TOKENS_PER_STEP
     )
     team = one_team_per_rank(ranks)
+    settings = batch_search.by_hand(ranks, team, settings, overrides, show=show)
     measurements = (
         _correctness(ranks, team) if checks and {"curve", "reload"} & set(metrics) else []
     )

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from training.loop import Training
@@ -166,10 +167,10 @@ def collectives_answered_here(training: Training) -> Iterator[Meeting]:
 
     DDP's gradients go through a communication hook that returns them as they are, and fully_shard's
     collectives through the functions of torch.distributed, which are replaced for the time being.
-    The training stays as it is made here: its DDP module keeps the hook. CommunicationMissed at the
-    end if no collective of the strategy's came by.
+    The DDP module keeps its hook, which reduces as usual afterwards. CommunicationMissed at the end
+    if no collective of the strategy's came by.
     """
-    answered = [0]
+    answered, within = [0], [True]
 
     def gather(*given: Any, **named: Any) -> None:
         output, shard = _tensors(given, named)
@@ -186,6 +187,9 @@ def collectives_answered_here(training: Training) -> Iterator[Meeting]:
         answered[0] += 1
 
     def keep(bucket: Any) -> torch.futures.Future[Tensor]:
+        if not within[0]:
+            assert training.team.group is not None
+            return allreduce_hook(training.team.group, bucket)
         answered[0] += 1
         gradients = bucket.buffer()
         devices = [gradients.device] if gradients.device.type == "cuda" else []
@@ -205,6 +209,7 @@ def collectives_answered_here(training: Training) -> Iterator[Meeting]:
             setattr(dist, name, function)
         yield meet
     finally:
+        within[0] = False
         for name, function in originals.items():
             setattr(dist, name, function)
     if not answered[0]:

@@ -1,4 +1,4 @@
-"""Two ranks whose own steps take exactly as long as a test says: started by torchrun.
+"""Two ranks whose steps take exactly as long as a test says: started by torchrun.
 
     torchrun --nproc-per-node=2 -m tests.selftests.straggler_ranks OUT
 
@@ -6,6 +6,9 @@ The training, its collectives and the measurement are the suite's; the clock is 
 1 s to it, 1.1 s on a slowed rank, and who meets the other takes over the later time. In own steps
 rank 1 begins only when rank 0 has ended its own, so a collective inside of a step would never end.
 Each training leaves a run by hand in OUT/STRATEGY-CASE.
+
+OUT/STRATEGY-batches are trainings that search for the fastest batch, with a step of STEP_S seconds
+by batch, where rank 1 alone has not the memory for more than MOST sequences.
 """
 
 from __future__ import annotations
@@ -27,6 +30,9 @@ RANK = int(os.environ.get("RANK", "0"))
 STRATEGIES = ("ddp", "fsdp")
 CASES = {"healthy": (1.0, 1.0), "slowed": (1.0, 1.1), "accumulating": (1.0, 1.1)}
 """Seconds of a step on each rank."""
+
+STEP_S = {1: 1.0, 2: 1.5, 4: 2.8, 8: 5.0}
+MOST = 4
 
 
 class Clock:
@@ -84,14 +90,46 @@ def made_up_time(step_s: float, store: Any) -> Iterator[None]:
         yield
 
 
-def start(out: Path) -> None:
-    """One torchrun for all of them."""
+@contextlib.contextmanager
+def little_memory() -> Iterator[None]:
+    """Search for a batch although this is a CPU, with memory for MOST sequences on rank 1."""
+    import torch
+
+    from training import batch_search
+    from training.model import Decoder
+
+    forward = Decoder.forward
+
+    def limited(model: Decoder, tokens: Any, targets: Any) -> Any:
+        if RANK == 1 and tokens.shape[0] > MOST:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return forward(model, tokens, targets)
+
+    def search(ranks: Any, team: Any, settings: Any, overrides: Any, *, show: bool) -> Any:
+        assert show
+        return batch_search.fastest(ranks, team, settings)
+
+    def made_up(ranks: Any, training: Any, steps: int) -> float:
+        training.run(steps)
+        return STEP_S[training.settings.batch]
+
+    with (
+        mock.patch.object(Decoder, "forward", limited),
+        mock.patch.object(batch_search, "by_hand", search),
+        mock.patch.object(batch_search, "seconds_per_step", made_up),
+    ):
+        yield
+
+
+def start(out: Path) -> str:
+    """One torchrun for all of them; return what they printed."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
     command += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
     command += ["-m", "tests.selftests.straggler_ranks", str(out)]
     run = subprocess.run(command, cwd=support.CHECKOUT, capture_output=True, text=True, timeout=600)
     if run.returncode:
         raise RuntimeError(f"torchrun ended with {run.returncode}: {run.stderr[-3000:]}")
+    return run.stdout
 
 
 def main() -> None:
@@ -111,6 +149,13 @@ def main() -> None:
             )  # fmt: skip
             with made_up_time(seconds[RANK], prefix):
                 standalone.run_once(request, RANK, 2, prefix)
+        request = standalone.Request(
+            names=[f"training_{strategy}"], out=out / f"{strategy}-batches", cpu=True,
+            params={"preset": "tiny", "steps": 12, "show": True}, metrics=["gradients"],
+        )  # fmt: skip
+        with little_memory():
+            prefix = standalone.with_fresh_prefix(store, 10 * k + 9)
+            standalone.run_once(request, RANK, 2, prefix)
 
 
 if __name__ == "__main__":
