@@ -10,6 +10,7 @@ from typing import Any
 AREAS = {
     "A": "Inventory", "B": "Scheduler", "C": "Filesystem", "D": "Links", "E": "Health",
     "F": "Compute", "G": "Memory", "H": "Collectives", "I": "Training", "J": "Failures",
+    "K": "Guests",
 }  # fmt: skip
 """Area by the first letter of a criterion's id."""
 OTHER = "Other"

@@ -34,11 +34,13 @@ WORKLOAD = Workload(
         "gemm": "%",
         "efficiency": "%",
         "efficiency_slowest": "%",
+        "pace": "%",
     },
+    of_one_rank=("pace",),
     needs_torch=True,
     synchronous=True,
     training=True,
-    seconds=360,
+    seconds=372,
     cpu_seconds=22,
     deadline_s=2400,
     cpu_deadline_s=300,
@@ -94,7 +96,7 @@ def _timed_measurements(
         runs.append(training_run.timed_run(ranks, team, short))
     scaling, efficiencies = ddp.scaling_runs(ranks, team, scaling_settings, metrics)
     last = scaling[-1]
-    measurements = single.health(last)
+    measurements = [*single.health(last), *single.pace(ranks, last)]
     if "gemm" in metrics and ranks.on_gpu:
         measurements.append(_share_of_gemm(ranks, (*runs, last)[0]))
     if len(scaling) > 1 and last.peak_gib and scaling[0].peak_gib:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -58,6 +58,12 @@ class History:
         return [norm for _, norm in self._values()]
 
 
+class Marker(Protocol):
+    """What marks points in time between steps: timing.Marks, or stragglers.StepMarks."""
+
+    def mark(self) -> None: ...
+
+
 class Training:
     """A model, its data and its optimizer, trained by one team of ranks."""
 
@@ -92,7 +98,7 @@ class Training:
         """Steps done."""
         return self.history.first_step + len(self.history.learning_rates)
 
-    def run(self, steps: int | None = None, *, marks: Marks | None = None) -> History:
+    def run(self, steps: int | None = None, *, marks: Marker | None = None) -> History:
         """Train `steps` steps, or to the end; mark the time before the first and after each."""
         steps = self.settings.steps - self.step if steps is None else steps
         preferred = self.kernel.backend

@@ -43,6 +43,8 @@ SHAPES: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("faults_hardware", "DRIFT_FAULTS"): {"nodes": 3, "gpus": 1},
     ("faults_hardware", "ROCE_FAULTS"): {"nodes": 2, "platform": faults_hardware.ROCE},
     ("faults_hardware", "EFA_FAULTS"): {"nodes": 2, "platform": faults_hardware.EFA},
+    ("faults_host", "DRIFT_FAULTS"): {"nodes": 3, "gpus": 1},
+    ("faults_host", "ALONE_FAULTS"): {"nodes": 1, "gpus": 2},
     ("faults_scheduler", "BINDING_FAULTS"): {"nodes": 1, "gpus": 2},
     ("faults_scheduler", "GRES_FAULTS"): {"nodes": 2, "gpus": 2, "withheld": {"worker1": 1}},
 }
