@@ -1,0 +1,180 @@
+"""Wiring recovered from latencies: simulated fabrics, with the noise of recorded batches."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fixtures.localization.wiring import Pair, Wiring, recover, rounds_of_pairs
+from fixtures.records.files import read_json
+from tests.selftests.support import DATA
+
+pytestmark = pytest.mark.cpu
+
+BASE_US = 12.0
+"""NCCL's send and receive between two hosts; what is under it does not matter."""
+GAP_US = 0.5
+"""Two more switches and their cables: some 0.13 to 0.3 us each, there and back again in part."""
+OWN_US = 0.2
+BATCHES = 20
+
+
+@functools.cache
+def recorded_batches() -> list[NDArray[np.float64]]:
+    """Batches of one latency each over their median: all-reduces of up to 64 KiB on four H200."""
+    found = []
+    for rank in read_json(DATA / "h200-1x4" / "records" / "allreduce@node0.json")["ranks"]:
+        for m in rank["measurements"]:
+            if m["metric"] == "latency":
+                samples = np.array(m["samples"])
+                found.append(samples / np.median(samples))
+    return found
+
+
+@dataclass
+class Fabric:
+    """Ports on leaves as they were planned, and as they are."""
+
+    planned: dict[str, str]
+    true: dict[str, str]
+    moved: list[str]
+    latencies: dict[Pair, float]
+
+
+def fabric(
+    seed: int, *, nodes: int = 64, leaves: int = 8, swaps: int = 0, gap: float = GAP_US,
+    rounds: int | None = None, slow: Mapping[str, float] | None = None, rails: int = 1,
+) -> Fabric:  # fmt: skip
+    """A fabric of which `swaps` pairs of ports changed their places; `rails`: leaves per node."""
+    rng = np.random.default_rng(seed)
+    if rails > 1:  # a leaf for each rail, and a port of each node on each of them
+        planned = {f"n{k}/rail{r}": f"leaf{r}" for k in range(nodes) for r in range(rails)}
+    else:
+        planned = {f"n{k:02}": f"leaf{k * leaves // nodes}" for k in range(nodes)}
+    ports, true, moved = [*planned], dict(planned), []
+    while len(moved) < 2 * swaps:
+        one = ports[rng.integers(len(ports))]
+        other = f"{one.partition('/')[0]}/rail{rng.integers(rails)}" if rails > 1 else (
+            ports[rng.integers(len(ports))]
+        )  # fmt: skip
+        if planned[one] != planned[other] and not {one, other} & {*moved}:
+            true[one], true[other] = true[other], true[one]
+            moved += [one, other]
+    own = dict(zip(ports, rng.gamma(2, OWN_US / 2, len(ports)), strict=True))
+    for port, more in (slow or {}).items():
+        own[port] += more
+    all_rounds = [*rounds_of_pairs(ports)]
+    if rounds is not None:
+        all_rounds = [all_rounds[k] for k in rng.permutation(len(all_rounds))[:rounds]]
+    latencies = {}
+    for pairs in all_rounds:
+        for a, b in pairs:
+            batch = recorded_batches()[rng.integers(len(recorded_batches()))]
+            noise = float(np.median(rng.choice(batch, BATCHES)))
+            latencies[a, b] = noise * (BASE_US + own[a] + own[b] + gap * (true[a] != true[b]))
+    return Fabric(planned, true, moved, latencies)
+
+
+def right_pairs(found: Wiring, made: Fabric) -> float:
+    """Return the share of measured pairs whose place, together or apart, is right."""
+    right = [found.together(a, b) == (made.true[a] == made.true[b]) for a, b in made.latencies]
+    return sum(right) / len(right)
+
+
+def test_rounds_have_every_pair_once_and_every_port_once_per_round():
+    for count in (2, 3, 8, 9):
+        ports = [f"n{k}" for k in range(count)]
+        rounds = [*rounds_of_pairs(ports)]
+        pairs = [frozenset(pair) for pairs in rounds for pair in pairs]
+        assert len(pairs) == len({*pairs}) == count * (count - 1) // 2
+        assert all(len({*sum(pairs, ())}) == 2 * len(pairs) for pairs in rounds)
+
+
+def test_nobody_is_accused_on_healthy_fabrics():
+    for seed in range(20):
+        made = fabric(seed)
+        found = recover(made.latencies, made.planned)
+        assert found.unknown == ""
+        assert found.misplaced == ()
+        assert right_pairs(found, made) >= 0.99
+
+
+def test_each_of_50_swaps_is_named_with_the_leaf_where_it_is():
+    swaps = 0
+    for seed in range(10):
+        made = fabric(100 + seed, swaps=5)
+        found = recover(made.latencies, made.planned)
+        assert {m.port: m.found for m in found.misplaced} == {
+            port: made.true[port] for port in made.moved
+        }
+        assert right_pairs(found, made) >= 0.99
+        assert found.gap_us == pytest.approx(GAP_US, rel=0.1)
+        swaps += len(made.moved) // 2
+    assert swaps == 50
+
+
+def test_three_quarters_of_the_rounds_are_enough_for_a_node_on_another_leaf():
+    for seed in range(5):
+        made = fabric(200 + seed, swaps=1, rounds=48)
+        found = recover(made.latencies, made.planned)
+        assert {m.port for m in found.misplaced} == {*made.moved}
+
+
+def test_a_swapped_rail_of_one_node_is_named():
+    made = fabric(7, nodes=16, rails=4, swaps=2)
+    found = recover(made.latencies, made.planned)
+    assert {m.port: m.found for m in found.misplaced} == {p: made.true[p] for p in made.moved}
+    assert "check its cable, or the plan" in found.misplaced[0].line
+
+
+def test_a_slow_port_is_not_one_that_is_elsewhere():
+    made = fabric(8, slow={"n05": 4.0, "n40": 0.6})
+    assert recover(made.latencies, made.planned).misplaced == ()
+
+
+def test_disturbed_pairs_accuse_nobody():
+    made = fabric(9)
+    for pair in [*made.latencies][::25]:
+        made.latencies[pair] *= 1.5
+    assert recover(made.latencies, made.planned).misplaced == ()
+
+
+def test_groups_are_found_where_the_plan_is_wrong_altogether():
+    made = fabric(10)
+    rng = np.random.default_rng(0)
+    leaves = rng.permutation([*made.planned.values()])
+    wrong = dict(zip(made.planned, map(str, leaves), strict=True))
+    found = recover(made.latencies, wrong)
+    assert right_pairs(found, made) >= 0.99
+    assert len(found.misplaced) > 32
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (fabric(11, gap=0.0), "us apart, and a pair varies by"),
+        (fabric(12, gap=0.05, swaps=1), "us apart, and a pair varies by"),
+        (fabric(13, leaves=1), "one leaf"),
+        (fabric(14, rounds=2), "too few"),
+    ],
+    ids=["no-gap", "gap-below-noise", "one-leaf", "too-few-pairs"],
+)
+def test_where_near_and_far_cannot_be_told_nobody_is_accused_and_it_says_why(made, says):
+    found = recover(made.latencies, made.planned)
+    assert says in found.unknown
+    assert found.misplaced == ()
+    assert not found.leaf_of
+
+
+def test_what_is_not_a_latency_of_two_planned_ports_does_not_count():
+    made = fabric(15, swaps=1)
+    noise = {("n00", "n00"): 1.0, ("n00", "stranger"): 1.0}
+    pairs = [*made.latencies]
+    bad = {pairs[0]: float("nan"), pairs[1]: -3.0, pairs[2]: float("inf")}
+    found = recover({**made.latencies, **noise, **bad}, made.planned)
+    assert {m.port for m in found.misplaced} == {*made.moved}
