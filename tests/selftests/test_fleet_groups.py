@@ -12,8 +12,9 @@ from fixtures.paths import THRESHOLDS
 from fixtures.thresholds import loader
 from fixtures.verdict.fleet_groups import Difference, differences
 from fixtures.verdict.fleet_rule import FleetRule
-from fixtures.verdict.fleet_slots import like
+from fixtures.verdict.fleet_slots import like, slot_shares
 from reports import groups
+from reports.second_judge import samples as second
 
 pytestmark = pytest.mark.cpu
 LIMITS = loader.load(THRESHOLDS)
@@ -123,3 +124,21 @@ def test_the_report_says_the_difference_once_with_all_its_criteria() -> None:
         " n[01-16]: gemm.bf16 4.1%, gemm.fp8 4.1%. Look at what these nodes share: rack, leaf"
         " switch, power, cooling, delivery."
     ]
+
+
+@pytest.mark.parametrize("nodes", [2, 8, 16, 64])
+@pytest.mark.parametrize("name", ["gemm", "gemm_per_clock", "hbm", "hostcopy"])
+def test_the_second_judge_finds_the_same_walls_and_slots(name: str, nodes: int) -> None:
+    rule, spread = rule_of(name), LIMITS.spread[name].for_model("H200 SXM").model_dump()
+    for seed in range(5):
+        values = fleet(name, nodes, seed=seed, heavy=seed % 2 == 0)
+        values[:, : seed % 3] *= 0.96
+        pairs = [(slot, float(v)) for row in values for slot, v in enumerate(row)]
+        assert second.slot_shares(pairs, spread, rule.criteria) == pytest.approx(
+            slot_shares(pairs, rule)
+        )
+        compared = np.array(like(pairs, rule).values)
+        for rounds in (1, 3):
+            wall = float(rule.walls(compared, rounds))
+            by_second = second.lowest_of_kind(list(compared), spread, rule.criteria, rounds)
+            assert by_second == pytest.approx(wall, rel=1e-9)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fixtures.records.model import Record
 from fixtures.thresholds.loader import Thresholds
+from fixtures.verdict.fleet_slots import Like
 from fixtures.verdict.model import Outcome
 from fixtures.verdict.outliers import independent
 from tests.selftests import support
@@ -116,6 +117,16 @@ def test_a_fleet_that_spreads_accuses_nobody_by_standard_deviations(limits):
     fleet = [680 + 3 * k for k in range(16)]
     verdict = judged(spread, "gemm.bf16", node_record(680, 683), siblings=fleet)
     assert verdict.ok, verdict.line
+
+
+def test_a_device_is_compared_with_those_of_its_slot(limits):
+    """Slot 1 is 10 % slower on all nodes: who is as slow there passes, and who is slower fails."""
+    fleet = Like((800.0,) * 64, slot_shares=((1, 0.9),))
+    assert judged(limits, "gemm.bf16", node_record(800, 720), siblings=fleet).ok
+    assert judged(limits, "gemm.bf16", node_record(720, 720), siblings=fleet).worst["gpu"] == 0
+    slow = judged(limits, "gemm.bf16", node_record(800, 640), siblings=fleet)
+    assert slow.outcome is Outcome.FAIL
+    assert "under 720, the median of 64 like devices and 10.0% less in this slot" in slow.reason
 
 
 def replace_spread(limits: Thresholds, **changed: float) -> Thresholds:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from fixtures.paths import CHECKOUT, THRESHOLDS
 from fixtures.thresholds import loader
 from fixtures.thresholds.loader import Thresholds
-from fixtures.verdict import power
+from fixtures.verdict import fleet_groups, power
 from fixtures.verdict.fleet_rule import MIN_FLEET, FleetRule, deviations
 
 Values = NDArray[np.floating[Any]]
@@ -243,6 +243,8 @@ GROUPS: Mapping[str, Callable[[int, int], int]] = {
     "all": lambda values, per_node: values,
 }
 """Group of slow devices -> how many of the values are of it, with so many values per node."""
+SAID = ("slot", "rack", "30 %", "half", "none")
+"""Groups whose saying is counted."""
 
 
 def share_named(
@@ -256,6 +258,29 @@ def share_named(
     lasting.reshape(fleets, -1)[:, :bad] *= 1 - slow
     found = accused(rng, lasting, kind, gaussian_noise, known).reshape(fleets, -1)
     return float(found[:, :bad].mean())
+
+
+# --- groups that are said
+
+
+def share_said(kind: Kind, nodes: int, slow: float, group: str, fleets: int) -> float:
+    """Return the share of fleets with a slow group (none: healthy ones) that have one said of it.
+
+    A slot is GPU 0 of every node.
+    """
+    rng = np.random.default_rng([nodes, round(1000 * slow), len(group)])
+    said = 0
+    for _ in range(fleets):
+        lasting = normal(rng, (nodes, kind.per_node), kind)
+        if group == "slot":
+            lasting[:, 0] *= 1 - slow
+        elif group != "none":
+            lasting[: GROUPS[group](nodes, 1)] *= 1 - slow
+        noise = heavy_noise if group == "none" else gaussian_noise
+        figures = lasting * (1 + noise(rng, lasting.shape, kind))
+        of_node = {f"n{k:04}": row.tolist() for k, row in enumerate(figures)}
+        said += bool(fleet_groups.differences("rate", of_node, kind.rule))
+    return said / fleets
 
 
 # --- the power that a run states
@@ -336,6 +361,14 @@ def main() -> None:
         for kind in kinds(limits) for slow in (0.03, 0.05, 0.08, 0.15)
     ]  # fmt: skip
     print(table(["class", "slower", "known", *GROUPS], rows), flush=True)
+    print(f"\nShare of fleets of {nodes} x {GPUS} in which a slow group is said; none: healthy,")
+    print("with heavy tails\n")
+    rows = [
+        [kind.name, f"{slow:.0%}",
+         *(f"{share_said(kind, nodes, slow, group, 100):.2f}" for group in SAID)]
+        for kind in kinds(limits) for slow in (0.03, 0.05)
+    ]  # fmt: skip
+    print(table(["class", "slower", *SAID], rows), flush=True)
     print(
         f"\nThe smallest defect that a run states, and how often it is found in {options.plants:,}"
     )
