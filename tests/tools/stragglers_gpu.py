@@ -1,4 +1,4 @@
-"""Is the rank that makes the others wait in training named, on real GPUs? Part of `make soak-gpu`.
+"""Is the rank that makes the others wait in training named, on real GPUs?
 
 python -m tests.tools.stragglers_gpu [--healthy 20] [--neighbour 10] [--host 10] [--json FILE]
 
