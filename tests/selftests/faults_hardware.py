@@ -178,6 +178,8 @@ PORT_FAULTS = [
 
 ROCE, EFA = "pcie-l40s", "aws-p5"
 """The platforms whose NICs are broken as RoCE ports and as EFA devices."""
+PORTS = "infiniband and not rails"
+"""Rails need the GPUs of the order, which are emulated."""
 
 
 def roce(criterion: str, name: str, kind: str, says: str, counter: str = "") -> Fault:
@@ -185,7 +187,7 @@ def roce(criterion: str, name: str, kind: str, says: str, counter: str = "") -> 
     return Fault(
         criterion=f"infiniband.{criterion}", name=name, where=f"sysfs of {NODE}: {kind} {target}",
         culprit=NODE, device="mlx5_1", inject=on_platform(ROCE, kind, target),
-        select="infiniband", says=says,
+        select=PORTS, says=says,
     )  # fmt: skip
 
 
@@ -194,7 +196,7 @@ def efa(criterion: str, counter: str) -> Fault:
     return Fault(
         criterion=f"infiniband.{criterion}.{counter}", name=f"{counter} rising",
         where=f"sysfs of {NODE}: ib-counter-rising {nic}:{counter}", culprit=NODE, device=nic,
-        inject=on_platform(EFA, "ib-counter-rising", f"{nic}:{counter}"), select="infiniband",
+        inject=on_platform(EFA, "ib-counter-rising", f"{nic}:{counter}"), select=PORTS,
         says=f"{nic} {counter}",
     )  # fmt: skip
 

@@ -13,6 +13,7 @@ import pytest
 from fixtures.records.run_directory import RunDirectory
 from reports import groups
 from reports.artefacts import Artefacts
+from tests.selftests import support
 from tests.selftests.fleets import Data, FleetRun
 from tests.tools import bench_fleet
 from tests.tools.fleet_run import PLATFORMS, Fleet
@@ -88,6 +89,40 @@ def test_a_slow_gpu_and_a_slow_nic_of_a_rack_are_named_and_nobody_else(
     assert failures(found) == {("memory", "gpu0002"), ("infiniband", "gpu0003")}
     assert rows["memory.copy", "gpu0002"]["worst"]["gpu"] == 1
     assert rows["infiniband.rate", "gpu0003"]["worst"]["part"] == "mlx5_3"
+
+
+CALIBRATED = f"""
+schema: 1
+base: {support.SHIPPED}
+criteria:
+  allreduce.node:
+    limits:
+      - {{when: {{size: {{max: 512MiB}}}}, recorded: a point of the curve}}
+      - {{model: GB200, when: {{size: {{min: 1GiB}}}}, expect: 350, fail_below: 330, source: rack}}
+  rails.sendrecv:
+    limits:
+      - {{when: {{size: {{max: 128MiB}}}}, recorded: a point of the curve}}
+      - {{model: GB200, when: {{size: {{min: 256MiB}}}}, expect: 1 of model,
+         fail_below: 0.9 of model, source: rack}}
+"""
+"""What a person makes of the rates of a rack: as shipped they are to be calibrated."""
+
+
+@pytest.mark.parametrize("nodes", [4, 36, *LARGE[1:]])
+def test_a_slow_node_and_a_slow_rail_of_a_calibrated_rack_are_named_and_nobody_else(
+    nodes: int, tmp_path: Path
+) -> None:
+    """Within one NVLink domain, and between two, where the rails go over NICs."""
+    fleet, limits = fleet_of("nvl72", nodes, tmp_path), tmp_path / "calibrated.yaml"
+    limits.write_text(CALIBRATED)
+    _, healthy = support.judged(fleet.root, tmp_path / "healthy", limits)
+    assert failures(healthy) == set()
+    judged = {v["criterion"] for v in healthy["criteria"] if v["outcome"] == "PASS"}
+    assert {"allreduce.node.8GiB", "rails.sendrecv.1GiB"} <= judged
+    fleet.change("allreduce@gpu0002.json", slower(0.8, lambda rank: True))
+    fleet.change("rails@all.json", slower(0.7, lambda rank: rank["local_rank"] == 3))
+    _, found = support.judged(fleet.root, tmp_path / "sick", limits)
+    assert failures(found) == {("allreduce.node", "gpu0002"), ("rails.sendrecv", "rail3")}
 
 
 def test_a_rack_whose_nodes_do_not_share_their_nvlink_is_red(tmp_path: Path) -> None:
