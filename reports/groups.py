@@ -118,10 +118,14 @@ def _of_criterion(
     slot = _common_slot(gpus, slots)
     if slot is not None:
         gpu, count = slot
-        yield "slot", f"GPU {gpu} is the one that fails on {count} of {len(nodes)} nodes", count
+        yield (
+            "slot",
+            f"GPU {gpu} is the one that fails on {count} of {counted(len(nodes), 'node')}",
+            count,
+        )
     if 2 * len(gpus) >= len(nodes):
         of_all = "half of the nodes or more"
-        yield "half", f"{len(gpus)} of {len(nodes)} nodes fail, {of_all}", len(gpus)
+        yield "half", f"{len(gpus)} of {counted(len(nodes), 'node')} fail, {of_all}", len(gpus)
     elif slot is None:
         for failed, place in _places(nodes, set(gpus)):
             words = f"{counted(len(place), 'node')} next to each other, {hostlist(place)}"

@@ -71,7 +71,7 @@ def split(
 def lowest_of_kind(
     siblings: Sequence[float], spread: Mapping[str, float], criteria: int, rounds: int
 ) -> float:
-    """Return the least value of a device, in one of its rounds, that is no outlier among its like.
+    """Return the least value of a round of a device that is not an outlier among its like.
 
     0.3 % of the runs of a healthy fleet may accuse anybody: `criteria` share that risk.
     """

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +17,8 @@ from fixtures.verdict.fleet_rule import FleetRule
 from fixtures.verdict.fleet_slots import like, slot_shares
 from reports import groups
 from reports.second_judge import samples as second
+from tests.selftests import support
+from tests.tools import fleet_run
 
 pytestmark = pytest.mark.cpu
 LIMITS = loader.load(THRESHOLDS)
@@ -80,9 +84,8 @@ def test_slots_that_are_slower_on_every_node_are_said_and_accuse_nobody(
     values = fleet("hostcopy", nodes)
     values[:, :slots] *= 1 - gap
     assert accused("hostcopy", values) == 0
-    assert {d.where for d in found("hostcopy", values) if d.kind == "slot"} == {
-        f"GPU {slot} of all nodes" for slot in range(slots)
-    }
+    (slot,) = [d for d in found("hostcopy", values) if d.kind == "slot"]
+    assert slot.where == f"GPUs {', '.join(map(str, range(slots)))} of all nodes"
 
 
 def test_a_gpu_that_is_slower_than_its_slot_is_accused() -> None:
@@ -142,3 +145,21 @@ def test_the_second_judge_finds_the_same_walls_and_slots(name: str, nodes: int) 
             wall = float(rule.walls(compared, rounds))
             by_second = second.lowest_of_kind(list(compared), spread, rule.criteria, rounds)
             assert by_second == pytest.approx(wall, rel=1e-9)
+
+
+def test_a_run_with_a_far_numa_node_in_every_node_is_accepted_and_says_it(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    fleet_run.Fleet(source, 8, 8).write()
+    for path in (source / "records").glob("hostcopy@*.json"):
+        record = json.loads(path.read_text())
+        for rank in record["ranks"]:
+            for m in rank["measurements"]:
+                if rank["local_rank"] in (4, 5, 6, 7) and m["metric"] in ("h2d", "d2h"):
+                    m["samples"] = [0.96 * sample for sample in m["samples"]]
+        path.write_text(json.dumps(record))
+    support.judged(source, tmp_path / "run")
+    verdict = json.loads((tmp_path / "run" / "verdict.json").read_text())
+    assert verdict["verdict"] == "ACCEPTED", verdict["reasons"]
+    said = {row["criterion"]: row["where"] for row in verdict["fleet"]}
+    assert said["hostcopy.h2d"] == said["hostcopy.d2h"] == "GPUs 4, 5, 6, 7 of all nodes"
+    assert any("GPUs 4, 5, 6, 7 of all nodes" in s for s in groups.sentences(verdict))
