@@ -80,6 +80,8 @@ def test_nodes_that_die_at_poisson_times_are_judged_as_the_plan_says(
     for number in range(SESSIONS):
         lives = {node: float(rng.exponential(MEAN_LIFE_S)) for node in NODES}
         dying = sorted((life, node) for node, life in lives.items() if life < 0.7 * SLICE_S)
+        if number == SESSIONS - 1:
+            dying = []  # so that the last attempt of every row is measured
         with session(checkout, run, three, number) as at_work:
             before = len(at_work.lines(event="started", workload="burnin"))
             at_work.until(lambda n=before, s=at_work: in_burn_in(s, n), "the load", timeout_s=300)
@@ -125,7 +127,7 @@ PREEMPTING = {
 }
 
 
-def test_a_preempted_slice_is_no_failure_and_counts_for_nothing(
+def test_a_preempted_slice_is_not_a_failure_and_counts_for_nothing(
     machine: None, tmp_path: Path
 ) -> None:
     checkout = compressed(tmp_path / "checkout", 2)
