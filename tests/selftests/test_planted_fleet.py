@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,11 +30,28 @@ def judged(tmp_path: Path, nodes: int, rack: int) -> tuple[Path, Planter]:
     return tmp_path / "run", planter
 
 
-def test_defects_of_ten_kinds_are_each_named_at_their_place(tmp_path: Path) -> None:
-    run, planter = judged(tmp_path, nodes=24, rack=3)
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Planter]:
+    return judged(tmp_path_factory.mktemp("planted"), nodes=24, rack=3)
+
+
+def test_defects_of_ten_kinds_are_each_named_at_their_place(small: tuple[Path, Planter]) -> None:
+    run, planter = small
     assert len({fault.kind for fault in planter.faults}) == 10
     assert list(wrong(run, planter.faults)) == []
     assert read_verdict(RunDirectory(run))["verdict"] == "REJECTED"
+
+
+def test_a_defect_that_is_missed_or_put_elsewhere_is_noticed(small: tuple[Path, Planter]) -> None:
+    run, planter = small
+    port, *others = sorted(planter.faults, key=lambda fault: fault.kind != "NIC down")
+    healthy = planter.nodes[-1]
+    said = " ".join(wrong(run, [replace(port, node=healthy), *others]))
+    assert f"accused ['{port.node}'], missed ['{healthy}']" in said
+    assert f"NIC down on {healthy}: no row infiniband.state says it" in said
+    assert f"infiniband.state {port.node} accuses {port.node}" in said
+    said = " ".join(wrong(run, [replace(port, part="mlx5_4"), *others]))
+    assert said == f"NIC down on {port.node}: no row infiniband.state says it"
 
 
 @pytest.mark.slow
