@@ -66,6 +66,7 @@ soak-gpu: $(READY) ## healthy GPUs pass every time, a slowed one is named every 
 soak: $(READY_DEV) site-packages ## what takes long: 20 healthy runs, every point of interruption
 	$(PY) -m tests.tools.soak_collectives
 	$(PY) -m tests.tools.soak
+	$(PY) -m tests.tools.bench_fleet --large
 	$(PY) -m pytest -ra -m "cpu and slow" $(ARGS)
 
 drills: $(READY_DEV) sandbox-packages ## every fault put in one by one, and who is named; the table as JSON

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
+import functools
 import importlib
 import io
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,13 @@ COLUMNS = (
 
 TEXT_COLUMNS = ("title", "reason", "next_step", "notes")
 """Columns of text, which another version of the suite may word differently."""
+
+_SOURCES = [
+    (name, group, key) if group in ("worst", "devices") else (name, "", "")
+    for name in COLUMNS
+    for group, _, key in [name.partition("_")]
+]
+"""Column, the field of a row that is an object, and the key in it; "" for a field of its own."""
 
 _FORMULA = ("=", "+", "-", "@")
 """First characters of a cell that a spreadsheet takes for a formula."""
@@ -43,9 +51,7 @@ def results(verdict: Mapping[str, Any]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows(
-        [escape_formula(cell) for cell in _row(v).values()] for v in verdict["criteria"]
-    )
+    writer.writerows([escape_formula(cell) for cell in _cells(v)] for v in verdict["criteria"])
     return text.getvalue()
 
 
@@ -134,17 +140,27 @@ def _escape_label(text: Any) -> str:
 
 def escape_formula(value: Any) -> Any:
     """Return text on one line that no spreadsheet takes for a formula; numbers stay numbers."""
-    if not isinstance(value, str):
-        return value
+    return _escaped(value) if isinstance(value, str) else value
+
+
+@functools.lru_cache(maxsize=50_000)
+def _escaped(value: str) -> str:
+    """Return escape_formula() of a text; a large run has few that differ."""
     # Spreadsheets skip a leading tab or line break.
     line = " ".join(value.split())
     return f"'{line}" if line.startswith(_FORMULA) else line
 
 
 def _row(v: Mapping[str, Any]) -> dict[str, Any]:
-    row = {name: v.get(name) for name in COLUMNS}
-    for group in ("worst", "devices"):
-        for name, value in (v.get(group) or {}).items():
-            row[f"{group}_{name}"] = value
-    row["notes"] = "; ".join(str(note) for note in v.get("notes") or [])
-    return {name: row[name] for name in COLUMNS}
+    return dict(zip(COLUMNS, _cells(v), strict=True))
+
+
+def _cells(v: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield a row's cells in the order of COLUMNS, without a dictionary for each row."""
+    for name, group, key in _SOURCES:
+        if group:
+            yield (v.get(group) or {}).get(key)
+        elif name == "notes":
+            yield "; ".join(str(note) for note in v.get("notes") or [])
+        else:
+            yield v.get(name)

@@ -1,6 +1,6 @@
 """The part of `make bench` about a large fleet: judging its records, and all that is made of them.
 
-python -m tests.tools.bench_fleet [--nodes 1024] [--gpus 8] [--shown 128]
+python -m tests.tools.bench_fleet [--nodes 1024] [--gpus 8] [--shown 128] [--large]
 
 Judging is timed without pytest; all of it is one `pytest --cluster replay` with report and CSV,
 and the certificate, which a replay itself does not write. Peak memory is that of all processes
@@ -24,10 +24,14 @@ from pathlib import Path
 import psutil
 
 from fixtures.paths import CHECKOUT
-from fixtures.records.files import read_json
+from fixtures.records.run_directory import RunDirectory
+from fixtures.records.verdict_file import read_verdict
 from tests.tools import browser, fleet_run
+from tests.tools.fleet_faults import Planter, wrong
 
-JUDGING_GOAL_S, TOTAL_GOAL_S, PEAK_MEMORY_GOAL_MB, OPENING_GOAL_S = 60, 150, 1000, 3
+JUDGING_GOAL_S, TOTAL_GOAL_S, PEAK_MEMORY_GOAL_MB, OPENING_GOAL_S = 60, 75, 700, 3
+LARGE_NODES, LARGE_GOAL_S, LARGE_GOAL_MB = 4096, 360, 1500
+"""A part of `make soak`: four times as many nodes."""
 SHOWN = 128
 """Number of nodes in the report whose opening is timed."""
 Measured = tuple[str, float | None, float, str]
@@ -96,7 +100,38 @@ class PeakMemory(threading.Thread):
 
 def figures(nodes: int, gpus: int, shown: int) -> list[Measured]:
     """Return the figures of fleets that are generated into temporary directories."""
-    return [*judging_figures(nodes, gpus), report_opening(shown, gpus), broken_records(shown, gpus)]
+    return [
+        *judging_figures(nodes, gpus),
+        planted_faults(nodes, gpus),
+        report_opening(shown, gpus),
+        broken_records(shown, gpus),
+    ]
+
+
+def planted_faults(nodes: int, gpus: int) -> Measured:
+    """Count what a fleet with 26 faults of ten kinds says wrongly of them."""
+    with tempfile.TemporaryDirectory(prefix="bench-fleet-") as temporary:
+        source, judged_run = Path(temporary) / "source", Path(temporary) / "made"
+        fleet_run.Fleet(source, nodes, gpus).write()
+        faults = Planter(source).plant()
+        _replayed(source, judged_run)
+        said_wrongly = list(wrong(judged_run, faults))
+        name = f"{nodes} x {gpus}: {len(faults)} faults, said wrongly"
+        return name, len(said_wrongly), 0, "; ".join(said_wrongly[:3])
+
+
+def large_figures(gpus: int) -> list[Measured]:
+    """Measure judging and all files of LARGE_NODES nodes."""
+    with tempfile.TemporaryDirectory(prefix="bench-fleet-") as temporary:
+        source, judged_run = Path(temporary) / "source", Path(temporary) / "made"
+        fleet_run.Fleet(source, LARGE_NODES, gpus).write()
+        judged = accepted(source, judged_run)
+        name = f"{LARGE_NODES} x {gpus}"
+        return [
+            (f"{name}: judge, report, CSV", judged.seconds, LARGE_GOAL_S,
+             f"s; CPU {judged.cpu_s:.0f} s; {_load()}"),
+            (f"{name}: peak memory", judged.mb, LARGE_GOAL_MB, "MB, of all processes together"),
+        ]  # fmt: skip
 
 
 BROKEN = 1000
@@ -193,7 +228,7 @@ def _replayed(source: Path, judged_run: Path) -> Timed:
 def accepted(source: Path, judged_run: Path) -> Timed:
     """Judge a healthy fleet into a new run directory; RuntimeError unless it is ACCEPTED."""
     timed = _replayed(source, judged_run)
-    verdict = read_json(judged_run / "verdict.json")
+    verdict = read_verdict(RunDirectory(judged_run))
     if verdict["verdict"] != "ACCEPTED":
         red = [v for v in verdict["criteria"] if v["outcome"] in ("FAIL", "NOT_MEASURED")]
         first = [f"{v['outcome']} {v['criterion']} {v['subject']}: {v['reason']}" for v in red[:5]]
@@ -255,8 +290,16 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=1024)
     parser.add_argument("--gpus", type=int, default=8)
     parser.add_argument("--shown", type=int, default=SHOWN, help="nodes of the report to open")
+    parser.add_argument(
+        "--large", action="store_true", help=f"only {LARGE_NODES} nodes, as `make soak` does"
+    )
     options = parser.parse_args()
-    for name, value, goal, note in figures(options.nodes, options.gpus, options.shown):
+    measured = (
+        large_figures(options.gpus)
+        if options.large
+        else figures(options.nodes, options.gpus, options.shown)
+    )
+    for name, value, goal, note in measured:
         met = "-" if value is None else "met" if value <= goal else "missed"
         shown = "-" if value is None else f"{value:.1f}"
         print(f"{name:50} {shown:>8}  <= {goal:4}  {met:6}  {note}")

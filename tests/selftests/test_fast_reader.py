@@ -1,0 +1,89 @@
+"""A large record is parsed rank by rank: the same record as parsed as a whole, the same errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fixtures.records import fast_reader
+from fixtures.records.fast_reader import read_record
+from tests.selftests import support
+
+pytestmark = pytest.mark.cpu
+
+RECORDS = sorted((support.DATA / "h200-2x2" / "records").glob("*.json"))
+
+
+def outcome(path: Path, *, without_facts: bool) -> object:
+    try:
+        return read_record(path, without_facts=without_facts)
+    except ValueError as error:
+        return str(error)
+
+
+def both(
+    path: Path, monkeypatch: pytest.MonkeyPatch, *, without_facts: bool = True
+) -> tuple[object, object]:
+    whole = outcome(path, without_facts=without_facts)
+    with monkeypatch.context() as patch:
+        patch.setattr(fast_reader, "LARGE_BYTES", 0)
+        return whole, outcome(path, without_facts=without_facts)
+
+
+def test_recorded_records_can_be_cut() -> None:
+    cut = [path for path in RECORDS if fast_reader._parts(path.read_bytes()) is not None]
+    assert len(cut) >= 0.9 * len(RECORDS) > 20
+
+
+@pytest.mark.parametrize("without_facts", [False, True])
+def test_rank_by_rank_gives_the_same_record(
+    without_facts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in RECORDS:
+        whole, cut = both(path, monkeypatch, without_facts=without_facts)
+        assert repr(cut) == repr(whole), path.name
+        assert cut == whole
+
+
+CHANGES = {
+    "ends in its middle": lambda text: text[: len(text) // 2],
+    "a field of another type": lambda text: text.replace('"start"', '"begin"', 1),
+    "a rank twice": lambda text: text.replace('"rank": 1,', '"rank": 0,', 1),
+    "a number that is not finite": lambda text: text.replace(
+        '"samples": [', '"samples": [NaN, ', 1
+    ),
+    "a comma too many": lambda text: text.replace('"rank": 1,', '"rank": 1,,', 1),
+    "the ranks a second time": lambda text: text.rstrip().rstrip("}") + ', "ranks": []}',
+    "a text that looks like a rank": lambda text: text.replace(
+        '"facts": {', '"facts": {"x": ",{\\"rank\\": 1, \\"local_rank\\"", ', 1
+    ),
+    "a nested entry that looks like a rank": lambda text: text.replace(
+        '"facts": {', '"facts": {"x": [1, {"rank": 1, "local_rank": 2}], ', 1
+    ),
+    "no comma between ranks": lambda text: text.replace('}, {"rank": 1', '} {"rank": 1', 1),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_is_wrong_with_it_is_the_same(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = (support.DATA / "h200-2x2" / "records" / "gemm@worker0.json").read_text()
+    text = json.dumps(json.loads(recorded))
+    changed = CHANGES[name](text)
+    assert changed != text
+    path = tmp_path / "gemm@worker0.json"
+    path.write_text(changed)
+    whole, cut = both(path, monkeypatch)
+    assert repr(cut) == repr(whole)
+
+
+def test_equal_parts_of_a_large_record_are_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast_reader, "LARGE_BYTES", 0)
+    record = read_record(support.DATA / "h200-2x2" / "records" / "allreduce@all.json")
+    measured = [m for _, m in record.points("busbw", {})]
+    contents = {json.dumps(m.conditions) for m in measured}
+    assert len({id(m.conditions) for m in measured}) == len(contents) < len(measured)
+    assert len({id(m.samples) for m in measured}) == len(measured)
