@@ -108,7 +108,7 @@ def two_numa_nodes(sandbox: Sandbox) -> Iterator[None]:
     place = "/sys/devices/system/node"
     run(sandbox.inside("worker0", "mount", "--bind", str(folder), place), env=sandbox.environ)
     try:
-        with slow(sandbox, "worker0", "memory", core=1, run_ms=0.3, stop_ms=30):
+        with slow(sandbox, "worker0", "memory", core=1, run_ms=0.5, stop_ms=20):
             yield
     finally:
         run(sandbox.inside("worker0", "umount", place), env=sandbox.environ)
@@ -138,9 +138,16 @@ def slow_scratch(sandbox: Sandbox) -> Iterator[list[str]]:
 
 @contextmanager
 def slow_memory(sandbox: Sandbox) -> Iterator[None]:
-    """What copies memory on the only node has a hundredth of its time."""
-    with slow(sandbox, "worker0", "memory", run_ms=0.3, stop_ms=120):
+    """What copies memory on the only node has an eightieth of its time."""
+    with slow(sandbox, "worker0", "memory", run_ms=1, stop_ms=80):
         yield
+
+
+@contextmanager
+def old_bios(sandbox: Sandbox) -> Iterator[list[str]]:
+    """The BIOS of the culprit is older than the order allows."""
+    with broken("bios")(sandbox):
+        yield ordered(sandbox, firmware={"bios": "1.4", "driver": "500"})
 
 
 @contextmanager
@@ -231,6 +238,11 @@ FAULTS = [
         criterion="host.scratch_write", name="a slow scratch",
         where=f"disk of {NODE}: stopped most of the time", culprit=NODE, device="/dev/shm",
         inject=slow_scratch, select=SELECT, says="/dev/shm", also=("host.scratch_read",),
+    ),
+    Fault(
+        criterion="host.firmware", name="an old BIOS", where=f"/sys/class/dmi of {NODE}: bios",
+        culprit=NODE, device="bios", inject=old_bios, select=SELECT,
+        says="EMULATED 1.3.0, at least 1.4 is wanted",
     ),
     Fault(
         criterion="host.mounts", name="an ordered mount is missing",
