@@ -62,7 +62,7 @@ def _plain(conditions: Mapping[str, Any]) -> Json:
 def _criterion(c: Criterion, thresholds: Thresholds) -> Json:
     spread = thresholds.spread[c.spread] if c.spread else None
     names = ("key", "per", "unit", "workload", "metric", "statistic", "over", "tier", "ceiling",
-             "within", "may_lack")  # fmt: skip
+             "within", "may_lack", "measured_unit")  # fmt: skip
     return {
         **{name: getattr(c, name) for name in names},
         "at": dict(c.at), "facts": list(c.when), "sweep": c.sweep, "valid": dict(c.valid),

@@ -68,6 +68,16 @@ def test_the_ordered_file_systems_are_mounted(measured, agreed):
     assert measured <= agreed
 
 
+@pytest.mark.criterion("host.clock_offset")
+def test_the_clocks_of_the_nodes_are_together(measured, agreed):
+    assert measured <= agreed
+
+
+@pytest.mark.criterion("host.firmware", "host.security")
+def test_firmware_and_software_are_new_enough(measured, agreed):
+    assert measured <= agreed
+
+
 @pytest.mark.criterion("host.boot")
 def test_no_node_is_rebooted_in_the_middle_of_the_run(measured, agreed):
     assert measured == agreed

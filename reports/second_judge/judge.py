@@ -195,8 +195,7 @@ class SecondJudge:
             if len(shapes) > 1:
                 answers = [self._measured(row, record, of) for of in shapes.values()]
                 return answers[0]
-        units = {m["unit"] for _, m in points} | {c["unit"]}
-        if len(units - {c["unit"]} if statistic in ("spread", "dip", "alike") else units) > 1:
+        if {m["unit"] for _, m in points} != {c["measured_unit"] or points[0][1]["unit"]}:
             raise Cannot("another unit")
         bounds = dict(c["valid"])
         for entry in c["valid_where"]:

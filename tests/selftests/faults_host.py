@@ -41,16 +41,10 @@ def limited(*options: str) -> Inject:
 
     @contextmanager
     def inject(sandbox: Sandbox) -> Iterator[list[str]]:
-        wrapper = sandbox.state.home / "limited-python"
-        python = shlex.quote(sys.executable)
-        command = "setpriv --bounding-set=-ipc_lock --inh-caps=-all"
-        wrapper.write_text(
-            f"#!/bin/sh\nif [ \"$SLURMD_NODENAME\" = {NODE} ]; then\n"
-            f"  exec {command} prlimit {' '.join(options)} {python} \"$@\"\nfi\n"
-            f"exec {python} \"$@\"\n"
-        )  # fmt: skip
-        wrapper.chmod(0o755)
-        yield [f"--node-python={wrapper}"]
+        limits = f"setpriv --bounding-set=-ipc_lock --inh-caps=-all prlimit {' '.join(options)}"
+        here = f'[ "$SLURMD_NODENAME" != {NODE} ]'
+        lines = f'{here} || exec {limits} {shlex.quote(sys.executable)} "$@"'
+        yield started_with(sandbox, "python-limited", lines)
 
     return inject
 
@@ -108,7 +102,7 @@ def two_numa_nodes(sandbox: Sandbox) -> Iterator[None]:
     place = "/sys/devices/system/node"
     run(sandbox.inside("worker0", "mount", "--bind", str(folder), place), env=sandbox.environ)
     try:
-        with slow(sandbox, "worker0", "memory", core=1, run_ms=0.3, stop_ms=30):
+        with slow(sandbox, "worker0", "memory", core=1, run_ms=0.5, stop_ms=20):
             yield
     finally:
         run(sandbox.inside("worker0", "umount", place), env=sandbox.environ)
@@ -138,9 +132,62 @@ def slow_scratch(sandbox: Sandbox) -> Iterator[list[str]]:
 
 @contextmanager
 def slow_memory(sandbox: Sandbox) -> Iterator[None]:
-    """What copies memory on the only node has a hundredth of its time."""
-    with slow(sandbox, "worker0", "memory", run_ms=0.3, stop_ms=120):
+    """What copies memory on the only node has an eightieth of its time."""
+    with slow(sandbox, "worker0", "memory", run_ms=1, stop_ms=80):
         yield
+
+
+@contextmanager
+def old_bios(sandbox: Sandbox) -> Iterator[list[str]]:
+    """The BIOS of the culprit is older than the order allows."""
+    with broken("bios")(sandbox):
+        yield ordered(sandbox, firmware={"bios": "1.4", "driver": "500"})
+
+
+def started_with(sandbox: Sandbox, name: str, lines: str) -> list[str]:
+    """Write a shell script that is the nodes' interpreter; return the argument that says so."""
+    wrapper = sandbox.state.home / name
+    wrapper.write_text(f'#!/bin/sh\n{lines}\nexec {shlex.quote(sys.executable)} "$@"\n')
+    wrapper.chmod(0o755)
+    return [f"--node-python={wrapper}"]
+
+
+@contextmanager
+def old_toolkit(sandbox: Sandbox) -> Iterator[list[str]]:
+    """The culprit has a container toolkit with a published fault, the other node one without."""
+    for name, version in ((NODE, "1.17.3"), ("worker0", "1.17.8")):
+        program = sandbox.state.home / f"toolkit-{name}" / "nvidia-ctk"
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/sh\necho NVIDIA Container Toolkit CLI version {version}\n")
+        program.chmod(0o755)
+    path = f"{sandbox.state.home}/toolkit-$SLURMD_NODENAME:$PATH"
+    yield started_with(sandbox, "python-with-toolkit", f"export PATH={path}")
+
+
+CLOCK_AHEAD = """\
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <time.h>
+int clock_gettime(clockid_t clock, struct timespec *now) {
+  static int (*real)(clockid_t, struct timespec *);
+  if (!real) real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+  int status = real(clock, now);
+  if (clock == CLOCK_REALTIME) now->tv_sec += 1;
+  return status;
+}
+"""
+
+
+@contextmanager
+def clock_ahead(sandbox: Sandbox) -> Iterator[list[str]]:
+    """The clock of the culprit is a second ahead, for all that its jobs run."""
+    home = sandbox.state.home
+    source, library = home / "clock.c", home / "clock.so"
+    source.write_text(CLOCK_AHEAD)
+    command = ["gcc", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"]
+    subprocess.run(command, check=True, timeout=60)
+    lines = f'[ "$SLURMD_NODENAME" != {NODE} ] || export LD_PRELOAD={library}'
+    yield started_with(sandbox, "python-ahead", lines)
 
 
 @contextmanager
@@ -231,6 +278,20 @@ FAULTS = [
         criterion="host.scratch_write", name="a slow scratch",
         where=f"disk of {NODE}: stopped most of the time", culprit=NODE, device="/dev/shm",
         inject=slow_scratch, select=SELECT, says="/dev/shm", also=("host.scratch_read",),
+    ),
+    Fault(
+        criterion="host.firmware", name="an old BIOS", where=f"/sys/class/dmi of {NODE}: bios",
+        culprit=NODE, device="bios", inject=old_bios, select=SELECT,
+        says="EMULATED 1.3.0, at least 1.4 is wanted",
+    ),
+    Fault(
+        criterion="host.security", name="an old container toolkit",
+        where=f"nvidia-ctk of {NODE}: 1.17.3", culprit=NODE, device="container_toolkit",
+        inject=old_toolkit, select=SELECT, says="1.17.3, at least 1.17.8 is wanted",
+    ),
+    Fault(
+        criterion="host.clock_offset", name="a clock a second ahead",
+        where=f"clock of {NODE}: +1 s", culprit=NODE, device="clock", inject=clock_ahead, select=SELECT, says="ahead of worker0",
     ),
     Fault(
         criterion="host.mounts", name="an ordered mount is missing",
