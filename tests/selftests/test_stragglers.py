@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import random
 import statistics
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -239,25 +240,49 @@ def pace(*rounds: float, steps: int = 10) -> Measurement:
     )  # fmt: skip
 
 
+JUDGED = """\
+schema: 1
+base: {base}
+criteria:
+  training_ddp.pace: {{limits: [{{expect: 97, fail_below: 94, source: test}}]}}
+  training_fsdp.pace: {{limits: [{{expect: 97, fail_below: 94, source: test}}]}}
+  training_ddp.cluster.pace: {{limits: [{{expect: 95, fail_below: 92, source: test}}]}}
+  training_fsdp.cluster.pace: {{limits: [{{expect: 95, fail_below: 92, source: test}}]}}
+"""
+"""Limits by which the rows are judged; as shipped they are recorded."""
+
+
 @functools.cache
-def planned(key: str, nodes: int, gpus: int) -> tuple[Thresholds, Population, Item]:
-    """The shipped limits, nodes of H200, and what is planned of a criterion on the first."""
-    limits = loader.load(SHIPPED)
+def with_limits() -> Thresholds:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "judged.yaml"
+        path.write_text(JUDGED.format(base=SHIPPED))
+        return loader.load(path)
+
+
+@functools.cache
+def planned(
+    key: str, nodes: int, gpus: int, *, shipped: bool = False
+) -> tuple[Thresholds, Population, Item]:
+    """Limits, nodes of H200, and what is planned of a criterion on the first."""
+    limits = loader.load(SHIPPED) if shipped else with_limits()
     people = support.population(nodes, gpus, "H200 SXM")
     return limits, people, next(i for i in planned_list(limits, people) if i.criterion == key)
 
 
-def judged(key: str, ranks: list[Any], *, nodes: int) -> Verdict:
-    limits, people, item = planned(key, nodes, len(ranks) // nodes)
+def judged(key: str, ranks: list[Any], *, nodes: int, shipped: bool = False) -> Verdict:
+    limits, people, item = planned(key, nodes, len(ranks) // nodes, shipped=shipped)
     workload = limits.criteria[key].workload
     found = support.record(*ranks, workload=workload, placement=item.placement)
     return judge_item(item, found, thresholds=limits, population=people)
 
 
-def verdict_on(key: str, paces: list[Measurement], *, nodes: int = 1) -> Verdict:
+def verdict_on(
+    key: str, paces: list[Measurement], *, nodes: int = 1, shipped: bool = False
+) -> Verdict:
     gpus = len(paces) // nodes
     ranks = [support.rank(k, f"worker{k // gpus}", m, gpus=gpus) for k, m in enumerate(paces)]
-    return judged(key, ranks, nodes=nodes)
+    return judged(key, ranks, nodes=nodes, shipped=shipped)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -282,6 +307,44 @@ def test_over_all_nodes_one_gpu_is_named_too(strategy):
     assert verdict.worst is not None
     assert (verdict.worst["node"], verdict.worst["gpu"]) == ("worker1", 1)
     assert verdict.worst["uuid"] in verdict.next_step
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_two_healthy_h200_that_differed_are_not_accused(strategy, nodes):
+    """Measured on two healthy H200: steps that the host bounds, with the host one step ahead."""
+    paces = [pace(232.4, 249.4, 231.5), pace(43.0, 40.1, 43.2)]
+    key = f"training_{strategy}{'.cluster' * (nodes - 1)}.pace"
+    verdict = verdict_on(key, paces * nodes, nodes=nodes, shipped=True)
+    assert verdict.outcome is Outcome.RECORDED
+
+
+def test_every_rank_begins_a_step_with_an_empty_queue(monkeypatch):
+    """Else the rank that waits queues work meanwhile, and seems fast by that."""
+    import torch
+
+    from training import stragglers
+
+    log: list[str] = []
+
+    class Event:
+        def __init__(self, **given: Any) -> None:
+            self.name = ""
+
+        def record(self) -> None:
+            self.name = f"event {sum(x.startswith('record') for x in log)}"
+            log.append(f"record {self.name}")
+
+        def synchronize(self) -> None:
+            log.append(f"wait {self.name}")
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    team: Any = SimpleNamespace(device=torch.device("cuda"), group=None)
+    marks = stragglers.StepMarks(team, lambda: log.append("meet"))
+    for _ in range(2):
+        log.clear()
+        marks.mark()
+        assert log == ["record event 0", "meet", "record event 1", "wait event 1"]
 
 
 def test_who_is_slow_in_one_round_only_is_not_accused():
