@@ -22,7 +22,8 @@ import yaml
 
 from fixtures.errors import AcceptanceError, EvidenceError
 from fixtures.paths import CHECKOUT, RUNS, THRESHOLDS, commit
-from fixtures.records.files import RecordError, json_lines, read_json, replace_file, write_text
+from fixtures.records import verdict_file
+from fixtures.records.files import RecordError, read_json, replace_file
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds import loader
 from fixtures.verdict.run_verdict import judged_of
@@ -30,9 +31,13 @@ from reports import (
     certificate,
     compare,
     dossier,
+    energy,
     export,
     github,
+    join,
     limits,
+    patrol,
+    predict,
     rejudge,
     signature,
     statement,
@@ -84,6 +89,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in export.FORMATS:
         kinds.add_argument(f"--{name}", dest="kind", action="store_const", const=name)
     export_.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
+    energy_ = commands.add_parser("energy", help="what RUN's trainings cost: tokens, PFLOP, joules")
+    energy_.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     rejudge_ = commands.add_parser("rejudge", help="let a second, independent judge go over RUN")
     for command in (sign_, verify_, export_, rejudge_):
         command.add_argument("run", type=Path, metavar="RUN", help="a run directory")
@@ -94,6 +101,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     compare_.add_argument("--all", action="store_true", help="also what did not change")
     watch.add_to(commands)
     limits.add_to(commands)
+    join.add_to(commands)
+    patrol.add_to(commands)
+    predict.add_to(commands)
     summary_ = github.add_to(commands)
     dossier_ = dossier.add_to(commands)
     for command in (render_, sign_, verify_, export_, rejudge_, dossier_, summary_):
@@ -126,12 +136,22 @@ def _carry_out(options: argparse.Namespace) -> int:
         return limits.main(options)
     if options.command == "calibrate":
         return calibrate([run.resolve() for run in options.runs], options.out)
+    if options.command == "patrol":
+        return patrol.main(options)
+    if options.command == "join":
+        return join.main(options, check_run)
     source = options.run.resolve()
+    if join.is_joined(source):
+        return joined(source, options)
     if options.command == "summary":
         return summary(source, options.thresholds)
     run = read_run(source)
     if options.command == "render":
         return render(source, run, options.thresholds)
+    if options.command == "predict":
+        return predict.show(source, options)
+    if options.command == "energy":
+        return energy.show(source)
     if options.command == "tables":
         return tables(source)
     if options.command == "sign":
@@ -190,7 +210,7 @@ def render(source: Path, run: dict[str, Any], thresholds: Path | None = None) ->
         verdict = {k: v for k, v in rejudged.verdict.items() if k != "replay"} | {
             "run_id": run["id"]
         }
-        write_text(directory.verdict, json_lines(verdict))
+        verdict_file.write_verdict(directory, verdict)
         if not (run.get("ended") and directory.manifest.exists()):
             directory.write_manifest()
     artefacts = Artefacts(directory, verdict, limits_file(run, thresholds))
@@ -262,6 +282,30 @@ def sign(source: Path, run: dict[str, Any], options: argparse.Namespace) -> int:
     return 0
 
 
+def check_run(source: Path) -> verify.Findings:
+    """Check a run directory by the limits that it names."""
+    run = read_run(source)
+    return verify.check(
+        RunDirectory(source), lambda: _rejudge(source, run, None), None,
+        thresholds=limits_file(run, None),
+    )  # fmt: skip
+
+
+def joined(source: Path, options: argparse.Namespace) -> int:
+    """Verify or sign the joined certificate of several runs."""
+    if options.command not in ("verify", "sign"):
+        raise CommandError(f"{source} joins several runs: give one of {source / join.UNITS}")
+    signers = options.allowed_signers if options.command == "verify" else None
+    found = join.check(source, check_run, signers)
+    if options.command == "verify" or found.wrong:
+        return print_findings(source, found)
+    try:
+        print(f"signature {signature.sign(RunDirectory(source), options.key)}")
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise CommandError(f"ssh-keygen -Y sign with {options.key}: {error}") from None
+    return 0
+
+
 def check(source: Path, run: dict[str, Any], options: argparse.Namespace) -> int:
     """Print every difference found by verify.check; 0 only where there is none."""
     found = verify.check(
@@ -269,15 +313,20 @@ def check(source: Path, run: dict[str, Any], options: argparse.Namespace) -> int
         options.allowed_signers, thresholds=limits_file(run, options.thresholds),
         dsse_key=options.dsse_key,
     )  # fmt: skip
+    current = commit() or "not in git"
+    if run.get("commit") and run["commit"] != current:
+        print(f"note   the run's suite was {run['commit']}, this one is {current}")
+    return print_findings(source, found)
+
+
+def print_findings(source: Path, found: verify.Findings) -> int:
+    """Print what was checked; 0 only where nothing is wrong."""
     for line in found.confirmed:
         print(f"ok     {line}")
     for line in found.unchecked:
         print(f"not checked: {line}")
     for line in found.wrong:
         print(f"WRONG  {line}")
-    current = commit() or "not in git"
-    if run.get("commit") and run["commit"] != current:
-        print(f"note   the run's suite was {run['commit']}, this one is {current}")
     word = "VERIFIED, except for what is not checked" if found.unchecked else "VERIFIED"
     print(f"{'NOT AS IT WAS' if found.wrong else word}: {source}")
     return 1 if found.wrong else 0
@@ -344,7 +393,7 @@ def _replay(source: Path, run_dir: Path, *options: str) -> dict[str, Any]:
     done = subprocess.run(command, cwd=CHECKOUT, env=env, capture_output=True, text=True)
     verdict_json = RunDirectory(run_dir).verdict
     if done.returncode in (0, 1, 2) and verdict_json.exists():
-        verdict: dict[str, Any] = read_json(verdict_json)
+        verdict: dict[str, Any] = verdict_file.read_verdict(RunDirectory(run_dir))
         return verdict
     output = (done.stdout + done.stderr).strip()
     errors = [line for line in output.splitlines() if line.startswith("ERROR: ")]

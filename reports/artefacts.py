@@ -58,16 +58,23 @@ class Artefacts:
             replace_file(self.directory.root / name, (self.make(name),), durable=False)
 
     @cached_property
+    def ledger(self) -> page.Ledger:
+        return page.read_ledger(self.directory, self.verdict["criteria"])
+
+    @cached_property
     def lists(self) -> NodeLists:
         return blame.lists_of(self.directory, self.verdict, self.run)
 
 
 def _report(artefacts: Artefacts) -> str:
-    return page.page(artefacts.directory, artefacts.verdict, thresholds=artefacts.thresholds)
+    return page.page(
+        artefacts.directory, artefacts.verdict, thresholds=artefacts.thresholds,
+        ledger=artefacts.ledger, lists=artefacts.lists,
+    )  # fmt: skip
 
 
 def _junit(artefacts: Artefacts) -> str:
-    tests = page.read_ledger(artefacts.directory).tests.values()
+    tests = artefacts.ledger.tests.values()
     return junit.text(artefacts.verdict, tests, created=str(artefacts.run.get("created") or ""))
 
 

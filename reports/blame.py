@@ -35,7 +35,8 @@ def lists_of(
     verdicts = [Verdict.from_json(v) for v in verdict["criteria"]]
     nodes_of = nodes_of_rows(verdicts, nodes, run.get("smaller_subjects") or {})
     at_fault = located.nodes_at_fault(directory, str(run.get("nonce")))
-    return node_lists(verdicts, nodes_of, nodes, at_fault)
+    places = located.nodes_in_doubt(directory, str(run.get("nonce")))
+    return node_lists(verdicts, nodes_of, nodes, at_fault, places)
 
 
 @dataclass(frozen=True)

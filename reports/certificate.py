@@ -17,6 +17,7 @@ from typing import Any
 
 from fixtures.records.files import read_json, replace_file
 from fixtures.records.run_directory import RunDirectory
+from fixtures.records.verdict_file import read_verdict
 from fixtures.slurm.hostlist import hostlist
 from fixtures.thresholds.conditions import digits
 from fixtures.thresholds.contract import PARTIES
@@ -24,7 +25,7 @@ from fixtures.thresholds.overview import LimitRow, read_csv
 from fixtures.verdict.model import Verdict
 from fixtures.verdict.run_verdict import judged_of
 from fixtures.wording import counted
-from reports import banner, blame, groups, power
+from reports import banner, blame, groups, power, recertified
 from reports.areas import AREAS, OTHER, areas, coverage
 from reports.cluster import PARTY_TITLES, Cluster
 from reports.criterion_rows import CriterionRow
@@ -69,7 +70,7 @@ def page(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> s
     """Return the page, made from the files of the run directory alone."""
     run: Mapping[str, Any] = read_json(directory.run_json)
     if verdict is None:
-        verdict = read_json(directory.verdict)
+        verdict = read_verdict(directory)
     criteria = verdict["criteria"]
     rows = _criterion_rows(criteria)
     nodes = [str(node) for node in verdict["scope"].get("nodes") or []]
@@ -80,8 +81,11 @@ def page(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> s
     options = "".join(f" {shlex.quote(str(option))}" for option in run.get("options") or ())
     counts = verdict["counts"]
     facts = _facts(verdict, run, cluster)
+    returns = recertified.returns(directory, run)
     annexes = banner.render(
         "annexes.jinja2",
+        returns=returns,
+        max_returned=recertified.MAX_ROWS,
         cluster=cluster,
         coverage=coverage(criteria, nodes),
         not_accepted=not_accepted,
@@ -110,6 +114,7 @@ def page(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> s
         meaning=banner.MEANING.get(str(verdict["verdict"]), ""),
         blamed=blame.blame(verdict, blame.lists_of(directory, verdict, run)).sentence,
         groups=groups.sentences(verdict),
+        returns=returns,
         reasons=verdict.get("reasons") or [],
         counts=counts,
         mtbf=(verdict.get("basis") or {}).get("mtbf"),

@@ -23,6 +23,7 @@ from rich.text import Text
 from fixtures.records.files import read_json
 from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory
+from fixtures.records.verdict_file import read_verdict
 from fixtures.thresholds import loader
 from fixtures.thresholds.conditions import digits
 from fixtures.thresholds.loader import Thresholds
@@ -126,7 +127,7 @@ def _unjudged(run: RunDirectory) -> set[str]:
     if not run.verdict.exists():
         return set()
     outcomes: dict[str, set[str]] = {}
-    for v in read_json(run.verdict)["criteria"]:
+    for v in read_verdict(run)["criteria"]:
         outcomes.setdefault(str(v["criterion"]), set()).add(str(v["outcome"]))
     return {key for key, found in outcomes.items() if found <= {RECORDED, "NOT_APPLICABLE"}}
 
@@ -163,7 +164,7 @@ def show(first: Path, second: Path, limits: Path, *, include_unchanged: bool) ->
     """
     loaded = loader.load(limits)
     runs = [RunDirectory(path) for path in (first, second)]
-    verdicts = [read_json(run.verdict) for run in runs]
+    verdicts = [read_verdict(run) for run in runs]
     console = Console(width=None if sys.stdout.isatty() else 140)
     headings = [
         f"{v['run_id']}: {v['verdict']}, {counted(len(v['scope']['nodes']), 'node')} x "

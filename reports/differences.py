@@ -13,9 +13,10 @@ from typing import Any
 
 from fixtures.paths import version
 from fixtures.records import located
-from fixtures.records.files import json_lines, read_lines
+from fixtures.records.files import read_lines
 from fixtures.records.model import VERDICT_SCHEMA
 from fixtures.records.run_directory import RunDirectory
+from fixtures.records.verdict_file import is_as_written
 from fixtures.thresholds.limits import RECORDED_TEXT
 from fixtures.verdict.causes import NEXT_STEP, RESUME, Cause
 from fixtures.verdict.model import Outcome, Verdict
@@ -113,7 +114,7 @@ def differences(
     if not rows:
         check = _head_differences if exact else _earlier_head_differences
         found.wrong += [f"verdict.json: {line}" for line in check(directory, run, stated, rejudged)]
-    if exact and directory.verdict.read_bytes() != "".join(json_lines(stated)).encode():
+    if exact and not is_as_written(directory, stated):
         # A key that stands twice, for instance: programs differ in which of them counts.
         found.wrong.append("verdict.json: is not written as the suite writes it")
     interrupted = (stated.get("basis") or {}).get("interrupted")
@@ -241,8 +242,9 @@ def _head_differences(
     expected = {
         "run_id": run["id"], "verdict": concluded.verdict, "exit_status": concluded.exit_status,
         "counts": concluded.counts, "reasons": reasons, "scope": rejudged["scope"],
-        "replay": run.get("replay_of"), "schema": VERDICT_SCHEMA,
+        "replay": run.get("replay_of"), "schema": _expected_schema(stated, rejudged),
         "power": _expected_power(stated, rejudged),
+        "fleet": _expected_fleet(stated, rejudged),
     }  # fmt: skip
     for name, value in expected.items():
         if stated.get(name) != value:
@@ -250,6 +252,11 @@ def _head_differences(
     for name in stated:
         if name not in (*expected, "basis", "criteria"):
             yield f"{name}: added"
+
+
+def _expected_schema(stated: Mapping[str, Any], rejudged: Mapping[str, Any]) -> Any:
+    """Return the schema of verdict.json; before there was 3, a run of any size had 2."""
+    return VERDICT_SCHEMA if stated.get("schema") == VERDICT_SCHEMA else rejudged["schema"]
 
 
 def _expected_power(stated: Mapping[str, Any], rejudged: Mapping[str, Any]) -> list[Any]:
@@ -262,6 +269,16 @@ def _expected_power(stated: Mapping[str, Any], rejudged: Mapping[str, Any]) -> l
     order = [row["criterion"] for row in stated.get("power") or ()]
     missing = [key for key, row in chosen.items() if row is not None and key not in order]
     return [row for key in (*order, *missing) if (row := chosen[key]) is not None]
+
+
+def _expected_fleet(stated: Mapping[str, Any], rejudged: Mapping[str, Any]) -> list[Any]:
+    """Return the differences of the fleet; of criteria not judged as stated, those stated."""
+    before, now = _by_key(stated), _by_key(rejudged)
+    other = {key[0] for key in now if before[key]["outcome"] != now[key]["outcome"]}
+    of_run, of_records = (list(v.get("fleet") or ()) for v in (stated, rejudged))
+    order = dict.fromkeys(row["criterion"] for row in (*of_run, *of_records))
+    return [row for key in order for row in (of_run if key in other else of_records)
+            if row["criterion"] == key]  # fmt: skip
 
 
 def _earlier_head_differences(

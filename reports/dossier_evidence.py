@@ -140,7 +140,7 @@ def counters_of(records: Mapping[str, Json], node: str, workload: str) -> list[J
 
 def errors_of(directory: RunDirectory, node: str) -> Iterator[Json]:
     """Yield what ranks of the node said before they ended in an error."""
-    for path in sorted(directory.jobs.glob("*/rank*.jsonl")):
+    for path in directory.rank_files():
         for line in read_lines(path):
             if line.get("event") == "error" and line.get("node") == node:
                 keys = ("workload", "rank", "time", "kind", "error", "stack")

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fixtures.records.files import read_json, replace_file
+from fixtures.records.files import replace_file
 from fixtures.records.run_directory import RunDirectory
+from fixtures.records.verdict_file import read_verdict
 
 COLUMNS = (
     "id", "criterion", "title", "subject", "outcome", "value", "unit", "limit", "ceiling", "margin",
@@ -28,7 +29,7 @@ _FORMULA = ("=", "+", "-", "@")
 
 def write_results(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> Path:
     """Write results.csv from verdict.json, one row per verdict."""
-    verdict = read_json(directory.verdict) if verdict is None else verdict
+    verdict = read_verdict(directory) if verdict is None else verdict
     path = directory.root / "results.csv"
     replace_file(path, (results(verdict).encode("utf-8", "replace"),), durable=False)
     return path

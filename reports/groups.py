@@ -1,9 +1,9 @@
 """What nodes that fail have in common: place, GPU slot, or being half of the fleet (login side).
 
-A row names a node. Where nodes that stand next to each other, the same GPU of many nodes, or half of
-all nodes fail one criterion, the cause is more likely something that they share than the nodes. Only
-what chance would show in at most CHANCE of runs is said, by the count of all placements of as many
-failing nodes among those that were judged.
+A row names a node. Where nodes that stand next to each other, the same GPU of many nodes, or half
+of all nodes fail one criterion, the cause is more likely something that they share than the nodes.
+Only what chance would show in at most CHANCE of runs is said, by the count of all placements of as
+many failing nodes among those that were judged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ MAX_SENTENCES = 5
 SHARED_BY = {
     "half": "Before any single node, look at the limit, the measurement, and what all nodes share: "
     "image, driver, firmware, power, cooling.",
-    "slot": "Look at what this slot has in common on all nodes: baseboard, riser, airflow, firmware.",
+    "slot": "Look at what this slot has in common on all nodes: baseboard, riser, airflow, "
+    "firmware.",
     "place": "Look at what these nodes share: rack, leaf switch, power, cooling, delivery.",
 }
 
@@ -81,8 +82,27 @@ def groups(verdict: Mapping[str, Any]) -> list[Group]:
 
 
 def sentences(verdict: Mapping[str, Any]) -> list[str]:
-    """Return the sentences on a run's groups, at most MAX_SENTENCES."""
-    return [group.sentence for group in groups(verdict)[:MAX_SENTENCES]]
+    """Return the sentences on a run's groups, at most MAX_SENTENCES: first on those that fail."""
+    found = [group.sentence for group in groups(verdict)]
+    return [*found, *_slower(verdict)][:MAX_SENTENCES]
+
+
+def _slower(verdict: Mapping[str, Any]) -> Iterator[str]:
+    """Yield sentences on groups that are slower than the rest of the fleet, whether any row fails.
+
+    They are those of verdict.json (fixtures/verdict/fleet_groups.py).
+    """
+    found: defaultdict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
+    for row in verdict.get("fleet") or ():
+        found[str(row["kind"]), str(row["where"])].append(row)
+    for (kind, where), rows in sorted(found.items(), key=lambda item: -len(item[1])):
+        named = ", ".join(f"{row['criterion']} {row['slower']:.1%}" for row in rows[:MAX_KEYS])
+        more = len(rows) - MAX_KEYS
+        if more > 0:
+            named += f" and {more} more {plural(more, 'criterion')}"
+        shared = SHARED_BY["half" if kind == "part" else kind]
+        head = f"Slower than the rest of the fleet, judged by their limits: {where}"
+        yield f"{head}: {named}. {shared}"
 
 
 def _of_criterion(

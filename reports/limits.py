@@ -84,12 +84,25 @@ def page(rows: Sequence[LimitRow], heading: str) -> Iterator[str]:
     yield from _wrapped("   ".join(f"[{k}] {s}" for k, s in enumerate(sources, 1)), indent=0)
     yield from ("", "Not judged")
     for reason in dict.fromkeys(row.not_judged for row in rows if row.not_judged):
-        names = [
-            f"{row.criterion} ({row.when})" if row.when else row.criterion
-            for row in rows
-            if row.not_judged == reason
-        ]
-        yield from _wrapped(f"{reason}: {', '.join(names)}", indent=4)
+        names = [(row.criterion, row.when) for row in rows if row.not_judged == reason]
+        yield from _wrapped(f"{reason}: {', '.join(_together(names))}", indent=4)
+
+
+def _together(names: Sequence[tuple[str, str]]) -> list[str]:
+    """Return criteria with their conditions; those that differ in their last part only as one.
+
+    a.b and a.c under one condition are "a (b, c; condition)".
+    """
+    parts: dict[tuple[str, str], list[str]] = {}
+    for name, when in names:
+        head, _, last = name.rpartition(".")
+        parts.setdefault((head, when), []).append(last)
+    found = []
+    for (head, when), ends in parts.items():
+        one = len(ends) == 1
+        beside = "; ".join(filter(None, ("" if one else ", ".join(ends), when)))
+        found.append(f"{f'{head}.{ends[0]}' if one else head}{f' ({beside})' if beside else ''}")
+    return found
 
 
 def differences(rows: Sequence[LimitRow], others: Sequence[LimitRow]) -> Iterator[str]:

@@ -25,7 +25,9 @@ from markupsafe import Markup
 from fixtures.paths import version
 from fixtures.records.files import read_json, read_lines
 from fixtures.records.run_directory import RunDirectory
+from fixtures.records.verdict_file import read_verdict
 from fixtures.verdict.model import Outcome, Verdict
+from fixtures.verdict.node_lists import NodeLists
 from reports import banner, blame, cluster, drills, figures, groups, rows
 from reports.limit_sources import LimitSources
 
@@ -64,18 +66,22 @@ def page(
     verdict: Mapping[str, Any] | None = None,
     *,
     thresholds: Path | None = None,
+    ledger: Ledger | None = None,
+    lists: NodeLists | None = None,
 ) -> str:
     """Return the page.
 
     `thresholds`: the run's file of limits, where it is no longer at the path that run.json names.
+    `ledger`, `lists`: what read_ledger() and blame.lists_of() give, where they are known.
     """
     run: Mapping[str, Any] = read_json(directory.run_json)
     if verdict is None:
-        verdict = read_json(directory.verdict)
+        verdict = read_verdict(directory)
     criteria = verdict["criteria"]
     scope = verdict.get("scope") or {}
     found = cluster.Cluster.of(directory, run, scope)
-    blamed = blame.blame(verdict, blame.lists_of(directory, verdict, run)).sentence
+    lists = lists or blame.lists_of(directory, verdict, run)
+    blamed = blame.blame(verdict, lists).sentence
     parts = _figures(directory, verdict, run, thresholds) if criteria else figures.Parts("", "")
     head = banner.banner(
         verdict, run, cluster=found.headline, blamed=blamed,
@@ -83,7 +89,10 @@ def page(
     )  # fmt: skip
     prefix = [banner.style(), _stamp(), banner.script(), head, parts.body]
     tests = _tests(
-        criteria, read_ledger(directory), LimitSources.of(directory), summarise=_is_large(run)
+        criteria,
+        ledger or read_ledger(directory, criteria),
+        LimitSources.of(directory),
+        summarise=_is_large(run),
     )
     data = {
         "environment": banner.environment(run, {}),
@@ -190,16 +199,26 @@ def _figures(
         return figures.Parts("", str(Markup("<p>{}</p>").format(message)))
 
 
-def read_ledger(directory: RunDirectory) -> Ledger:
-    """Return what the page and junit.xml show of the ledger."""
+def read_ledger(directory: RunDirectory, criteria: Iterable[Mapping[str, Any]]) -> Ledger:
+    """Return what the page and junit.xml show of the ledger of a run with these rows.
+
+    The lines of rows that were judged once are not kept: they say what the row says.
+    """
     ledger = Ledger()
     texts: dict[rows.RowKey, str] = {}
+    repeated = {
+        (str(v["criterion"]), str(v["subject"])) for v in criteria if v.get("attempt", 1) > 1
+    }
     for line in read_lines(directory.ledger):
         key = (str(line.get("criterion")), str(line.get("subject")))
         if line.get("event") == "verdict":
-            ledger.attempts.setdefault(key, {})[line.get("attempt")] = line
+            if key in repeated:
+                ledger.attempts.setdefault(key, {})[line.get("attempt")] = line
             # The line on the test comes just before that on its verdict.
-            ledger.texts[key] = texts.pop(key, "")
+            if text := texts.pop(key, ""):
+                ledger.texts[key] = text
+            else:
+                ledger.texts.pop(key, None)
         elif line.get("event") == "test":
             if line.get("criterion"):
                 texts[key] = str(line.get("text") or "")

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from fixtures.paths import THRESHOLDS
-from fixtures.records.files import read_json
+from fixtures.records.run_directory import RunDirectory
+from fixtures.records.verdict_file import read_verdict
 from fixtures.thresholds import loader
 from fixtures.thresholds.conditions import Range
 from fixtures.thresholds.limits import Limit
@@ -60,7 +61,8 @@ def _plain(conditions: Mapping[str, Any]) -> Json:
 
 def _criterion(c: Criterion, thresholds: Thresholds) -> Json:
     spread = thresholds.spread[c.spread] if c.spread else None
-    names = ("key", "per", "unit", "workload", "metric", "statistic", "over", "tier", "ceiling")
+    names = ("key", "per", "unit", "workload", "metric", "statistic", "over", "tier", "ceiling",
+             "within", "may_lack")  # fmt: skip
     return {
         **{name: getattr(c, name) for name in names},
         "at": dict(c.at), "facts": list(c.when), "sweep": c.sweep, "valid": dict(c.valid),
@@ -120,7 +122,7 @@ def judges_of(root: Path, thresholds: Thresholds) -> SecondJudge:
 def compare(root: Path, thresholds: Thresholds) -> Compared:
     """Judge a run again by the second judge, and hold verdict.json against that."""
     judge = judges_of(root, thresholds)
-    stated = read_json(root / "verdict.json")
+    stated = read_verdict(RunDirectory(root))
     scope = [(key[0], key[1]) for key in judge.run.get("scope", ())]
     rows = {(row["criterion"], row["subject"]): row for row in stated["criteria"]}
     wrong = [f"{' '.join(key)}: in the plan of the run, and not in verdict.json"

@@ -9,6 +9,7 @@ from typing import Any
 
 from fixtures.errors import AcceptanceError, ConfigError
 from fixtures.paths import THRESHOLDS
+from fixtures.records import verdict_file
 from fixtures.records.files import RecordError, read_json
 from fixtures.records.model import SCHEMA
 from fixtures.records.run_directory import RunDirectory
@@ -44,7 +45,7 @@ def read_verdict(source: Path) -> dict[str, Any]:
     """Return verdict.json, checked as far as everything here relies on it."""
     path = RunDirectory(source).verdict
     try:
-        verdict = read_json(path)
+        verdict = verdict_file.read_verdict(RunDirectory(source))
     except FileNotFoundError:
         command = f"`python -m reports render {shlex.quote(str(source))}`"
         raise CommandError(f"{source} has no verdict.json: {command}") from None

@@ -134,7 +134,7 @@ def _assembled_records(run: RunDirectory) -> Iterator[Record]:
 def _records_by_hand(run: RunDirectory, run_json: Mapping[str, Any]) -> Iterator[Record]:
     if run_json.get("origin") != "by-hand":
         return
-    lines = [line for path in sorted(run.jobs.glob("*/rank*.jsonl")) for line in read_lines(path)]
+    lines = [line for path in run.rank_files() for line in read_lines(path)]
     done = {
         (line["workload"], line["placement"], int(line["attempt"]))
         for line in lines

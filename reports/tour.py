@@ -21,9 +21,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fixtures.paths import CHECKOUT
-from fixtures.records.files import read_json
 from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory
+from fixtures.records.verdict_file import read_verdict
 from fixtures.thresholds import definitions
 from fixtures.thresholds.conditions import digits
 from reports.key_figures import tiles
@@ -76,7 +76,7 @@ def banner(console: Console) -> None:
 def show(console: Console, directory: RunDirectory) -> None:
     """Print hardware, health, benchmarks, training if there is any, and a summary."""
     records = list(records_of(directory))
-    verdict = read_json(directory.verdict)
+    verdict = read_verdict(directory)
     console.print(Rule("1 hardware"))
     console.print(hardware(records))
     console.print(Rule("2 health"))

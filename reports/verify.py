@@ -23,8 +23,9 @@ from typing import Any
 from fixtures.paths import version
 from fixtures.records.files import RecordError, read_json
 from fixtures.records.run_directory import RunDirectory, linked_beside
+from fixtures.records.verdict_file import SPLIT_SCHEMA, read_verdict
 from fixtures.wording import counted
-from reports import certificate, export, page, signature, statement
+from reports import certificate, export, page, recertified, signature, statement
 from reports.artefacts import Artefacts
 from reports.differences import (
     Rejudged,
@@ -73,9 +74,10 @@ def check(
     `dsse_key`: the public key of who signed the statement.
     """
     found = check_verdict(directory, rejudge)
-    verdict = _read(directory.verdict)
+    verdict = _read(directory)
     if not malformed(verdict):
         artefacts = Artefacts(directory, verdict, thresholds)
+        _check_recertified(artefacts, found)
         _check_artefacts(artefacts, found)
         found.unchecked += _unknown_files(artefacts)
         if certificate.NAME in artefacts.names and with_signature:
@@ -99,7 +101,11 @@ def check_verdict(directory: RunDirectory, rejudge: Callable[[], Rejudged]) -> F
         remedy = f"`python -m reports render {shlex.quote(str(directory.root))}` makes it"
         found.wrong.append(f"verdict.json: missing; {remedy}")
         return found
-    stated = _read(directory.verdict)
+    try:
+        stated = read_verdict(directory)
+    except (OSError, RecordError) as error:
+        found.wrong.append(f"verdict.json: {error}")
+        return found
     if why := malformed(stated):
         found.wrong.append(f"verdict.json: {why}")
         return found
@@ -122,10 +128,10 @@ def check_verdict(directory: RunDirectory, rejudge: Callable[[], Rejudged]) -> F
     return found
 
 
-def _read(path: Path) -> Any:
-    """Return the content of a JSON file; None where it is missing or no JSON."""
+def _read(directory: RunDirectory) -> Any:
+    """Return the whole verdict; None where it cannot be read."""
     try:
-        return read_json(path)
+        return read_verdict(directory)
     except (OSError, RecordError):
         return None
 
@@ -174,6 +180,16 @@ def _check_artefacts(artefacts: Artefacts, found: Findings) -> None:
             confirmed.append(name)
     if confirmed:
         found.confirmed.append(f"{', '.join(confirmed)}: what the evidence gives")
+
+
+def _check_recertified(artefacts: Artefacts, found: Findings) -> None:
+    """Hold a return to service against the evidence of the run that was accepted."""
+    if repairs := artefacts.run.get("recertifies"):
+        wrong = list(recertified.differences(artefacts.directory, artefacts.run))
+        found.wrong += wrong
+        if not wrong:
+            runs = ", ".join(str(repair["run"]) for repair in repairs)
+            found.confirmed.append(f"recertified: all evidence of {runs} is as its manifest says")
 
 
 def _compare(found: Findings, path: Path, made: bytes, source: str) -> bool:
@@ -234,8 +250,11 @@ def _unknown_files(artefacts: Artefacts) -> Iterator[str]:
         directory.run_json, directory.limits, directory.ledger, directory.verdict,
         directory.manifest, directory.jobs, directory.records, directory.guests,
         directory.root / "token",
+        *([directory.recertified] if artefacts.run.get("recertifies") else ()),
         *(directory.root / name for name in artefacts.names),
     }  # fmt: skip
+    if artefacts.verdict.get("schema") == SPLIT_SCHEMA:
+        known.add(directory.verdict_rest)
     if certificate.NAME in artefacts.names:
         known |= {directory.root / signature.NAME, directory.root / statement.ENVELOPE}
     for path in sorted(directory.root.iterdir()):
@@ -248,7 +267,10 @@ def _unknown_files(artefacts: Artefacts) -> Iterator[str]:
         name = path.relative_to(directory.root)
         if path.is_symlink():
             yield f"{name}: a link to {path.readlink()}, which may change"
-        if path.suffix.lower() in PAPERS and path not in others:
+        is_limits = path.name == directory.limits.name and path.parent.parent in (
+            directory.root.parent, directory.recertified
+        )  # fmt: skip
+        if path.suffix.lower() in PAPERS and path not in others and not is_limits:
             yield f"{name}: no page of the suite; only manifest.sha256 names it"
 
 

@@ -88,6 +88,14 @@ def test_the_gpus_of_a_node_keep_their_rate_together(measured, agreed):
     assert measured >= agreed
 
 
+@pytest.mark.criterion(
+    "training_ddp.pace", "training_fsdp.pace", "training_ddp.cluster.pace",
+    "training_fsdp.cluster.pace",
+)  # fmt: skip
+def test_no_gpu_makes_the_others_wait(measured, agreed):
+    assert measured >= agreed
+
+
 @pytest.mark.criterion("training_ddp.cluster.tokens", "training_fsdp.cluster.tokens")
 def test_all_nodes_train_together_at_the_agreed_rate(measured, agreed):
     assert measured >= agreed

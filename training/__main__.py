@@ -20,7 +20,7 @@ from training.settings import CHOICES, STRATEGIES, Settings, SettingsError, sett
 HELP = {
     "preset": "shape of the model; without it the one that criteria judge on this device",
     "sequence": "tokens of a sequence; 0: the preset's",
-    "batch": "sequences a rank and forward pass",
+    "batch": "sequences a rank and forward pass; without it the fastest that fits is searched for",
     "global_batch": "sequences a step over all ranks, the rest by accumulation",
     "recompute": "block: compute activations again in the backward pass",
     "wrap": "what FSDP shards as one",

@@ -35,12 +35,14 @@ WORKLOAD = Workload(
         "mfu_half": "%",
         "efficiency": "%",
         "efficiency_slowest": "%",
+        "pace": "%",
     },
+    of_one_rank=("pace",),
     needs_torch=True,
     synchronous=True,
     training=True,
     judges_devices=True,
-    seconds=130,
+    seconds=140,
     cpu_seconds=18,
     deadline_s=1800,
     cpu_deadline_s=300,
@@ -57,6 +59,7 @@ def run(
     ranks: Ranks, metrics: list[str], *, show: bool = False, checks: bool = True, **overrides: Any
 ) -> Result:
     """Measure; `overrides` are values of Settings; `checks`: the reference run as well."""
+    from training import batch_search
     from training import run as training_run
     from training.strategies import one_team
 
@@ -65,6 +68,7 @@ def run(
     settings = training_run.fit_to_memory(
         ranks, settings, overrides, team.size, BATCH_SIZES, TOKENS_PER_STEP
     )
+    settings = batch_search.by_hand(ranks, team, settings, overrides, show=show)
     measurements: list[Measurement] = []
     if checks and {"ranks", "coverage", "replicas", "curve", "accumulation"} & set(metrics):
         measurements = _correctness(ranks, team, metrics)
@@ -75,6 +79,7 @@ def run(
         measurements += [
             *single.health(runs[-1]),
             *single.throughput(ranks, runs[-1], notes=network),
+            *single.pace(ranks, runs[-1]),
         ]
         for metric, samples in efficiencies.items():
             measurements.append(runs[-1].measurement(metric, "%", samples, notes=network))
@@ -95,8 +100,9 @@ def scaling_runs(
     from training import run as training_run
     from training.strategies import one_team_per_node, one_team_per_rank
 
+    own_steps = "pace" in metrics
     if not {"efficiency", "efficiency_slowest"} & set(metrics) or team.size == 1:
-        return [training_run.timed_run(ranks, team, settings)], {}
+        return [training_run.timed_run(ranks, team, settings, own_steps=own_steps)], {}
     part_settings = settings
     if len(ranks.nodes) > 1:
         part_team = one_team_per_node(ranks)
@@ -106,9 +112,9 @@ def scaling_runs(
         part_team = one_team_per_rank(ranks, make_groups=fsdp)
     part_settings = settings_of_part(part_settings, team.size, part_team.size)
     if not training_run.fits(ranks, part_settings, part_team.size):
-        return [training_run.timed_run(ranks, team, settings)], {}
+        return [training_run.timed_run(ranks, team, settings, own_steps=own_steps)], {}
     parts_run = training_run.timed_run(ranks, part_team, part_settings)
-    whole_run = training_run.timed_run(ranks, team, settings)
+    whole_run = training_run.timed_run(ranks, team, settings, own_steps=own_steps)
     of_median, of_slowest = training_run.efficiency(ranks, whole_run, parts_run)
     return [parts_run, whole_run], {"efficiency": of_median, "efficiency_slowest": of_slowest}
 

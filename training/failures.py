@@ -16,6 +16,7 @@ from typing import Any
 
 from fixtures.records.files import is_visible, read_lines
 from fixtures.records.model import Measurement, Result, Scalar
+from fixtures.records.run_directory import rank_files
 from fixtures.workloads.runtime import devices
 from fixtures.workloads.runtime.ranks import Ranks
 from fixtures.workloads.runtime.spec import SmallJob, Workload
@@ -52,7 +53,7 @@ def run(
 ) -> Result:
     """Measure each metric on this node; `victim` is the directory of the job that failed."""
     folder = Path(victim)
-    paths = [p for p in sorted(folder.glob("rank*.jsonl")) if is_visible(p, VISIBLE_S)]
+    paths = [p for p in rank_files(folder) if is_visible(p, VISIBLE_S)]
     lines = [line for path in paths for line in read_lines(path)]
     lines = [line for line in lines if line.get("nonce") == ranks.spec["nonce"]]
     at: dict[str, Scalar] = {"way": way}

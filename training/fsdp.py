@@ -34,11 +34,13 @@ WORKLOAD = Workload(
         "gemm": "%",
         "efficiency": "%",
         "efficiency_slowest": "%",
+        "pace": "%",
     },
+    of_one_rank=("pace",),
     needs_torch=True,
     synchronous=True,
     training=True,
-    seconds=360,
+    seconds=372,
     cpu_seconds=22,
     deadline_s=2400,
     cpu_deadline_s=300,
@@ -57,19 +59,22 @@ def run(
     ranks: Ranks, metrics: list[str], *, show: bool = False, checks: bool = True, **overrides: Any
 ) -> Result:
     """Measure; `overrides` are values of Settings; `checks`: the reference run as well."""
+    from training import batch_search
     from training import run as training_run
     from training.strategies import one_team
 
     settings = training_run.complete_settings(ranks, "fsdp", overrides, preset=PRESET)
     team = one_team(ranks)
+    judged_shapes = training_run.SIZE_SETTINGS.isdisjoint(overrides)
+    if not judged_shapes:
+        settings = batch_search.by_hand(ranks, team, settings, overrides, show=show)
     measurements: list[Measurement] = []
     if checks and {"curve", "sharded"} & set(metrics):
         measurements = _correctness(ranks, team)
     runs: list[TimedRun] = []
     if training_run.TIMED_METRICS & set(metrics):
-        judged_shapes = training_run.SIZE_SETTINGS.isdisjoint(overrides)
         runs, timed_measurements = _timed_measurements(
-            ranks, team, settings, metrics, judged_shapes=judged_shapes
+            ranks, team, settings, metrics, judged_shapes=judged_shapes, by_hand=show
         )
         measurements += timed_measurements
     return Result(
@@ -79,12 +84,16 @@ def run(
 
 
 def _timed_measurements(
-    ranks: Ranks, team: Team, settings: Settings, metrics: list[str], *, judged_shapes: bool
-) -> tuple[list[TimedRun], list[Measurement]]:
+    ranks: Ranks, team: Team, settings: Settings, metrics: list[str], *, judged_shapes: bool,
+    by_hand: bool,
+) -> tuple[list[TimedRun], list[Measurement]]:  # fmt: skip
     """Return timed runs and measurements; `judged_shapes`: of the presets that criteria judge."""
+    from training import batch_search
     from training import run as training_run
 
     def fitted(candidate: Settings) -> Settings | None:
+        if by_hand and ranks.on_gpu:
+            return batch_search.fastest(ranks, team, candidate)
         return training_run.largest_batch(ranks, candidate, team.size, BATCH_SIZES)
 
     runs: list[TimedRun] = []
@@ -94,7 +103,7 @@ def _timed_measurements(
         runs.append(training_run.timed_run(ranks, team, short))
     scaling, efficiencies = ddp.scaling_runs(ranks, team, scaling_settings, metrics)
     last = scaling[-1]
-    measurements = single.health(last)
+    measurements = [*single.health(last), *single.pace(ranks, last)]
     if "gemm" in metrics and ranks.on_gpu:
         measurements.append(_share_of_gemm(ranks, (*runs, last)[0]))
     if len(scaling) > 1 and last.peak_gib and scaling[0].peak_gib:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -58,6 +58,12 @@ class History:
         return [norm for _, norm in self._values()]
 
 
+class Marker(Protocol):
+    """What marks points in time between steps: timing.Marks, or stragglers.StepMarks."""
+
+    def mark(self) -> None: ...
+
+
 class Training:
     """A model, its data and its optimizer, trained by one team of ranks."""
 
@@ -92,7 +98,7 @@ class Training:
         """Steps done."""
         return self.history.first_step + len(self.history.learning_rates)
 
-    def run(self, steps: int | None = None, *, marks: Marks | None = None) -> History:
+    def run(self, steps: int | None = None, *, marks: Marker | None = None) -> History:
         """Train `steps` steps, or to the end; mark the time before the first and after each."""
         steps = self.settings.steps - self.step if steps is None else steps
         preferred = self.kernel.backend
@@ -209,9 +215,9 @@ def time_steps(
     ranks.barrier()
     extra_steps = 0
     if warm_up_steps:
-        seconds_per_step = ranks.gather(_seconds_per_step(ranks, training, warm_up_steps))
-        slowest_rank = max(seconds_per_step)
-        slowest_member = max(seconds_per_step[k] for k in training.team.members)
+        step_times = ranks.gather(seconds_per_step(ranks, training, warm_up_steps))
+        slowest_rank = max(step_times)
+        slowest_member = max(step_times[k] for k in training.team.members)
         if max_timed_s:
             steps = min(steps, max(MIN_TIMED_STEPS, int(max_timed_s / slowest_rank)))
         if slowest_rank > SLOW_TEAM_RATIO * slowest_member:
@@ -221,7 +227,8 @@ def time_steps(
     return marks.finish(1), extra_steps
 
 
-def _seconds_per_step(ranks: Ranks, training: Training, steps: int) -> float:
+def seconds_per_step(ranks: Ranks, training: Training, steps: int) -> float:
+    """Train `steps` steps between two times at which the device has nothing left to do."""
     synchronize(ranks)
     begun = time.perf_counter()
     training.run(steps)

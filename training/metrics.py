@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from fixtures import hardware
 from fixtures.errors import UnknownGpu
-from training.settings import Shape
+from fixtures.shapes import Shape
 
 if TYPE_CHECKING:
     from fixtures.workloads.runtime.ranks import Ranks

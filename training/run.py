@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend
 from fixtures.records.model import Measurement
 from fixtures.wording import counted
 from fixtures.workloads.runtime.timing import Batches, synchronize
-from training import metrics
+from training import metrics, stragglers
 from training.attention import Kernel, fastest_kernel
 from training.data import BatchLoader, dataset
 from training.loop import Training, time_steps
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 TIMED_METRICS = {
     "fall", "gradients", "tokens", "mfu", "mfu_half", "gemm", "memory", "efficiency",
-    "efficiency_slowest",
+    "efficiency_slowest", "pace",
 }  # fmt: skip
 """Metrics that need a timed run."""
 
@@ -90,6 +90,10 @@ class TimedRun:
     peak_gib: float | None
     """Peak memory of this rank's GPU; None on a CPU."""
     facts: dict[str, Any] = field(default_factory=dict)
+    own_rounds: list[stragglers.Round] = field(default_factory=list)
+    """What shows who makes the others wait, if that was asked for."""
+    not_measured: dict[str, str] = field(default_factory=dict)
+    """Metric -> why this run has none of it."""
 
     @property
     def tokens_per_s(self) -> list[float]:
@@ -199,10 +203,11 @@ def fit_to_memory(
     return replace(candidate, batch=batches[-1])
 
 
-def timed_run(ranks: Ranks, team: Team, settings: Settings) -> TimedRun:
+def timed_run(ranks: Ranks, team: Team, settings: Settings, *, own_steps: bool = False) -> TimedRun:
     """Train all steps of the settings, timing those after the first EXCLUDED_STEPS.
 
-    All ranks of the job must call it at the same time, each with its team.
+    All ranks of the job must call it at the same time, each with its team. With `own_steps`, and
+    all ranks in one team, go on with steps that show who makes the others wait (stragglers.py).
     """
     if settings.checkpoint and team.size < ranks.world_size:
         directory = Path(settings.checkpoint) / f"rank{team.members[0]}"
@@ -231,6 +236,15 @@ def timed_run(ranks: Ranks, team: Team, settings: Settings) -> TimedRun:
         training.run(extra_steps)
         synchronize(ranks)
         trained_until = time.time()
+    trained_overlap = overlap(ranks, batches, trained_until)
+    state_bytes, peak = training.model.state_bytes(training.optimizer), peak_gib(team.device)
+    own_rounds, not_measured = [], {}
+    if own_steps and team.size == ranks.world_size > 1:
+        step_s = statistics.median(batches.seconds)
+        try:
+            own_rounds = stragglers.measure(ranks, training, step_s=step_s)
+        except stragglers.CommunicationMissed as error:
+            not_measured["pace"] = str(error)
     done = TimedRun(
         settings=settings,
         team=team,
@@ -239,13 +253,15 @@ def timed_run(ranks: Ranks, team: Team, settings: Settings) -> TimedRun:
         ended=batches.ended,
         tokens=training.tokens_per_step,
         first_step=steps_before,
-        overlap=overlap(ranks, batches, trained_until),
+        overlap=trained_overlap,
         losses=losses,
         norms=norms,
         learning_rates=learning_rates,
-        state_bytes=training.model.state_bytes(training.optimizer),
-        peak_gib=peak_gib(team.device),
+        state_bytes=state_bytes,
+        peak_gib=peak,
         facts={"attention": kernel.name},
+        own_rounds=own_rounds,
+        not_measured=not_measured,
     )
     del training
     free_memory(team.device)
@@ -350,13 +366,16 @@ def facts(ranks: Ranks, runs: Sequence[TimedRun], *, show: bool) -> dict[str, An
     if show and ranks.rank == 0:
         for run in runs:
             print_table(run)
-    return {
+    found: dict[str, Any] = {
         "runs": [
             summary(run)
             | ({"headings": HEADINGS, "table": table(run)} if run.team.rank == 0 else {})
+            | ({"own_steps": [vars(r) for r in run.own_rounds]} if run.own_rounds else {})
             for run in runs
         ]
     }
+    not_measured = {k: v for run in runs for k, v in run.not_measured.items()}
+    return found | ({"not_measured": not_measured} if not_measured else {})
 
 
 def print_table(run: TimedRun) -> None:

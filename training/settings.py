@@ -1,4 +1,4 @@
-"""Model shapes, and the settings of a training run with their validation (stdlib only).
+"""The settings of a training run, with their validation (stdlib only).
 
 Invalid settings raise a one-line error before torch is imported or a GPU is used.
 """
@@ -10,68 +10,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from fixtures.shapes import PRESETS, Shape
 from fixtures.wording import counted
 
 
 class SettingsError(ValueError):
     """Invalid settings: one line with what was given, what is wrong and what to give."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Shape:
-    """The shape of a decoder."""
-
-    layers: int
-    width: int
-    heads: int
-    kv_heads: int
-    hidden: int
-    """Width of the feed-forward layer."""
-    vocabulary: int
-    sequence: int
-    """Default length of a sequence in tokens."""
-    rope_theta: float = 500_000.0
-
-    @property
-    def head_size(self) -> int:
-        return self.width // self.heads
-
-    @property
-    def block_parameters(self) -> int:
-        attention = self.width * (2 * self.heads + 2 * self.kv_heads) * self.head_size
-        return attention + 3 * self.width * self.hidden + 2 * self.width
-
-    @property
-    def parameters(self) -> int:
-        """Number of all parameters; embedding and output projection are not tied."""
-        return self.layers * self.block_parameters + (2 * self.vocabulary + 1) * self.width
-
-    @property
-    def non_embedding_parameters(self) -> int:
-        """Number of those that every token is multiplied with: all but the embedding."""
-        return self.parameters - self.vocabulary * self.width
-
-
-def _llama8b(layers: int) -> Shape:
-    return Shape(
-        layers=layers, width=4096, heads=32, kv_heads=8, hidden=14336, vocabulary=128256,
-        sequence=8192,
-    )  # fmt: skip
-
-
-PRESETS = {
-    "tiny": Shape(layers=2, width=64, heads=4, kv_heads=2, hidden=128, vocabulary=256, sequence=64),
-    "160m": Shape(
-        layers=12, width=768, heads=12, kv_heads=4, hidden=2048, vocabulary=50304, sequence=2048
-    ),
-    "1b": Shape(
-        layers=16, width=2048, heads=32, kv_heads=8, hidden=8192, vocabulary=128256, sequence=8192
-    ),
-    "8b-mini": _llama8b(8),
-    "8b-short": _llama8b(16),
-    "8b": _llama8b(32),
-}
-"""1b and 8b are the shapes of Llama 3.2 1B (not tied) and Llama 3.1 8B; short: fewer layers."""
 
 STRATEGIES = ("single", "ddp", "fsdp")
 CHOICES = {

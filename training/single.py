@@ -49,6 +49,7 @@ def run(
     ranks: Ranks, metrics: list[str], *, show: bool = False, checks: bool = True, **overrides: Any
 ) -> Result:
     """Measure; `overrides` are values of Settings; `checks`: the reference run as well."""
+    from training import batch_search
     from training import run as training_run
     from training.strategies import one_team_per_rank
 
@@ -57,6 +58,7 @@ def run(
         ranks, settings, overrides, 1, BATCH_SIZES, TOKENS_PER_STEP
     )
     team = one_team_per_rank(ranks)
+    settings = batch_search.by_hand(ranks, team, settings, overrides, show=show)
     measurements = (
         _correctness(ranks, team) if checks and {"curve", "reload"} & set(metrics) else []
     )
@@ -94,6 +96,9 @@ def _correctness(ranks: Ranks, team: Team) -> list[Measurement]:
     ]
 
 
+NOTED_PACE = 97.0
+"""A rank whose pace is below this in % in every round says how long its part of a step takes."""
+
 FINAL_STEPS = 5
 """Last steps whose median is the final loss: single ones jump at this learning rate."""
 
@@ -128,3 +133,33 @@ def throughput(ranks: Ranks, timed_run: TimedRun, **fields: Any) -> list[Measure
             shares = [100 * r * token_flops / 1e12 / peak for r in timed_run.tokens_per_s]
             measurements.append(timed_run.measurement(metric, "%", shares, **fields))
     return measurements
+
+
+def pace(ranks: Ranks, timed_run: TimedRun) -> list[Measurement]:
+    """Measure the time of the others in % of this rank's own, if own steps were trained."""
+    rounds = timed_run.own_rounds
+    if not rounds:
+        return []
+    samples = [[float(f"{x:.6g}") for x in r.pace] for r in rounds]
+    own, waiting, others = (
+        1000 * statistics.median(values)
+        for values in (
+            [x for r in rounds for x in r.own],
+            [x for r in rounds for x in r.waiting],
+            [r.reference for r in rounds],
+        )
+    )
+    device = ranks.device_facts()
+    note = (
+        f"{ranks.node} gpu{device.get('index', ranks.local_rank)} takes {own:.4g} ms for its part "
+        f"of a step and waits {waiting:.3g} ms, the others take {others:.4g} ms"
+    )
+    return [
+        Measurement(
+            metric="pace", unit="%", samples=samples[0], rounds=samples[1:],
+            at={"preset": timed_run.settings.preset},
+            checks={"steps": float(min(map(len, samples)))},
+            # Of those who are slow only: a row shows the notes of all ranks.
+            notes=[note] if all(statistics.median(r) < NOTED_PACE for r in samples) else [],
+        )
+    ]  # fmt: skip

@@ -19,13 +19,16 @@ from typing import Any
 from reports.second_judge.physics import TABLES, Cannot, Json, Unknown, ceiling, model_of
 from reports.second_judge.plan import choose, planned, unresolved
 from reports.second_judge.samples import (
+    SlotValue,
     check,
+    far_below,
     is_steady,
     lacks,
-    lowest_of_kind,
     mean_over_ranks,
     medians,
+    most_alike,
     rounds_of,
+    slot_of,
     split,
 )
 
@@ -69,7 +72,11 @@ def points_of(row: Any, record: Json, metric: str = "") -> list[Point]:
 
 
 def has_none(row: Any, record: Json) -> bool:
-    """Whether nobody judges the value, and every rank says that its device has none."""
+    """Whether nobody judges the value, and every rank says that its device has none; or a node may
+    lack it, and each says that it does."""
+    if row.c["may_lack"]:
+        saying = {r["node"] for r in ranks_of(row, record) if lacks(r, row.c["metric"])}
+        return set(row.nodes) <= saying
     possible = [r for r in row.c["rows"] if unresolved(r["when"], row.facts) is not None]
     ranks = ranks_of(row, record)
     only_recorded = possible and all(r["kind"] == "recorded" for r in possible)
@@ -110,7 +117,7 @@ class SecondJudge:
         """`limits` as second_reader.plain() gives them, `records` is a second_reader.Records."""
         self.run, self.limits, self.records, self.p = run, limits, records, records.population
         self.plan = {(row.c["key"], row.subject): row for row in planned(run, limits, self.p)}
-        self.siblings: dict[str, list[float]] = {}
+        self.siblings: dict[str, list[SlotValue]] = {}
 
     def forget(self, workload: str = "", place: str = "") -> None:
         """Judge by what the records are now: all of them, or one that was changed."""
@@ -142,7 +149,7 @@ class SecondJudge:
         if record is None or not set(row.nodes) & record["left"]:
             return "NOT_MEASURED", None
         points = points_of(row, record)
-        if not points and has_none(row, record):
+        if not points and (has_none(row, record)):
             return "NOT_APPLICABLE", None
         try:
             outcome, value = self._measured(row, record, points)
@@ -189,7 +196,7 @@ class SecondJudge:
                 answers = [self._measured(row, record, of) for of in shapes.values()]
                 return answers[0]
         units = {m["unit"] for _, m in points} | {c["unit"]}
-        if len(units - {c["unit"]} if statistic in ("spread", "dip") else units) > 1:
+        if len(units - {c["unit"]} if statistic in ("spread", "dip", "alike") else units) > 1:
             raise Cannot("another unit")
         bounds = dict(c["valid"])
         for entry in c["valid_where"]:
@@ -284,7 +291,7 @@ class SecondJudge:
             missing = set(row.nodes) & record["left"] - {r["node"] for r, _ in of}
             if None in values or (missing and "part" not in of[0][1].get("at", {})):
                 raise Cannot("a value is missing")
-            others += len(values) - max(values.count(v) for v in values)
+            others += len(values) - most_alike(values, row.c["within"])
         if satisfies(*limit, others) and row.c["over"] == "nics":
             self._check_owed(row, record, points, 0)
         return ("PASS" if satisfies(*limit, others) else "FAIL"), others
@@ -343,11 +350,13 @@ class SecondJudge:
         if kind == "recorded":
             return "RECORDED", None
         failed, mixed = split(figures, lambda x: satisfies(kind, number, x))
-        least, model = -math.inf, str(facts.get("model"))
+        model = str(facts.get("model"))
+        found: tuple[list[list[float]], list[list[float]]] = [], []
         if c["spread"] and c["statistic"] != "spread" and c["per"] in ("node", "rail"):
-            spread = c["spread"].get(model, c["spread"][""])
-            least = lowest_of_kind(self._siblings(c), spread, self.limits["compared"])
-        outliers, unsteady = split(devices, lambda x: x >= least)
+            alike = [(slot_of(c, rank), d) for (rank, _), d in zip(points, devices, strict=True)]
+            spreads = c["spread"][""], c["spread"].get(model, c["spread"][""])
+            found = far_below(alike, self._siblings(c), spreads, self.limits["compared"])
+        outliers, unsteady = found
         if outliers:
             return "FAIL", min(statistics.median(d) for d in outliers)
         pick = max if kind == "above" or c["statistic"] == "spread" else min
@@ -360,18 +369,18 @@ class SecondJudge:
             return "FAIL", None
         return "PASS", pick(statistics.median(f) for f in figures)
 
-    def _siblings(self, c: Json) -> list[float]:
+    def _siblings(self, c: Json) -> list[SlotValue]:
         """Return one value per device of the fleet, of those whose samples can be used."""
         if c["key"] not in self.siblings:
             values = self.siblings[c["key"]] = []
             for row in self.plan.values():
                 record = self.records.newest(c["workload"], row.place) if row.c is c else None
-                of_record: list[float] = []
-                for _, m in points_of(row, record) if record and row.applies else ():
+                of_record: list[SlotValue] = []
+                for rank, m in points_of(row, record) if record and row.applies else ():
                     with suppress(Cannot):
-                        of_record.append(statistics.median(medians(m)))
+                        of_record.append((slot_of(c, rank), statistics.median(medians(m))))
                 if c["over"] == "ranks" and of_record:  # a figure that all of them share
-                    of_record = [statistics.median(of_record)]
+                    of_record = [(None, statistics.median(value for _, value in of_record))]
                 values += of_record
         return self.siblings[c["key"]]
 

@@ -190,13 +190,15 @@ class Records:
         """Return the GPUs of a node, where they are, and its NICs: by its newest inventory."""
         if node in self._devices:
             return self._devices[node]
-        found: Any = SimpleNamespace(gpus=set(), pci={}, nics={})
+        found: Any = SimpleNamespace(gpus=set(), pci={}, nics={}, vbios={}, run_id=None)
         if any(workload == "inventory" for workload, _ in self.last):
             with suppress(*_UNUSABLE):
                 data = self._load("inventory", node, self.last["inventory", node])
+                found.run_id, found.taken = data["run_id"], max(r["start"] for r in data["ranks"])
                 for device in [r["device"] for r in data["ranks"] if data["nodes"] == [node]]:
                     found.gpus |= {u for u in [device.get("uuid")] if is_gpu(u)}
                     found.pci[device.get("uuid")] = device.get("pci")
+                    found.vbios[device.get("uuid")] = device.get("vbios")
                     found.nics |= device.get("nics") or {}
         else:  # without any: those of most records
             seen: Counter[str] = Counter()
@@ -209,21 +211,40 @@ class Records:
         self._devices[node] = found
         return found
 
+    def _repaired(self, run_id: str, node: str, over_network: bool) -> bool:
+        """Whether a repair of the node voids what an earlier run measured on it."""
+        before: set[str] = set()
+        for repair in self.run.get("recertifies") or []:
+            before.add(repair["run"])
+            if run_id not in before or node not in repair["nodes"]:
+                continue
+            taken = self._of(node).run_id
+            told = set(repair["told"])
+            if taken in {None, *before} or "firmware" in told or ("cable" in told and over_network):
+                return True
+        return False
+
     def _is_of_others(
         self, data: Json, node: str, ranks: list[Json], ids: Mapping[Any, int]
     ) -> bool:
         """Whether one node's part was measured by other ranks or devices than were planned."""
         p, workload = self.population, data["workload"]
         source, session = self.run.get("replay_of") or {}, self.run.get("session") or {}
-        start = source.get("created") or self.run.get("created")
+        first = (self.run.get("recertifies") or [{}])[0]
+        start = first.get("created") or source.get("created") or self.run.get("created")
         since = datetime.datetime.fromisoformat(start).timestamp() - A_DAY_S if start else 0.0
         inventory, small = workload == "inventory", workload in TABLES["small"]
-        now: Any = SimpleNamespace(gpus=(), pci={}, nics={}) if inventory else self._of(node)
+        now: Any = (
+            SimpleNamespace(gpus=(), pci={}, nics={}, vbios={}) if inventory else self._of(node)
+        )
         may_share = small or workload in TABLES["judges_devices"]
         over_network = len(data["nodes"]) > 1 or workload in TABLES["uses_nics"]
         run_id = source.get("run") or session.get("run_id") or self.run["id"]
+        repairs = self.run.get("recertifies") or []
+        runs = {run_id, *(repair["run"] for repair in repairs)}
         slots = sorted(r["local_rank"] for r in ranks)
-        wrong = [data["run_id"] != run_id, not small and slots != list(range(len(ranks)))]
+        wrong = [data["run_id"] not in runs, not small and slots != list(range(len(ranks)))]
+        wrong += [not inventory and self._repaired(data["run_id"], node, over_network)]
         wrong += [not small and not inventory and len(ranks) != max(1, p.gpus_per_node)]
         for rank in ranks:
             device, uuid = rank["device"], rank["device"].get("uuid")
@@ -231,6 +252,8 @@ class Records:
             wrong += [bool(now.gpus) and is_gpu(uuid) and uuid not in now.gpus]
             places = device.get("pci"), now.pci.get(uuid)
             wrong += [all(places) and places[0] != places[1]]
+            firmware = device.get("vbios"), now.vbios.get(uuid)
+            wrong += [all(firmware) and firmware[0] != firmware[1] and rank["start"] < now.taken]
             nics = (device.get("nics") or {}) if over_network and now.nics else {}
             wrong += [now.nics.get(name) != identity for name, identity in nics.items()]
             if not (inventory or p.on_cpu or p.virtual):

@@ -52,6 +52,13 @@ def lacks(rank: Json, metric: str) -> bool:
     return isinstance(by_driver, Mapping) and by_driver.get(metric) in TABLES["absent_value"]
 
 
+def most_alike(values: Sequence[Any], within: float | None) -> int:
+    """Return how many values are the same as one of them, at most; or no further apart."""
+    if within is None:
+        return max(list(values).count(v) for v in values)
+    return max(len([w for w in values if abs(v - w) <= within]) for v in values)
+
+
 def split(
     figures: Sequence[list[float]], satisfies: Callable[[float], bool]
 ) -> tuple[list[list[float]], list[list[float]]]:
@@ -61,19 +68,79 @@ def split(
     return [f for f, b in pairs if all(b)], [f for f, b in pairs if any(b) and not all(b)]
 
 
-def lowest_of_kind(siblings: Sequence[float], spread: Mapping[str, float], criteria: int) -> float:
-    """Return the least value of a device that is not an outlier among its like.
+def lowest_of_kind(
+    siblings: Sequence[float], spread: Mapping[str, float], criteria: int, rounds: int
+) -> float:
+    """Return the least value of a device, in one of its rounds, that is no outlier among its like.
 
     0.3 % of the runs of a healthy fleet may accuse anybody: `criteria` share that risk.
     """
-    if len(siblings) < 4:
+    count = len(siblings)
+    if count < 4:
         return -math.inf
-    median, sigma = statistics.median(siblings), spread["device_sigma"]
-    if len(siblings) >= 64:
-        deviation = statistics.median(abs(x - median) for x in siblings)
-        sigma = max(sigma, 1.4826 * deviation / median)
-    z = statistics.NormalDist().inv_cdf(1 - 0.003 / criteria / len(siblings))
-    return min(1 - spread["delta"], 1 - z * sigma) * median
+    median, sigma, noise = (
+        statistics.median(siblings), spread["device_sigma"], spread["run_sigma"]
+    )  # fmt: skip
+    if count >= 64:
+        deviation = 1.4826 * statistics.median(abs(x - median) for x in siblings) / median
+        sigma = math.sqrt(max(sigma**2, deviation**2 - noise**2))
+    risk = 0.003 / criteria / count
+    once, always = (-statistics.NormalDist().inv_cdf(risk ** (1 / k)) for k in (1, rounds))
+    differs = math.exp(-once * math.hypot(sigma, noise / math.sqrt(rounds)))
+    return min((1 - spread["delta"]) * math.exp(-always * noise), differs) * median
+
+
+SlotValue = tuple[int | None, float]
+"""A GPU's place in its node, None for what is not of one GPU; and its figure."""
+
+
+def slot_of(c: Json, rank: Json) -> int | None:
+    of_gpu = c["per"] == "node" and c["over"] not in ("ranks", "links")
+    return rank["local_rank"] if of_gpu else None
+
+
+def slot_shares(
+    like: Sequence[SlotValue], spread: Mapping[str, float], criteria: int
+) -> dict[int | None, float]:
+    """Return what slots give that differ on the whole fleet, over the fleet's median.
+
+    From eight nodes on, where one is lower by a quarter of delta and by more than chance shows.
+    """
+    slots = {slot: [value for other, value in like if other == slot] for slot, _ in like}
+    if None in slots or len(slots) < 2 or min(map(len, slots.values())) < 8:
+        return {}
+    whole, shares = statistics.median(value for _, value in like), {}
+    z = -statistics.NormalDist().inv_cdf(0.003 / criteria / len(slots))
+    for slot, values in slots.items():
+        median = statistics.median(values)
+        sigma = 1.4826 * statistics.median(abs(x - median) for x in values)
+        error = math.sqrt(math.pi / 2 / len(values)) * max(sigma, spread["run_sigma"] * median)
+        if abs(median - whole) > max(z * error, spread["delta"] / 4 * whole):
+            shares[slot] = median / whole
+    return shares if min(shares.values(), default=1) < 1 else {}
+
+
+def far_below(
+    devices: Sequence[tuple[int | None, list[float]]],
+    like: Sequence[SlotValue],
+    spreads: tuple[Mapping[str, float], Mapping[str, float]],
+    criteria: int,
+) -> tuple[list[list[float]], list[list[float]]]:
+    """Return the devices that are outliers in all of their rounds, and those in some.
+
+    `spreads`: of the class, and of the model.
+    """
+    shares = slot_shares(like, spreads[0], criteria)
+    values = [value / shares.get(slot, 1) for slot, value in like]
+    found: tuple[list[list[float]], list[list[float]]] = [], []
+    for count in {len(rounds) for _, rounds in devices}:
+        least = lowest_of_kind(values, spreads[1], criteria, count)
+        for slot, rounds in devices:
+            if len(rounds) == count:
+                below, partly = split([rounds], (least * shares.get(slot, 1)).__le__)
+                found[0].extend(below)
+                found[1].extend(partly)
+    return found
 
 
 def is_steady(samples: Sequence[float], tail: Json, time: bool) -> bool:

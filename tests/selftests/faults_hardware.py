@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from fixtures.paths import CHECKOUT
 from fixtures.sandbox import Sandbox, emulation
 from fixtures.sandbox.processes import run
 from tests.selftests.faults import Fault, Inject
@@ -30,6 +31,17 @@ def broken(kind: str, *targets: str, node: str = NODE) -> Inject:
             yield
         finally:
             sandbox.clear_faults(node)
+
+    return inject
+
+
+def on_platform(platform: str, kind: str, target: str) -> Inject:
+    """A fault of a platform's node; the run is held against the order of the platform."""
+
+    @contextmanager
+    def inject(sandbox: Sandbox) -> Iterator[list[str]]:
+        with broken(kind, target)(sandbox):
+            yield [f"--thresholds={CHECKOUT / 'docs' / 'examples' / 'platforms' / platform}.yaml"]
 
     return inject
 
@@ -163,6 +175,59 @@ PORT_FAULTS = [
         )
     ),
 ]  # fmt: skip
+
+ROCE, EFA = "pcie-l40s", "aws-p5"
+"""The platforms whose NICs are broken as RoCE ports and as EFA devices."""
+
+
+def roce(criterion: str, name: str, kind: str, says: str, counter: str = "") -> Fault:
+    target = f"mlx5_1:{counter}" if counter else "mlx5_1"
+    return Fault(
+        criterion=f"infiniband.{criterion}", name=name, where=f"sysfs of {NODE}: {kind} {target}",
+        culprit=NODE, device="mlx5_1", inject=on_platform(ROCE, kind, target),
+        select="infiniband", says=says,
+    )  # fmt: skip
+
+
+def efa(criterion: str, counter: str) -> Fault:
+    nic = "rdmap201s0"
+    return Fault(
+        criterion=f"infiniband.{criterion}.{counter}", name=f"{counter} rising",
+        where=f"sysfs of {NODE}: ib-counter-rising {nic}:{counter}", culprit=NODE, device=nic,
+        inject=on_platform(EFA, "ib-counter-rising", f"{nic}:{counter}"), select="infiniband",
+        says=f"{nic} {counter}",
+    )  # fmt: skip
+
+
+ROCE_FAULTS = [
+    roce("gid", "no address for RoCE v2", "ib-no-gid", "none"),
+    roce("mtu", "small packets", "ib-mtu", "1500"),
+    roce(
+        "pcs_symbol_error", "symbols left wrong", "ib-counter-rising", "mlx5_1 rx_pcs_symbol",
+        "rx_pcs_symbol_err_phy",
+    ),
+    *(
+        roce(f"{key}.{counter}", f"{counter} rising", "ib-counter-rising",
+             f"mlx5_1 {counter}", counter)
+        for key, counters in (
+            ("roce", ("carrier_changes", "req_transport_retries_exceeded", "rx_icrc_encapsulated",
+                      "tx_pause_storm_error_events")),
+            ("roce_repeats", ("implied_nak_seq_err", "packet_seq_err", "roce_slow_restart")),
+        )
+        for counter in counters
+    ),
+]  # fmt: skip
+
+EFA_FAULTS = [
+    *(
+        efa("efa", counter)
+        for counter in ("rdma_read_wr_err", "rdma_write_wr_err", "unresponsive_remote_events")
+    ),
+    *(
+        efa("efa_repeats", counter)
+        for counter in ("impaired_remote_conn_events", "retrans_timeout_events")
+    ),
+]
 
 DRIFT_FAULTS = [
     drift("another driver", "driver of worker0", broken("driver", node="worker0"),

@@ -20,6 +20,7 @@ from fixtures.run.batch_judging import BatchJudge, judge_many
 from fixtures.run.options import RunOptions
 from fixtures.thresholds import loader
 from fixtures.thresholds.loader import Thresholds
+from fixtures.verdict.fleet_slots import Like
 from fixtures.verdict.model import Case
 from reports import export
 
@@ -226,6 +227,8 @@ def case(
     }  # fmt: skip
     facts = {name: fact for name, fact in facts.items() if fact is not None}
     per_device = criterion.statistic != "value"
+    siblings = more.pop("siblings", ())
+    more["siblings"] = siblings if isinstance(siblings, Like) else Like(tuple(siblings))
     return Case(
         criterion=criterion, subject="--".join(nodes), nodes=nodes,
         record_nodes=more.pop("record_nodes", nodes),

@@ -224,7 +224,7 @@ def test_a_record_that_comes_with_the_end_of_the_run_is_still_seen(directory):
 def siblings(limits: Thresholds, directory: RunDirectory) -> list[float]:
     items = [support.item("gemm.bf16", limits, PEOPLE, node) for node in PEOPLE.nodes]
     evidence = Evidence(directory, NONCE)
-    return siblings_of(items[0], items, evidence.get, limits)
+    return list(siblings_of(items[0], items, evidence.get, limits).values)
 
 
 def test_siblings_are_all_devices_of_the_fleet(limits, directory):

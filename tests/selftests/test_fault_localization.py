@@ -14,6 +14,8 @@ from fixtures.records.files import read_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run import fault_localization
 from fixtures.sandbox import Sandbox
+from fixtures.verdict.model import Outcome, Verdict
+from fixtures.verdict.node_lists import node_lists, nodes_of_rows
 from tests.selftests.cluster import on, queued, suite
 
 pytestmark = pytest.mark.cpu
@@ -96,7 +98,7 @@ def test_a_failure_that_does_not_repeat_is_said_to_be_so(directory: RunDirectory
     write(directory, Finding(reproduced=False), fault_localization.NOT_REPRODUCED)
     assert located.nodes_at_fault(directory, "nonce") is None
     (line,) = located.lines(directory, "nonce")
-    assert line.startswith("nothing located: all nodes together passed twice")
+    assert line.startswith("nothing located: all nodes together passed nine times as a ring")
 
 
 @pytest.mark.parametrize("text", ["", "{", json.dumps({"schema": 1, "nonce": "another"})])
@@ -106,8 +108,45 @@ def test_a_search_of_another_run_or_torn_is_none(directory: RunDirectory, text: 
     assert located.lines(directory, "nonce") == []
 
 
+@pytest.mark.parametrize("kind", located.SUSPECT_PLACES)
+def test_the_nodes_of_an_accused_place_are_neither_good_nor_bad(
+    directory: RunDirectory, kind: str
+) -> None:
+    place = Culprit(kind=kind, place="leaf3", nodes=("n1", "n2"), rails=frozenset([0]))
+    node = Culprit(kind="node", nodes=("n3",), rails=frozenset([0]))
+    write(directory, Finding(culprits=(place, node)))
+    assert located.nodes_at_fault(directory, "nonce") == ["n3"]
+    assert located.nodes_in_doubt(directory, "nonce") == ["n1", "n2"]
+    verdicts = [
+        Verdict(id="", criterion="alone", title="", subject=name, outcome=Outcome.PASS)
+        for name in ("n1", "n2", "n3", "n4")
+    ]
+    worst = {"node": "n1"}
+    verdicts.append(
+        Verdict(id="", criterion="together", title="", subject="cluster", outcome=Outcome.FAIL,
+                worst=worst)
+    )  # fmt: skip
+    nodes = ("n1", "n2", "n3", "n4")
+    lists = node_lists(
+        verdicts,
+        nodes_of_rows(verdicts, nodes, {}),
+        nodes,
+        located.nodes_at_fault(directory, "nonce"),
+        located.nodes_in_doubt(directory, "nonce"),
+    )
+    assert (lists.good, lists.bad) == (["n4"], ["n3"])
+    assert lists.reasons[0].startswith("n1 neither: the search accuses what it shares")
+
+
+def test_what_failed_once_without_a_culprit_says_so(directory: RunDirectory) -> None:
+    write(directory, Finding(explained=False), fault_localization.NOT_CONFIRMED)
+    assert located.nodes_at_fault(directory, "nonce") is None
+    (line,) = located.lines(directory, "nonce")
+    assert line.startswith("not all located: groups failed at times, and no node, path or uplink")
+
+
 def test_every_kind_of_culprit_has_a_line() -> None:
-    kinds = ("node", "nic", "link", "switch", "rail", "fabric")
+    kinds = ("node", "nic", "link", "leaf", "switch", "uplink", "spine", "rail", "fabric")
     said = {k: Culprit(kind=k, nodes=("a", "b"), rails=frozenset([1, 0])).line for k in kinds}
     assert len(set(said.values())) == len(kinds)
     assert said["rail"] == "rail 0, 1 on all nodes"

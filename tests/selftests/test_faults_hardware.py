@@ -30,6 +30,20 @@ def three(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
         yield up
 
 
+@pytest.fixture(scope="module")
+def roce(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    refuse(request, Sandbox.refusal() or emulation.refusal())
+    with Sandbox.up(nodes=2, platform=faults_hardware.ROCE) as up:
+        yield up
+
+
+@pytest.fixture(scope="module")
+def efa(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    refuse(request, Sandbox.refusal() or emulation.refusal())
+    with Sandbox.up(nodes=2, platform=faults_hardware.EFA) as up:
+        yield up
+
+
 def named(found: faults.Outcome, fault: Fault) -> None:
     assert found.named == (fault.culprit,), found.said
     assert fault.says in found.lines[0], found.lines
@@ -48,6 +62,24 @@ def test_fault_of_a_device_names_it(sandbox: Sandbox, fault: Fault, tmp_path: Pa
     named(found, fault)
     if fault.device:
         assert found.devices == (fault.device,)
+
+
+@pytest.mark.parametrize(
+    "fault", faults_hardware.ROCE_FAULTS, ids=lambda f: f.name.replace(" ", "-")
+)
+def test_fault_of_a_roce_port_names_it(roce: Sandbox, fault: Fault, tmp_path: Path):
+    found = faults.drill(roce, fault, tmp_path / "run")
+    named(found, fault)
+    assert found.devices == (fault.device,)
+
+
+@pytest.mark.parametrize(
+    "fault", faults_hardware.EFA_FAULTS, ids=lambda f: f.name.replace(" ", "-")
+)
+def test_fault_of_an_efa_device_names_it(efa: Sandbox, fault: Fault, tmp_path: Path):
+    found = faults.drill(efa, fault, tmp_path / "run")
+    named(found, fault)
+    assert found.devices == (fault.device,)
 
 
 @pytest.mark.parametrize(

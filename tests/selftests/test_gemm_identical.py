@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -295,11 +296,25 @@ def test_a_burnin_holds_the_load_and_watches(tmp_path: Path) -> None:
     assert job.run(warm=TORCH) == [0, 0], job.output()
     record = job.record("burnin")
     for rank in record.ranks:
-        assert rank.facts["compared"] == 1 + rank.facts["stretches"] == 4
+        # After each stretch, and again after its ramps.
+        assert rank.facts["compared"] == 1 + 2 * rank.facts["stretches"] == 5
+        assert rank.facts["ramps"] == burnin.RAMPS * rank.facts["stretches"]
         found = {m.metric: m for m in rank.measurements}
         assert found["bf16"].checks["seconds"] > 1
         assert len(found["bf16"].samples) == len(found["bf16"].ended) > rank.facts["compared"]
     assert verdict_on("burnin.products", record).outcome is Outcome.PASS
+
+
+def test_all_ranks_of_a_node_go_from_idle_to_full_together(monkeypatch) -> None:
+    events: list[str] = []
+    ranks = SimpleNamespace(barrier=lambda: events.append("together"))
+    monkeypatch.setattr(burnin.timing, "synchronize", lambda ranks: events.append("done"))
+    monkeypatch.setattr(burnin.time, "sleep", lambda seconds: events.append(f"idle {seconds}"))
+    monkeypatch.setattr(
+        burnin.timing, "warm", lambda ranks, launch, seconds: events.append(f"full {seconds}")
+    )
+    burnin._ramp(ranks, lambda: None, 1.0)
+    assert events == burnin.RAMPS * ["done", "together", "idle 1.0", "together", "full 1.0"]
 
 
 def test_by_hand_a_burnin_may_last_longer_than_its_own_deadline(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from fixtures import hardware
 from fixtures.records.model import Measurement, Record
+from fixtures.verdict.fleet_slots import Like
 from fixtures.verdict.model import Outcome, Verdict
 from fixtures.workloads import gemm, gemm_search
 from fixtures.workloads.gemm import PER_GHZ, Round
@@ -153,7 +154,7 @@ def on_h200(*devices: list[tuple[float, float | None]]) -> Record:
 
 def h200(key: str, found: Record) -> Verdict:
     siblings = [gemm_value(m) for _, m in found.points(LIMITS.criteria[key].metric, {})]
-    return verdict_on(key, found, model="H200 SXM", siblings=siblings)
+    return verdict_on(key, found, model="H200 SXM", siblings=Like(tuple(siblings)))
 
 
 def gemm_value(m: Measurement) -> float:

@@ -22,7 +22,7 @@ from fixtures.records.model import Measurement, Record
 from fixtures.run.judge_item import judge_item
 from fixtures.thresholds import facts, loader
 from fixtures.verdict.model import Outcome, Verdict
-from fixtures.verdict.outliers import sibling_values
+from fixtures.verdict.outliers import of_fleet, sibling_values
 from fixtures.workloads import memory, p2p
 from fixtures.workloads.runtime import numa
 from fixtures.workloads.runtime.identity import Identity
@@ -43,7 +43,8 @@ def judged(key: str, found: Record, *, model: str = "H200 SXM") -> Verdict:
     """The verdict on a record of worker0 by the shipped limits, as a run of one node gives it."""
     people = support.population(1, len(found.ranks), model)
     item = support.item(key, LIMITS, people, "worker0")
-    siblings = sibling_values(LIMITS.criteria[key], found, ["worker0"], "worker0")
+    values = sibling_values(LIMITS.criteria[key], found, ["worker0"], "worker0")
+    siblings = of_fleet(LIMITS.criteria[key], values, LIMITS)
     return judge_item(item, found, thresholds=LIMITS, population=people, siblings=siblings)
 
 
@@ -379,6 +380,53 @@ def test_every_two_gpus_meet_once_and_nobody_is_in_two_pairs_at_once(gpus):
     every = sorted(pair for pairs in rounds for pair in pairs)
     assert every == list(itertools.combinations(range(gpus), 2))
     assert len(rounds) <= max(1, gpus)
+
+
+CORRUPT_TOGETHER = """
+def plant():
+    honest = workload.Link._copy
+    calls = []
+    def _copy(self):
+        honest(self)
+        calls.append(1)
+        if len(calls) == 40:
+            self.there[12345] ^= 1 << 7
+            self.back.copy_(self.there)
+            self.wrong += (self.back != self.source).sum()
+    workload.Link._copy = _copy
+"""
+
+
+def test_copies_of_all_pairs_at_once_name_the_gpu_of_a_wrong_one(tmp_path):
+    found = job_with(tmp_path, "p2p_together", CORRUPT_TOGETHER, ["errors"], 3)
+    verdict = judged("p2p.errors_together", found)
+    assert (verdict.outcome, verdict.value, verdict.worst["gpu"]) == (Outcome.FAIL, 1, 1)
+    assert any(note.startswith("1 wrong between gpu1 and gpu") for note in verdict.notes)
+    assert [r.measurements[0].value for r in found.ranks] == [0, 1, 0]
+
+
+def test_healthy_copies_of_all_pairs_at_once_pass_with_what_they_find(tmp_path):
+    job = Job(tmp_path, per_node=3)
+    job.add("p2p_together", ["errors"])
+    assert job.run(warm=TORCH) == [0] * 3, job.output()
+    found = job.record("p2p_together")
+    assert judged("p2p.errors_together", found).outcome is Outcome.PASS
+    (note,) = found.ranks[0].measurements[0].notes
+    assert note == "compared 90 copies there and back over 2 links (95 %: 3.3 % of the copies)"
+
+
+DEAD_LINK = """
+def plant():
+    def _copy(self):
+        self.wrong += (self.back != self.source).sum()
+    workload.Link._copy = _copy
+"""
+
+
+def test_a_copy_that_does_nothing_is_wrong_everywhere(tmp_path):
+    found = job_with(tmp_path, "p2p_together", DEAD_LINK, ["errors"], 2, size=4096)
+    assert judged("p2p.errors_together", found).worst["gpu"] == 1
+    assert found.ranks[1].measurements[0].value >= 90 * 1023
 
 
 def test_three_ranks_measure_every_link_in_both_directions(tmp_path):

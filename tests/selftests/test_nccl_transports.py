@@ -91,7 +91,8 @@ def test_node_that_uses_half_of_its_nics_is_told_from_the_union(
     others = [[["NET/IB"], list(range(8)), True, "b"]]
     found, facts = conditions(monkeypatch, tmp_path, log=own, others=others)
     assert facts["nccl"]["nics"] == [0, 1, 2, 3]
-    assert facts["nccl"]["nics_by_node"] == {"a": [0, 1, 2, 3], "b": list(range(8))}
+    used = {node: found["nics"] for node, found in facts["nccl"]["by_node"].items()}
+    assert used == {"a": [0, 1, 2, 3], "b": list(range(8))}
     assert found["transport"] == "NET/IB"
 
 
@@ -129,7 +130,29 @@ def test_a_node_without_gpudirect_is_told_from_those_that_have_it(
     others = [[["NET/IB"], [0], others_gdr, "b"]]
     _, facts = conditions(monkeypatch, tmp_path, log=log, others=others, rank=1)
     assert facts["nccl"]["gdr"] is own
-    assert "nics_by_node" not in facts["nccl"], "only the first rank has the list of all nodes"
+    assert "by_node" not in facts["nccl"], "only the first rank has the list of all nodes"
+
+
+def test_nccl_s_way_is_a_fact_of_every_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Channels, SHARP and NVLS too: a node with fewer of them than the others can be seen."""
+    channels = "24 coll channels, 0 collnet channels, 16 nvls channels, 32 p2p channels\n"
+    others = [
+        [["P2P/CUMEM"], None, None, "a", 24, 0, 16],
+        [["NET/IB"], [0, 1], True, "b", 24, 0, 16],
+        [["NET/Socket"], [2], False, "b", 12, 0, 0],
+    ]
+    log = f"{SEND}NET/IB/3/GDRDMA\n{channels}"
+    _, facts = conditions(monkeypatch, tmp_path, log=log, others=others)
+    counts = {"coll_channels": 24, "collnet_channels": 0, "nvls_channels": 16}
+    assert facts["nccl"]["by_node"] == {
+        "a": {"transport": "NET/IB", "nics": [3], "gdr": True, **counts},
+        "b": {
+            "transport": "NET/Socket", "nics": [0, 1, 2], "gdr": False, "coll_channels": 12,
+            "collnet_channels": 0, "nvls_channels": 0,
+        },
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

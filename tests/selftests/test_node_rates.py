@@ -15,8 +15,9 @@ from fixtures.plan.items import Item
 from fixtures.records.model import Measurement, Record
 from fixtures.run.judge_item import judge_item
 from fixtures.thresholds.loader import Thresholds
+from fixtures.verdict.fleet_slots import NO_FLEET, Like
 from fixtures.verdict.model import Outcome, Verdict
-from fixtures.verdict.outliers import sibling_values
+from fixtures.verdict.outliers import of_fleet, sibling_values
 from tests.selftests import small_thresholds, support
 
 pytestmark = pytest.mark.cpu
@@ -65,7 +66,7 @@ def record_of(node: str, *by_rank: Measurement | None) -> Record:
 
 
 def verdict_on(
-    limits: Thresholds, record: Record, *, siblings: tuple[float, ...] = (), node: str = "n1"
+    limits: Thresholds, record: Record, *, siblings: Like = NO_FLEET, node: str = "n1"
 ) -> Verdict:
     population = Population(origin="cluster", nodes=NODES, gpus_per_node=8, gpu_model="H200 SXM")
     item = Item(
@@ -122,12 +123,13 @@ def test_what_is_no_valid_rate_is_not_measured(
 
 def test_a_disk_far_below_its_siblings_fails(limits: Thresholds) -> None:
     records = {n: record_of(n, measured([6.0 if n != "n1" else 5.0] * 20)) for n in NODES}
-    siblings = tuple(
+    values = [
         value
         for node in NODES
         for value in sibling_values(limits.criteria["scratch.write"], records[node], (node,), node)
-    )
-    assert len(siblings) == len(NODES)
+    ]
+    assert len(values) == len(NODES)
+    siblings = of_fleet(limits.criteria["scratch.write"], values, limits)
     verdict = verdict_on(limits, records["n1"], siblings=siblings)
     assert verdict.outcome is Outcome.FAIL
     assert "the median of 4 like devices" in verdict.reason

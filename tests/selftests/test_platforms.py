@@ -82,9 +82,10 @@ def test_every_pci_device_has_a_class_and_a_vendor(tree: Path):
 
 
 @pytest.mark.parametrize("tree", ["aws-p5"], indirect=True)
-def test_an_efa_port_has_none_of_the_counters_of_infiniband(tree: Path):
+def test_an_efa_port_has_its_own_counters_and_none_of_infiniband(tree: Path):
     ranks: Any = SimpleNamespace(leads_node=True, spec={})
-    assert set(map(len, ib_counters.begin(ranks, root=str(tree))["ports"].values())) == {0}
+    ports = ib_counters.begin(ranks, root=str(tree))["ports"]
+    assert {frozenset(found) for found in ports.values()} == {frozenset(ib_counters.EFA_COUNTERS)}
 
 
 @pytest.mark.parametrize(
@@ -227,6 +228,16 @@ PORT_FAULTS: Planted = (
     ("infiniband.rate", "ib-rate", "first"),
     ("infiniband.verbs", "ib-no-verbs", "last"),
 )
+ROCE_FAULTS: Planted = (
+    ("infiniband.gid", "ib-no-gid", "first"),
+    ("infiniband.mtu", "ib-mtu", "last"),
+    ("infiniband.roce_repeats.packet_seq_err", "ib-counter-rising", "last:packet_seq_err"),
+    ("infiniband.pcs_symbol_error", "ib-counter-rising", "first:rx_pcs_symbol_err_phy"),
+)
+EFA_FAULTS: Planted = (
+    ("infiniband.efa.unresponsive_remote_events", "ib-counter-rising",
+     "first:unresponsive_remote_events"),
+)  # fmt: skip
 LINK_FAULTS: Planted = (
     ("infiniband.physical_state", "ib-no-link", "last"),
     ("infiniband.local_ack_timeout_err", "ib-counter-rising", "first:local_ack_timeout_err"),
@@ -236,8 +247,10 @@ CULPRIT = "worker1"
 
 def planted(platform: Platform) -> list[tuple[str, str, str]]:
     """The faults for a platform, each with the UUID or the name of its part."""
-    efa = platform.order.get("nic_fabric") == "EFA"
-    faults = [*GPU_FAULTS, *PORT_FAULTS, *(() if efa else LINK_FAULTS)]
+    fabric = platform.order.get("nic_fabric")
+    efa = fabric == "EFA"
+    faults = [*GPU_FAULTS, *PORT_FAULTS, *(EFA_FAULTS if efa else LINK_FAULTS)]
+    faults += ROCE_FAULTS if fabric == "RoCE" else []
     faults += [] if platform.gpus["links"] == 0 else NVLINK_FAULTS
     if efa:
         faults += [("health.ecc_mode", "ecc-off", "gpu3")]

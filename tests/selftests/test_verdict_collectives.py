@@ -11,6 +11,7 @@ from fixtures import entry
 from fixtures.records.model import Measurement, RankResult, Record
 from fixtures.thresholds import loader
 from fixtures.thresholds.loader import Thresholds
+from fixtures.verdict.fleet_slots import Like
 from fixtures.verdict.judge import judge
 from fixtures.verdict.model import Case, Outcome, Verdict
 from tests.selftests.support import CHECKOUT, SHIPPED, case, rank, record
@@ -156,7 +157,7 @@ def test_a_slow_nic_is_red_on_its_rail_alone(limits: Thresholds) -> None:
 
 def test_a_rail_is_slower_than_its_siblings(limits: Thresholds) -> None:
     found = rails(48, 48, 45, 48)
-    siblings = [48.0, 48.0, 45.0, 48.0]
+    siblings = Like((48.0, 48.0, 45.0, 48.0))
     verdict = judge(rail_case(limits, "rail0", found, siblings=siblings), limits)
     assert verdict.outcome is Outcome.FAIL
     assert "outlier" in verdict.reason

@@ -253,9 +253,9 @@ def _tables(
     tables: dict[str, list[dict[str, Any]]] = {}
     lines = run_with_torchrun(gpus, names, params)
     for name in names:
-        tables = [line["facts"]["table"] for line in lines if line["workload"] == name]
+        by_rank = [line["facts"]["table"] for line in lines if line["workload"] == name]
         tables[name] = []
-        for rows in zip(*tables, strict=True):
+        for rows in zip(*by_rank, strict=True):
             times = [k for k in ("time_us", "graph_us") if k in rows[0]]
             mean = {k: statistics.fmean(row[k] for row in rows) for k in times}
             rate = rows[0]["busbw"] * rows[0]["time_us"] / mean["time_us"]

@@ -32,7 +32,7 @@ from fixtures.records.files import write_json
 from fixtures.records.model import SCHEMA
 from fixtures.sandbox import Sandbox, SandboxError
 from fixtures.thresholds import loader
-from tests.selftests import faults, planted, training_faults
+from tests.selftests import faults, faults_hardware, planted, training_faults
 from tests.selftests.faults import Fault
 from tests.selftests.support import SHIPPED
 
@@ -41,6 +41,10 @@ TABLE = RUNS / "drills.json"
 DEFAULT_SHAPE: Mapping[str, Any] = {"nodes": 2, "gpus": 2}
 SHAPES: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("faults_hardware", "DRIFT_FAULTS"): {"nodes": 3, "gpus": 1},
+    ("faults_hardware", "ROCE_FAULTS"): {"nodes": 2, "platform": faults_hardware.ROCE},
+    ("faults_hardware", "EFA_FAULTS"): {"nodes": 2, "platform": faults_hardware.EFA},
+    ("faults_host", "DRIFT_FAULTS"): {"nodes": 3, "gpus": 1},
+    ("faults_host", "ALONE_FAULTS"): {"nodes": 1, "gpus": 2},
     ("faults_scheduler", "BINDING_FAULTS"): {"nodes": 1, "gpus": 2},
     ("faults_scheduler", "GRES_FAULTS"): {"nodes": 2, "gpus": 2, "withheld": {"worker1": 1}},
 }

@@ -28,6 +28,7 @@ from fixtures.paths import CHECKOUT
 from fixtures.plan.items import ALL, facts_of, planned_list
 from fixtures.thresholds import loader, nccl_model
 from fixtures.thresholds.contract import Contract
+from fixtures.thresholds.facts import facts_of_site
 from fixtures.thresholds.loader import Criterion, Thresholds
 
 DATA = Path(__file__).parents[1] / "selftests" / "data"
@@ -321,8 +322,16 @@ class Fleet:
         self._record(workload, "all", self.nodes, base, self._versions(base["ranks"], change))
 
     def _nics(self) -> None:
+        of_ports = [self._of_port(workload) for workload in ("infiniband", "ib_counters")]
+
         def to_ordered_nics(rank: dict[str, Any]) -> None:
             first_nic = [m for m in rank["measurements"] if m["at"]["part"] == "mlx5_0"]
+            recorded = {(m["metric"], m["at"].get("counter")) for m in first_nic}
+            of_counters = any(counter for _, counter in recorded)
+            first_nic += [
+                m for m in of_ports[of_counters]
+                if (m["metric"], m["at"].get("counter")) not in recorded
+            ]  # fmt: skip
             stated: dict[str, Scalar] = {"fabric": self.platform.fabric}
             if any(m["metric"] == "state" for m in first_nic):
                 stated["rate"] = self.platform.nic_gbps
@@ -346,6 +355,17 @@ class Fleet:
         base = _read(CPU, "ib_counters@all")
         versions = self._versions(base["ranks"][:1], to_ordered_nics)
         self._record("ib_counters", "all", self.nodes, base, versions, of_nodes=True)
+
+    def _of_port(self, workload: str) -> list[dict[str, Any]]:
+        """Return what a workload measures of each port of this fabric, within the limits."""
+        limits, population = self._limits_and_population()
+        held = facts_of_site(population)
+        return [
+            self._within_limit(criterion, population.nodes[:1], limits, population)
+            for criterion in limits.criteria.values()
+            if criterion.workload == workload and criterion.over == "nics"
+            and held.issuperset(criterion.when)
+        ]  # fmt: skip
 
     def _partial_node_jobs(self) -> None:
         """Write the records of jobs that use a part of a node, and of pairs of nodes."""

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 
 from fixtures.paths import CHECKOUT
 from fixtures.records.interface import FILES
+from fixtures.records.run_directory import RunDirectory
 
 FOLDER = CHECKOUT / "docs" / "schemas"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -36,7 +37,7 @@ def documents(run: Path) -> Iterator[tuple[str, Path, Any]]:
             yield name, path, json.loads(path.read_text(encoding="utf-8"))
     for path in sorted((run / "records").glob("*@*.json")):
         yield "record", path, json.loads(path.read_text(encoding="utf-8"))
-    lines = [("rank-line", p) for p in sorted((run / "jobs").glob("*/rank*.jsonl"))]
+    lines = [("rank-line", p) for p in RunDirectory(run).rank_files()]
     for name, path in [*lines, ("ledger-line", run / "ledger.jsonl")]:
         if path.exists():
             for line in path.read_text(encoding="utf-8").splitlines():

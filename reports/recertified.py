@@ -1,0 +1,119 @@
+"""What a certificate says of a return to service, and whether it follows (login side).
+
+The run directory holds the whole evidence of the runs that it recertifies: their records beside its
+own, the rest in `recertified/ID/`, with the manifest that each of them had.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fixtures.records.files import RecordError, read_json
+from fixtures.records.run_directory import RunDirectory, changed_file
+from fixtures.wording import counted
+
+TOLD = {"cable": "a moved cable", "firmware": "new firmware"}
+MAX_ROWS = 200
+"""Most rows that are named one by one; run.json has all."""
+
+
+@dataclass(frozen=True)
+class Return:
+    """One return to service, as people read it."""
+
+    run: str
+    manifest_sha256: str
+    verdict: str
+    created: str
+    nodes: str
+    told: str
+    measured: Sequence[str]
+    """What was measured again, as "gemm on worker1"."""
+    not_repeated: Sequence[tuple[str, str, str]]
+
+    @property
+    def sentence(self) -> str:
+        again = counted(len(self.measured), "record")
+        left = counted(len(self.not_repeated), "row")
+        return (
+            f"Returned to service: {self.nodes}, after {self.told}. Run {self.run} was "
+            f"{self.verdict}; {again} measured again, {left} not repeated; all else is of that run."
+        )
+
+
+def returns(directory: RunDirectory, run: Mapping[str, Any]) -> list[Return]:
+    """Return what a run says of its returns to service, oldest first; [] for all other runs."""
+    repairs = run.get("recertifies") or []
+    runs = [str(repair["run"]) for repair in repairs]
+    found = []
+    for k, repair in enumerate(repairs):
+        of_run = [*runs, str(run["id"])][k + 1]
+        told = [TOLD[kind] for kind in repair["told"]]
+        found.append(
+            Return(
+                run=runs[k],
+                manifest_sha256=str(repair["manifest_sha256"]),
+                verdict=str(repair["verdict"]),
+                created=str(repair["created"]),
+                nodes=", ".join(repair["nodes"]),
+                told=" and ".join(told) or "a repair that the inventory shows",
+                measured=_measured(directory, of_run),
+                not_repeated=[(str(c), str(s), str(why)) for c, s, why in repair["not_repeated"]],
+            )
+        )
+    return found
+
+
+def _measured(directory: RunDirectory, run_id: str) -> list[str]:
+    """Return the records of a run, without those of the runs that it recertifies."""
+    found: Counter[str] = Counter()
+    for path in sorted(directory.records.glob("*.attempt*.json")):
+        try:
+            record = read_json(path)
+        except (OSError, RecordError):
+            continue
+        if isinstance(record, dict) and record.get("run_id") == run_id:
+            found[f"{record.get('workload')} on {record.get('placement')}"] += 1
+    return sorted(found)
+
+
+def differences(directory: RunDirectory, run: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what does not follow from the evidence of the runs that this one recertifies."""
+    dropped: set[tuple[str, str]] = set()
+    for repair in reversed(run.get("recertifies") or []):
+        name = f"recertified/{repair['run']}"
+        kept = directory.recertified / str(repair["run"])
+        before = RunDirectory(kept)
+        try:
+            digest = hashlib.sha256(before.manifest.read_bytes()).hexdigest()
+            earlier, verdict = read_json(before.run_json), read_json(before.verdict)
+        except (OSError, RecordError) as error:
+            yield f"{name}: the recertified run cannot be read: {error}"
+            continue
+        if digest != repair["manifest_sha256"]:
+            yield f"{name}/manifest.sha256: not the one that run.json names"
+        elif changed := changed_file(before.manifest, kept, directory.root):
+            yield f"{name}: {changed}"
+        stated = {"verdict": verdict.get("verdict"), "run": earlier.get("id"),
+                  "created": earlier.get("created")}  # fmt: skip
+        for key, value in stated.items():
+            if repair[key] != value:
+                yield f"run.json: recertifies: {key} is {repair[key]}, that run says {value}"
+        for key in ("contract", "tier", "nonce"):
+            if earlier.get(key) != run.get(key):
+                yield f"run.json: {key} is not that of the recertified run {repair['run']}"
+        limits = [(r.get("thresholds") or {}).get("sha256") for r in (earlier, run)]
+        if limits[0] != limits[1]:
+            yield f"run.json: judged by other limits than the recertified run {repair['run']}"
+        dropped |= {(row[0], row[1]) for row in repair["not_repeated"]}
+        scope = {(key[0], key[1]) for key in earlier.get("scope", ())}
+        missing = scope - {(key[0], key[1]) for key in run.get("scope", ())} - dropped
+        if missing:
+            yield (
+                f"run.json: {counted(len(missing), 'row')} of run {repair['run']} left out without "
+                f"a word, as {' '.join(sorted(missing)[0])}"
+            )

@@ -1,0 +1,267 @@
+"""Faults of the host around the GPUs: PCIe links and errors, memory, clocks, limits of a job.
+
+For FAULTS: two nodes with two emulated GPUs each.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fixtures.paths import CHECKOUT
+from fixtures.sandbox import Sandbox
+from fixtures.sandbox.processes import run
+from tests.selftests.faults import Fault, Inject
+from tests.selftests.faults_hardware import NODE, PORT, broken
+
+SELECT = "test_host"
+
+
+def host(
+    criterion: str, name: str, kind: str, says: str = "", *, target: str = "", device: str = "",
+    also: tuple[str, ...] = (),
+) -> Fault:  # fmt: skip
+    return Fault(
+        criterion=criterion, name=name, where=f"/sys and /proc of {NODE}: {kind} {target}".strip(),
+        culprit=NODE, device=device, inject=broken(kind, *([target] if target else [])),
+        select=SELECT, says=says, also=also,
+    )  # fmt: skip
+
+
+def limited(*options: str) -> Inject:
+    """Jobs on the culprit get these limits, as from a daemon or a prolog; no capability."""
+
+    @contextmanager
+    def inject(sandbox: Sandbox) -> Iterator[list[str]]:
+        wrapper = sandbox.state.home / "limited-python"
+        python = shlex.quote(sys.executable)
+        command = "setpriv --bounding-set=-ipc_lock --inh-caps=-all"
+        wrapper.write_text(
+            f"#!/bin/sh\nif [ \"$SLURMD_NODENAME\" = {NODE} ]; then\n"
+            f"  exec {command} prlimit {' '.join(options)} {python} \"$@\"\nfi\n"
+            f"exec {python} \"$@\"\n"
+        )  # fmt: skip
+        wrapper.chmod(0o755)
+        yield [f"--node-python={wrapper}"]
+
+    return inject
+
+
+def limit(criterion: str, name: str, option: str, says: str) -> Fault:
+    return Fault(
+        criterion=criterion, name=name, where=f"limits of jobs on {NODE}: prlimit {option}",
+        culprit=NODE, inject=limited(option), select=SELECT, says=says,
+    )  # fmt: skip
+
+
+def ordered(sandbox: Sandbox, **fields: Any) -> list[str]:
+    """Write an order with these fields; return the arguments for pytest that use it."""
+    file, state = sandbox.state.home / "order.yaml", sandbox.state
+    order = {"nodes": state.nodes, "gpus_per_node": state.gpus, "gpu_model": "cpu", **fields}
+    text = {"base": str(CHECKOUT / "thresholds.yaml"), "cluster": order}
+    file.write_text(yaml.safe_dump(text), encoding="utf-8")
+    return [f"--thresholds={file}"]
+
+
+@contextmanager
+def slow(
+    sandbox: Sandbox, node: str, what: str, *, core: int = -1, run_ms: float, stop_ms: float
+) -> Iterator[None]:
+    """What measures cores, memory or disk of a node has a part of its time, on a core or all."""
+    init = sandbox.state.processes[f"{node}.init"].pid
+    words = [str(x) for x in (init, what, core, run_ms, stop_ms)]
+    command = [sys.executable, "-m", "tests.selftests.slow_cores", *words]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=CHECKOUT
+    ) as helper:
+        assert helper.stdout is not None
+        assert helper.stdout.readline() == "ready\n"
+        try:
+            yield
+        finally:
+            helper.communicate("\n", timeout=10)
+
+
+def slow_core(sandbox: Sandbox) -> AbstractContextManager[None]:
+    """The last core of the culprit has a fifth of its speed."""
+    core = max(os.sched_getaffinity(0))
+    return slow(sandbox, NODE, "cores", core=core, run_ms=0.3, stop_ms=3)
+
+
+@contextmanager
+def two_numa_nodes(sandbox: Sandbox) -> Iterator[None]:
+    """The only node has two NUMA nodes of one core each, and the second one's memory is slow."""
+    folder = sandbox.state.node_home("worker0") / "numa"
+    for k in range(2):
+        own = folder / f"node{k}"
+        own.mkdir(parents=True, exist_ok=True)
+        (own / "cpulist").write_text(f"{k}\n")
+        (own / "meminfo").write_text(f"Node {k} MemTotal:       8388608 kB\n")
+    place = "/sys/devices/system/node"
+    run(sandbox.inside("worker0", "mount", "--bind", str(folder), place), env=sandbox.environ)
+    try:
+        with slow(sandbox, "worker0", "memory", core=1, run_ms=0.3, stop_ms=30):
+            yield
+    finally:
+        run(sandbox.inside("worker0", "umount", place), env=sandbox.environ)
+
+
+@contextmanager
+def small_scratch(sandbox: Sandbox) -> Iterator[list[str]]:
+    """The ordered scratch is a file system of 64 MB on the culprit, where 1 GB was ordered."""
+    place, others = "/mnt", [node for node in sandbox.state.names if node != NODE]
+    for node in sandbox.state.names:
+        size = "64m" if node == NODE else "1100m"
+        mount = ("mount", "-t", "tmpfs", "-o", f"mode=1777,size={size}", "scratch", place)
+        run(sandbox.inside(node, *mount), env=sandbox.environ)
+    try:
+        yield ordered(sandbox, scratch={"path": place, "size_gb": 1.0})
+    finally:
+        for node in (NODE, *others):
+            run(sandbox.inside(node, "umount", place), env=sandbox.environ)
+
+
+@contextmanager
+def slow_scratch(sandbox: Sandbox) -> Iterator[list[str]]:
+    """What reads and writes the ordered scratch of the culprit has a hundredth of its time."""
+    with slow(sandbox, NODE, "disk", run_ms=0.3, stop_ms=60):
+        yield ordered(sandbox, scratch={"path": "/dev/shm", "write_gbs": 0.06, "read_gbs": 0.06})
+
+
+@contextmanager
+def slow_memory(sandbox: Sandbox) -> Iterator[None]:
+    """What copies memory on the only node has a hundredth of its time."""
+    with slow(sandbox, "worker0", "memory", run_ms=0.3, stop_ms=120):
+        yield
+
+
+@contextmanager
+def another_type(sandbox: Sandbox) -> Iterator[list[str]]:
+    """/mnt of the culprit is a tmpfs, and an ordered one is missing."""
+    others = [node for node in sandbox.state.names if node != NODE]
+    for node in others:
+        mount = ("mount", "-t", "tmpfs", "ordered", "/mnt")
+        run(sandbox.inside(node, *mount), env=sandbox.environ)
+    try:
+        yield ordered(sandbox, mounts={"/dev/shm": "tmpfs", "/mnt": "tmpfs"})
+    finally:
+        for node in others:
+            run(sandbox.inside(node, "umount", "/mnt"), env=sandbox.environ)
+
+
+@contextmanager
+def silent_name_server(sandbox: Sandbox) -> Iterator[None]:
+    """The culprit asks a name server that does not answer, and has no names of its own."""
+    home = sandbox.state.node_home(NODE)
+    files = {"/etc/resolv.conf": "nameserver 127.0.0.1\noptions timeout:5 attempts:1\n"}
+    files["/etc/nsswitch.conf"] = "hosts: dns\n"
+    bound: list[str] = []
+    silent = "import socket; s = socket.socket(type=socket.SOCK_DGRAM); s.bind(('127.0.0.1', 53)); "
+    server = subprocess.Popen(
+        sandbox.inside(NODE, sys.executable, "-c", silent + "print(flush=True); input()"),
+        env=sandbox.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert server.stdout is not None
+        assert server.stdout.readline() == "\n", "the name server did not start"
+        for path, text in files.items():
+            file: Path = home / Path(path).name
+            file.write_text(text)
+            file.chmod(0o644)
+            run(sandbox.inside(NODE, "mount", "--bind", str(file), path), env=sandbox.environ)
+            bound.append(path)
+        yield
+    finally:
+        for path in bound:
+            run(sandbox.inside(NODE, "umount", path), env=sandbox.environ)
+        server.communicate("\n", timeout=10)
+
+
+def first_of_three(criterion: str, name: str, kind: str, says: str, device: str) -> Fault:
+    inject: Inject = broken(kind, node="worker0")
+    return Fault(
+        criterion=criterion, name=name, where=f"/sys of worker0: {kind}", culprit="worker0",
+        device=device, inject=inject, select=f"{SELECT} or drift", says=says,
+    )  # fmt: skip
+
+
+FAULTS = [
+    host("host.link_width", "a NIC with half of its lanes", "pci-width", "lanes 8 of 16",
+         device=PORT),
+    host("host.link_width", "a drive with half of its lanes", "pci-width", "lanes 2 of 4",
+         target="nvme1", device="nvme1 0000:f2:00.0"),
+    host("host.link_generation", "a NIC at Gen3", "pci-generation", "generation 3 of 5",
+         device=PORT),
+    host("host.clocksource", "clock source hpet", "clocksource", "hpet"),
+    host("host.governor", "one core in powersave", "governor", "1 core of 2, first cpu1",
+         device="cpu1"),
+    host("host.governor", "one core capped", "clock-cap", "at most 1200 of 3800 MHz",
+         device="cpu1"),
+    limit("host.memlock", "locked memory limited", "--memlock=4096:4096", "4 KiB"),
+    limit("host.open_files", "open files limited", "--nofile=1024:1024", "hard 1024"),
+    host("host.aer_correctable", "a NIC repairs errors", "aer-correctable", "BadTLP", device=PORT),
+    host("host.aer_correctable", "a drive repairs errors", "aer-correctable", "BadTLP",
+         target="nvme0", device="nvme0 0000:f1:00.0"),
+    host("host.aer_nonfatal", "a NIC loses transactions", "aer-nonfatal", "CmpltTO", device=PORT),
+    host("host.aer_fatal", "the link of a NIC fails", "aer-fatal", "DLP", device=PORT),
+    host("host.edac_corrected", "a DIMM is repaired all the time", "edac-corrected", "mc1",
+         device="mc1"),
+    host("host.edac_uncorrected", "a DIMM lost data", "edac-uncorrected",
+         "CPU_SrcID#1_MC#0_Chan#0_DIMM#0", device="mc1"),
+    host("host.machine_checks", "machine checks", "machine-check", "MCE", device="the node"),
+    host("host.boot", "rebooted in mid-run", "reboot", "boot id"),
+    Fault(
+        criterion="host.cores", name="one slow core", where=f"a core of {NODE}: stopped most of "
+        "the time", culprit=NODE, inject=slow_core, select=SELECT,
+        device=f"cpu{max(os.sched_getaffinity(0))}", says="for what takes",
+    ),
+    Fault(
+        criterion="host.scratch_size", name="a smaller scratch", where=f"/mnt of {NODE}: 64 MB",
+        culprit=NODE, device="/mnt", inject=small_scratch, select=SELECT, says="GB free",
+    ),
+    Fault(
+        criterion="host.scratch_write", name="a slow scratch",
+        where=f"disk of {NODE}: stopped most of the time", culprit=NODE, device="/dev/shm",
+        inject=slow_scratch, select=SELECT, says="/dev/shm", also=("host.scratch_read",),
+    ),
+    Fault(
+        criterion="host.mounts", name="an ordered mount is missing",
+        where=f"mounts of {NODE}: /mnt", culprit=NODE, device="/mnt", inject=another_type,
+        select=SELECT, says="/mnt: nothing is mounted there, tmpfs was ordered",
+    ),
+    Fault(
+        criterion="host.names", name="a name server does not answer",
+        where=f"/etc/resolv.conf of {NODE}", culprit=NODE, inject=silent_name_server,
+        select=SELECT, says="no answer within 5 s",
+    ),
+]  # fmt: skip
+
+ALONE_FAULTS = [
+    Fault(
+        criterion="host.memory_bandwidth", name="slow memory",
+        where="memory of worker0: stopped most of the time", culprit="worker0",
+        inject=slow_memory, select=SELECT,
+    ),
+    Fault(
+        criterion="host.memory_numa", name="one slow NUMA node",
+        where="memory of one NUMA node of worker0: stopped most of the time", culprit="worker0",
+        device="NUMA node 1", inject=two_numa_nodes, select=SELECT, says="NUMA node 1",
+    ),
+]  # fmt: skip
+"""On one node, whose memory is its own."""
+
+DRIFT_FAULTS = [
+    first_of_three("host.numa_memory", "a DIMM lost", "dimm-lost", "memory of NUMA node0",
+                   "memory of NUMA node0"),
+    first_of_three("environment.drift", "another BIOS", "bios", "worker0 BIOS: EMULATED 1.3.0",
+                   "BIOS"),
+]  # fmt: skip
+"""On three nodes; the first one is the culprit."""

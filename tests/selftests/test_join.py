@@ -1,0 +1,159 @@
+"""Handover in parts: runs over units of a cluster make one certificate, which verifies."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fixtures.errors import EvidenceError
+from fixtures.paths import version
+from fixtures.thresholds import loader
+from reports import __main__ as command
+from reports import join, verify
+from reports.run_files import CommandError
+from tests.selftests import support
+
+pytestmark = pytest.mark.cpu
+
+UNITS = 3
+
+
+@pytest.fixture(scope="module")
+def units(tmp_path_factory) -> list[Path]:
+    """Runs of three units of two nodes each."""
+    folder = tmp_path_factory.mktemp("units")
+    found = []
+    for k in range(UNITS):
+        root = folder / f"unit{k}"
+        shutil.copytree(support.DATA / "sandbox-2x2-cpu", root)
+        for path in [root / "run.json", *(root / "records").iterdir()]:
+            text = path.read_text().replace("worker0", f"u{k}n0").replace("worker1", f"u{k}n1")
+            path.write_text(text.replace('"20261', f'"{k + 1}0261'))  # every id of a run
+            if "worker" in path.name:
+                name = path.name.replace("worker0", f"u{k}n0").replace("worker1", f"u{k}n1")
+                path.rename(path.with_name(name))
+        run = json.loads((root / "run.json").read_text())
+        original = json.loads((support.DATA / "sandbox-2x2-cpu" / "run.json").read_text())
+        run |= {"suite_version": version(), "created": original["created"],
+                "ended": original["ended"],
+                "thresholds": loader.load(support.SHIPPED).identity()}  # fmt: skip
+        (root / "run.json").write_text(json.dumps(run))
+        support.judged(root, folder / f"judged{k}")
+        shutil.copy(folder / f"judged{k}" / "limits.csv", root)
+        (root / "jobs").mkdir(exist_ok=True)
+        (root / "jobs" / "out.txt").write_text(f"unit {k}\n")
+        assert command.main(["render", str(root)]) in (0, 2)
+        found.append(root)
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole(units, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("joined") / "out"
+    options = argparse.Namespace(runs=units, out=out)
+    assert join.main(options, sound) == 0  # the first test verifies each of them
+    return Path(out)
+
+
+@pytest.fixture
+def joined(whole, tmp_path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "joined"))
+
+
+def sound(_run: Path) -> verify.Findings:
+    """Stands for verifying a unit, which the first test does in full."""
+    return verify.Findings()
+
+
+def test_three_units_make_one_certificate_that_verifies(whole, units, capsys):
+    assert command.main(["verify", str(whole)]) == 0
+    said = capsys.readouterr().out
+    assert f"VERIFIED: {whole}" in said
+    data = json.loads((whole / join.NAME).read_text())
+    assert data["nodes"] == [f"u{k}n{n}" for k in range(UNITS) for n in range(2)]
+    assert "nothing was measured between units" in " ".join(data["reasons"])
+    page = (whole / "certificate.html").read_text()
+    for unit in units:
+        run = json.loads((unit / "run.json").read_text())["id"]
+        assert f"{join.UNITS}/{run}: verified as a run of its own" in said
+        assert run in page
+    for key in ("allreduce.cluster.256MiB", "allreduce.pair.256MiB"):
+        assert key in data["only_within_a_unit"]
+        assert key in page
+    assert "gemm.bf16" not in data["only_within_a_unit"]
+    assert "ACCEPTED AS A WHOLE" in page
+
+
+def test_the_joined_verdict_is_never_better_than_partial_nor_than_the_worst_unit(joined):
+    folders = sorted((joined / join.UNITS).iterdir())
+
+    def verdict_with(*words: str) -> str:
+        for folder, word in zip(folders, words, strict=True):
+            data = json.loads((folder / "verdict.json").read_text())
+            (folder / "verdict.json").write_text(json.dumps({**data, "verdict": word}))
+        return str(json.loads(join.made_of(joined)[join.NAME])["verdict"])
+
+    assert verdict_with("ACCEPTED", "ACCEPTED", "ACCEPTED") == "PARTIAL"
+    assert verdict_with("ACCEPTED", "PARTIAL", "ACCEPTED") == "PARTIAL"
+    assert verdict_with("ACCEPTED", "DEMONSTRATION", "ACCEPTED") == "DEMONSTRATION"
+    assert verdict_with("ACCEPTED", "INCOMPLETE", "DEMONSTRATION") == "INCOMPLETE"
+    assert verdict_with("INCOMPLETE", "REJECTED", "ACCEPTED") == "REJECTED"
+
+
+def test_units_that_do_not_belong_together_are_refused(units, tmp_path):
+    other = Path(shutil.copytree(units[1], tmp_path / "other"))
+
+    def refused(match: str, *runs: Path) -> None:
+        with pytest.raises(CommandError, match=match):
+            join.join(runs, tmp_path / "out", sound)
+
+    refused("at least 2 units", units[0])
+    refused("given twice", units[0], units[0])
+    run = json.loads((other / "run.json").read_text())
+    (other / "run.json").write_text(
+        json.dumps({**run, "thresholds": {**run["thresholds"], "sha256": "0" * 64}})
+    )
+    refused("have other limits", units[0], other)
+    contract = {**run["contract"], "gpus_per_node": 4}
+    (other / "run.json").write_text(json.dumps({**run, "contract": contract}))
+    refused("have other orders", units[0], other)
+    (other / "run.json").write_text(json.dumps({**run, "id": "another"}))
+    refused("u1n0 is in .* and in ", units[1], other)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_unit_that_is_not_as_it_was_is_not_joined(units, tmp_path):
+    found = verify.Findings(wrong=["records/gemm@u0n0.json: changed"])
+    with pytest.raises(EvidenceError, match="is not joined: records/gemm"):
+        join.join(units, tmp_path / "out", lambda run: found if run == units[0] else sound(run))
+
+
+def test_a_changed_page_and_a_unit_taken_away_are_found(joined):
+    assert join.check(joined, sound, None).wrong == []
+    page = joined / "certificate.html"
+    page.write_text(page.read_text().replace("NOT ACCEPTED AS A WHOLE", "ACCEPTED AS A WHOLE"))
+    assert "certificate.html: not what the units give" in join.check(joined, sound, None).wrong
+    shutil.rmtree(sorted((joined / join.UNITS).iterdir())[0])
+    wrong = join.check(joined, sound, None).wrong
+    assert any("missing, though joined.json names it" in line for line in wrong)
+    assert any("joined.json: not what the units give" in line for line in wrong)
+
+
+def test_an_order_is_held_against_all_units_together(joined):
+    folders = sorted((joined / join.UNITS).iterdir())
+
+    def said_with(nodes: int | str) -> str:
+        for folder in folders:
+            run = json.loads((folder / "run.json").read_text())
+            run["contract"]["nodes"] = nodes
+            (folder / "run.json").write_text(json.dumps(run))
+        return " ".join(json.loads(join.made_of(joined)[join.NAME])["reasons"])
+
+    assert "6 of 8 ordered nodes" in said_with(8)
+    assert "6 of 6 ordered nodes" in said_with(2)  # each unit has an order of its own
+    assert "though ordered: u9n0" in said_with("u[0-2]n0,u[0-2]n1,u9n0".replace("u[0-2]n0,u[0-2]n1",
+        ",".join(f"u{k}n{n}" for k in range(UNITS) for n in range(2))))  # fmt: skip

@@ -1,0 +1,101 @@
+"""Jobs of more ranks than a folder should hold files: both forms are written and read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from fixtures.jobs import launcher
+from fixtures.jobs.launcher import JobRequest
+from fixtures.jobs.submission import Submission
+from fixtures.jobs.watcher import JobState
+from fixtures.records import run_directory
+from fixtures.records.files import Tail, append_line
+from fixtures.records.run_directory import (
+    FILES_PER_FOLDER,
+    RunDirectory,
+    rank_files,
+    rank_folder,
+)
+from fixtures.run import previous_runs
+from fixtures.workloads.runtime.identity import Identity
+from fixtures.workloads.runtime.ranks import Ranks
+from tests.selftests import support
+
+pytestmark = pytest.mark.cpu
+
+
+@pytest.mark.parametrize("ranks", [8, 1000, 1001, 8192, 81920])
+def test_no_folder_gets_more_files_than_it_should(ranks: int, tmp_path: Path) -> None:
+    folders = [rank_folder(tmp_path, k, ranks) for k in range(ranks)]
+    assert max(folders.count(f) for f in set(folders)) <= FILES_PER_FOLDER
+    assert len(set(folders)) == -(-ranks // FILES_PER_FOLDER)
+    assert (folders[0] == tmp_path) == (ranks <= FILES_PER_FOLDER)
+
+
+def test_a_rank_and_the_login_side_agree_where_its_file_is(tmp_path: Path) -> None:
+    spec = {"nodes": ["n0"], "ranks_per_node": 8, "directory": str(tmp_path), "device": "cpu"}
+    for world_size in (8, 8192):
+        identity = Identity(rank=7, local_rank=7, world_size=world_size, node="n0")
+        ranks = Ranks(spec, identity)
+        assert ranks.folder == rank_folder(tmp_path, 7, world_size)
+        assert ranks.directory == tmp_path
+
+
+def test_records_are_made_again_of_the_lines_of_a_large_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_directory, "FILES_PER_FOLDER", 2)
+    source, into = RunDirectory(tmp_path / "a"), RunDirectory(tmp_path / "b")
+    record = json.loads((support.DATA / "h200-1x4" / "records" / "gemm@node0.json").read_text())
+    about = {name: record[name] for name in ("nonce", "workload", "placement", "attempt")}
+    for rank in record["ranks"]:
+        folder = rank_folder(source.job("all"), rank["rank"], 4)
+        folder.mkdir(parents=True, exist_ok=True)
+        line = {"schema": 1, "event": "result", "world_size": 4, "job": "1", **about, **rank}
+        append_line(folder / f"rank{rank['rank']}.jsonl", line)
+    assert len(rank_files(source.job("all"))) == len(source.rank_files()) == 4
+    assert previous_runs.started_records(source, record["nonce"]) == {("gemm", "node0")}
+    into.records.mkdir(parents=True)
+    made = previous_runs.salvage(source, run_id="r", nonce=record["nonce"], into=into)
+    assert made == 1
+    again = json.loads(into.record("gemm", "node0").read_text())
+    assert [r["rank"] for r in again["ranks"]] == [0, 1, 2, 3]
+
+
+def submission(folder: Path, files: int, state: str) -> Submission:
+    tails = []
+    for k in range(files):
+        append_line(folder / f"rank{k}.jsonl", {"rank": k})
+        tails.append(Tail(folder / f"rank{k}.jsonl"))
+    job = SimpleNamespace(victim=None)
+    made = Submission(job=job, name="x", directory=folder, number=0, tails=tails)  # type: ignore[arg-type]
+    made.parts["1"] = JobState(state)
+    return made
+
+
+def test_of_one_large_job_all_files_take_their_turns(tmp_path: Path) -> None:
+    s = submission(tmp_path, 5, "RUNNING")
+    turns = [[line["rank"] for line in s.read(2)] for _ in range(4)]
+    assert turns == [[0, 1], [2, 3], [4], []]
+    append_line(tmp_path / "rank3.jsonl", {"rank": 3})
+    heard = [line["rank"] for _ in range(3) for line in s.read(2)]
+    assert heard == [3]
+
+
+def test_of_a_large_job_that_has_ended_nothing_is_left_unread(tmp_path: Path) -> None:
+    s = submission(tmp_path, 5, "FAILED")
+    assert [line["rank"] for line in s.read(2)] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("nodes", "one_log"), [(2, False), (125, False), (126, True)])
+def test_srun_writes_one_log_for_a_large_job(nodes: int, one_log: bool, tmp_path: Path) -> None:
+    names = tuple(f"n{k}" for k in range(nodes))
+    request = JobRequest(
+        name="all", directory=tmp_path, nodes=names, ranks_per_node=8, time_limit_min=5
+    )
+    found = launcher._common_log(request)
+    assert found == ([f"--output={tmp_path}/submitit/%j_0_log.out", "--label"] if one_log else [])

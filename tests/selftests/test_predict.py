@@ -1,0 +1,256 @@
+"""Tokens/s, goodput and energy: computed of what was measured, with intervals that hold."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import shutil
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fixtures.records.run_directory import RunDirectory
+from fixtures.shapes import PRESETS
+from reports import __main__ as command
+from reports import energy, goodput, predict, throughput
+from reports.tables import records_of
+from reports.throughput import Rates, Training
+from tests.selftests import support
+from tests.tools import predict_gpu
+
+pytestmark = pytest.mark.cpu
+
+RECORDED = ("h200-1x4", "h200-1x2-training", "h200-2x1-scaling", "h200-2x2-scaling")
+RATES = Rates(
+    tflops=660, tflops_spread=0.01, memory_gb_s=4370,
+    bus_gb_s={"allreduce": 350, "allgather": 310, "reducescatter": 317},
+)  # fmt: skip
+
+
+def _trainings() -> list[tuple[Training, float]]:
+    """Every recorded training on H200 within one node, with the tokens/s of a GPU."""
+    found = []
+    for name in RECORDED:
+        for record in records_of(RunDirectory(support.DATA / name)):
+            for run in record.ranks[0].facts.get("runs", ()) if "training_" in record.workload \
+                    else ():  # fmt: skip
+                if record.workload == "training_finetune" or run["preset"] not in PRESETS:
+                    continue
+                if len({rank.node for rank in record.ranks}) > 1:
+                    continue
+                training = Training(
+                    shape=PRESETS[run["preset"]], strategy=run["strategy"], gpus=run["ranks"],
+                    batch=run["batch"], sequence=run["sequence"], passes=run["accumulation"],
+                )  # fmt: skip
+                found.append((training, run["tokens_per_s"]))
+    return found
+
+
+def test_every_recorded_training_lies_in_its_interval_and_near_its_middle():
+    trainings = _trainings()
+    assert len(trainings) >= 15
+    off = []
+    for training, measured in trainings:
+        made = throughput.predict(training, RATES)
+        assert made.low < measured < made.high, training
+        assert not made.refusal
+        assert made.half_width <= throughput.MAX_HALF_WIDTH
+        off.append(measured / made.tokens_per_s - 1)
+    assert math.sqrt(statistics.fmean(x * x for x in off)) < 0.025
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"tflops": 330.0}, "products"),
+        ({"memory_gb_s": 2185.0}, "memory"),
+        ({"bus_gb_s": {"allgather": 155.0, "reducescatter": 158.5}}, "communication"),
+    ],
+)
+def test_half_the_rate_doubles_the_part_that_rests_on_it(change, part):
+    training = Training(shape=PRESETS["8b-short"], strategy="fsdp", gpus=4, batch=4, sequence=8192)
+    before = throughput.step_seconds(training, RATES)
+    after = throughput.step_seconds(training, replace(RATES, **change))
+    assert after[part] == pytest.approx(2 * before[part])
+    others = {"products": {"attention"}, "memory": set(), "communication": set()}[part]
+    for name in before.keys() - {part} - others:
+        assert after[name] == pytest.approx(before[name])
+
+
+def test_communication_that_cannot_hide_is_added_in_full():
+    training = Training(shape=PRESETS["1b"], strategy="ddp", gpus=4, batch=2, sequence=8192)
+    slow = replace(RATES, bus_gb_s={"allreduce": 5.0})
+    whole = 8 * PRESETS["1b"].parameters * 3 / 4 / 5e9
+    seconds = throughput.step_seconds(training, slow)
+    computed = seconds["products"] + seconds["attention"]
+    assert whole > seconds["communication"] > whole - computed
+    # Accumulation communicates once a step.
+    assert throughput.step_seconds(replace(training, passes=4), slow)["communication"] == (
+        pytest.approx(seconds["communication"])
+    )
+
+
+def test_what_the_suite_does_not_stand_for_is_said():
+    small = Training(shape=PRESETS["160m"], strategy="single", gpus=1, batch=1, sequence=2048)
+    assert "launches rule it" in throughput.predict(small, RATES).refusal
+    uneven = replace(RATES, tflops_spread=0.3)
+    big = Training(shape=PRESETS["8b"], strategy="fsdp", gpus=4, batch=2, sequence=8192)
+    assert "wider than" in throughput.predict(big, uneven).refusal
+    other = throughput.predict(big, replace(RATES, gpu_model="B200"))
+    assert other.shares["another GPU model"] == throughput.OTHER_MODEL
+    with pytest.raises(ValueError, match="needs allgather, reducescatter: not measured"):
+        throughput.predict(big, replace(RATES, bus_gb_s={}))
+
+
+def test_the_command_prints_the_interval_and_what_it_is_made_of(capsys):
+    run = str(support.DATA / "h200-1x4")
+    assert command.main(["predict", run, "--preset", "8b", "--gpus", "4"]) == 0
+    said = capsys.readouterr().out
+    assert "[M] products" in said
+    assert "[C] fsdp on 4 GPUs: " in said
+    assert "half width" in said
+    assert "no goodput: neither measured nor given: --mtbf-node-days" in said
+    assert command.main(["predict", run, "--preset", "8b", "--nodes", "64"]) == 4
+    assert "not measured" in capsys.readouterr().err
+    given = ["--mtbf-node-days=40", "--checkpoint-s=30", "--detect-s=20", "--restart-s=180"]
+    assert command.main(["predict", run, "--preset", "1b", "--gpus=1", *given]) == 0
+    assert "[C] goodput" in capsys.readouterr().out
+
+
+def test_the_slowest_gpu_counts_where_gpus_work_together():
+    directory = RunDirectory(support.DATA / "h200-1x4")
+    alone = Training(shape=PRESETS["1b"], strategy="single", gpus=1, batch=2, sequence=8192)
+    together = replace(alone, strategy="ddp", gpus=4)
+    one, _ = predict.rates_of(directory, alone)
+    all_of_them, notes = predict.rates_of(directory, together)
+    assert all_of_them.tflops < one.tflops
+    assert (one.bus_gb_s, notes) == ({}, [])
+    assert 300 < all_of_them.bus_gb_s["allreduce"] < 370
+    assert one.gpu_model == "H200 SXM"
+
+
+# --- goodput
+
+
+def _simulated(seed: int, *, mtbf: float, interval: float, checkpoint: float, detect: float,
+               restart: float, failures: int) -> float:  # fmt: skip
+    """The share of useful time of a job with so many failures, event by event."""
+    rng = random.Random(seed)
+    now = useful = 0.0
+    while failures:
+        left = rng.expovariate(1 / mtbf)
+        now += left
+        useful += left // (interval + checkpoint) * interval
+        failures -= 1
+        while failures and (again := rng.expovariate(1 / mtbf)) < detect + restart:
+            now += again
+            failures -= 1
+        now += detect + restart
+    return useful / now
+
+
+@pytest.mark.parametrize("mtbf_h", [2, 12, 60])
+def test_goodput_is_what_a_simulation_of_failures_gives(mtbf_h):
+    given = {"checkpoint": 60.0, "detect": 90.0, "restart": 300.0}
+    mtbf = 3600.0 * mtbf_h
+    interval = goodput.best_interval_s(mtbf_s=mtbf, checkpoint_s=60)
+    expected = goodput.goodput(
+        mtbf_s=mtbf, interval_s=interval, checkpoint_s=60, detect_s=90, restart_s=300
+    )
+    runs = [
+        _simulated(seed, mtbf=mtbf, interval=interval, failures=200, **given)
+        for seed in range(40)
+    ]  # fmt: skip
+    assert statistics.fmean(runs) == pytest.approx(expected, abs=0.01)
+    assert sum(abs(run - expected) < 0.03 for run in runs) >= 38
+
+
+def test_the_best_interval_has_the_most_goodput():
+    times = {"mtbf_s": 40000.0, "checkpoint_s": 50.0, "detect_s": 30.0, "restart_s": 200.0}
+    best = goodput.best_interval_s(mtbf_s=40000.0, checkpoint_s=50.0)
+    at_best = goodput.goodput(interval_s=best, **times)
+    for factor in (0.5, 0.8, 1.25, 2.0):
+        assert goodput.goodput(interval_s=factor * best, **times) < at_best
+    assert goodput.goodput(interval_s=1e9, **times) == 0.0
+    with pytest.raises(ValueError, match="more than 0"):
+        goodput.goodput(interval_s=0.0, **times)
+
+
+# --- energy
+
+
+def test_energy_is_the_integral_of_the_samples_and_of_nothing_else():
+    samples = [(0.2 * k, 500 + 100 * math.sin(k / 3)) for k in range(101)]
+    whole = goodput.joules(samples, 1.03, 18.77)
+    exact = 500 * 17.74 + 100 * 0.6 * (math.cos(1.03 / 0.6) - math.cos(18.77 / 0.6))
+    assert whole == pytest.approx(exact, rel=0.002)
+    assert predict_gpu.by_rectangles(samples, 1.03, 18.77) == pytest.approx(whole, rel=0.005)
+    assert goodput.joules(samples, -1.0, 5.0) is None
+    assert goodput.joules(samples, 15.0, 20.5) is None
+    gap = [s for s in samples if not 6 < s[0] < 8]
+    assert goodput.joules(gap, 1.0, 18.0) is None
+    assert goodput.joules([], 0.0, 1.0) is None
+
+
+def test_the_cost_of_a_training_is_that_of_its_timed_steps(tmp_path, capsys):
+    root = tmp_path / "run"
+    shutil.copytree(support.DATA / "h200-1x4", root)
+    (record,) = [r for r in records_of(RunDirectory(root)) if r.workload == "training_single"]
+    (root / "jobs" / "training").mkdir(parents=True)
+    lines = []
+    (timed,) = [m for m in record.ranks[0].measurements if m.metric == "tokens"]
+    assert timed.started is not None
+    for k in range(-10, 2000):
+        gpus = {str(r.device["uuid"]): {"power_w": 600.0 + 10 * r.local_rank} for r in record.ranks}
+        lines.append(json.dumps({"t": timed.started + k / 5, "gpus": gpus}))
+    telemetry = root / "jobs" / "training" / "telemetry-node0.jsonl"
+    telemetry.write_text("\n".join(lines) + "\n")
+    found = [c for c in energy.costs(RunDirectory(root)) if c.training == "training_single 1b"]
+    assert [c.gpu for c in found] == [0, 1, 2, 3]
+    cost = found[0]
+    assert cost.joules == pytest.approx(600 * cost.seconds, rel=1e-6)
+    assert cost.tokens == pytest.approx(30 * 16384, rel=0.01)
+    assert cost.pflop == pytest.approx(cost.tokens * 9.0255e9 / 1e15, rel=1e-3)
+    assert cost.joules_per_pflop == pytest.approx(600 / 0.4955, rel=0.03)
+    assert command.main(["energy", str(root)]) == 0
+    assert "J/PFLOP" in capsys.readouterr().out
+    telemetry.unlink()
+    assert all(c.joules is None for c in energy.costs(RunDirectory(root)))
+
+
+# --- the script of the held-out trainings
+
+
+def test_the_held_out_trainings_are_none_that_the_constants_come_from():
+    fitted = {(t.shape, t.strategy, t.gpus, t.batch, t.sequence, t.passes) for t, _ in _trainings()}
+    for cases in (predict_gpu.TWO_GPUS, predict_gpu.ONE_GPU):
+        assert len(set(cases)) == predict_gpu.WANTED_OF
+        for case in cases:
+            t = case.training
+            assert (t.shape, t.strategy, t.gpus, t.batch, t.sequence, t.passes) not in fitted
+            assert throughput.predict(t, RATES).refusal == ""
+
+
+def test_the_script_promises_nine_of_ten(capsys):
+    row = {"case": "x", "low": 90.0, "high": 110.0, "predicted": 100.0, "half_width": 0.1,
+           "refusal": "", "measured": 100.0, "inside": True, "joules": 1000.0,
+           "joules_other": 1010.0}  # fmt: skip
+    outside = {**row, "measured": 80.0, "inside": False}
+    missing = {**row, "measured": None, "inside": False}
+    assert predict_gpu.conclude([row] * 9 + [outside]) == 0
+    assert predict_gpu.conclude([row] * 8 + [outside, missing]) == 1
+    assert predict_gpu.conclude([row] * 9 + [{**row, "half_width": 0.11}]) == 1
+    assert predict_gpu.conclude([row] * 9 + [{**row, "joules_other": 1030.0}]) == 1
+    assert "9 of 10 inside" in capsys.readouterr().out
+
+
+def test_options_of_the_command_have_the_names_of_their_figures():
+    parser = argparse.ArgumentParser()
+    predict.add_to(parser.add_subparsers())
+    options = parser.parse_args(["predict", "RUN", "--preset", "8b", "--nodes", "64"])
+    assert (options.run, options.nodes, options.preset) == (Path("RUN"), 64, "8b")
+    assert all(hasattr(options, name) for name in predict.GOODPUT_OPTIONS)
