@@ -291,7 +291,8 @@ FAULTS = [
     ),
     Fault(
         criterion="host.clock_offset", name="a clock a second ahead",
-        where=f"clock of {NODE}: +1 s", culprit=NODE, device="clock", inject=clock_ahead, select=SELECT, says="ahead of worker0",
+        where=f"clock of {NODE}: +1 s", culprit=NODE, device="clock", inject=clock_ahead,
+        select=SELECT, says="ahead of worker0",
     ),
     Fault(
         criterion="host.mounts", name="an ordered mount is missing",
