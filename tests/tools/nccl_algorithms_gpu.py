@@ -3,8 +3,8 @@
     python -m tests.tools.nccl_algorithms_gpu [--before DIR] [--gpus N]
 
 Runs the collectives by hand and prints what their records say: algorithm and protocol of each size,
-the channels of the node, and the seconds that finding them out took (`algorithms_s`). --before shows
-those of another checkout beside it. The exit status is 1 where a size differs or is missing.
+the channels of the node, and the seconds that finding them out took (`algorithms_s`). With --before
+those of another checkout stand beside. The exit status is 1 where a size differs or is missing.
 """
 
 from __future__ import annotations
