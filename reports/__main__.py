@@ -35,6 +35,7 @@ from reports import (
     github,
     join,
     limits,
+    patrol,
     predict,
     rejudge,
     signature,
@@ -100,6 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     watch.add_to(commands)
     limits.add_to(commands)
     join.add_to(commands)
+    patrol.add_to(commands)
     predict.add_to(commands)
     summary_ = github.add_to(commands)
     dossier_ = dossier.add_to(commands)
@@ -133,6 +135,8 @@ def _carry_out(options: argparse.Namespace) -> int:
         return limits.main(options)
     if options.command == "calibrate":
         return calibrate([run.resolve() for run in options.runs], options.out)
+    if options.command == "patrol":
+        return patrol.main(options)
     if options.command == "join":
         return join.main(options, check_run)
     source = options.run.resolve()

@@ -1,8 +1,8 @@
 """How long a user's job waits while patrol holds every node: `python -m tests.tools.bench_patrol`.
 
 In a sandbox of 4 nodes a round of patrol takes all of them, then somebody submits a job, 50 times.
-Prints the time from sbatch to the job's first line, and how many jobs were lost. Exit status 0 where
-none was, and none waited longer than 5 s.
+Prints the time from sbatch to the job's first line, and how many jobs were lost. Exit status 0
+where none was, and none waited longer than 5 s.
 """
 
 from __future__ import annotations

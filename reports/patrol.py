@@ -1,0 +1,354 @@
+"""`python -m reports patrol STATE --certificate RUN`: what visits of a patrol show (login side).
+
+Adds new visits to the history, a folder of Parquet files; tests every GPU against its certificate;
+writes a page of the fleet over time and, if wanted, a textfile for Prometheus; starts the site's
+command once for every GPU that is newly accused. It drains nothing and changes nothing in Slurm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib
+import json
+import os
+import re
+import shlex
+import statistics
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fixtures.records.files import read_json, read_lines, replace_file, write_json
+from fixtures.records.run_directory import RunDirectory
+from fixtures.verdict import cusum
+from fixtures.verdict.cusum import Design, Track
+from reports import banner
+from reports.run_files import CommandError, read_run
+from reports.tables import records_of
+
+METRICS = ("gemm.bf16_per_ghz", "memory.triad")
+DEFAULT_SIGMA = 0.005
+"""Of a visit, until the history says it: the largest of four recorded H200 was 0.42 %."""
+COLUMNS = ("start", "end", "node", "job", "outcome", "uuid", "gpu", "metric", "value")
+PAGE, STATUS = "patrol.html", "status.json"
+HOOK_TIMEOUT_S = 60
+SHOWN_VISITS = 60
+DAY_S = 86400.0
+_FILE = re.compile(r"visits-(\d+)-(\d+)\.parquet")
+
+Row = Mapping[str, Any]
+Stream = tuple[str, str]
+"""(UUID, metric)"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """Where a stream stands."""
+
+    node: str
+    gpu: int
+    uuid: str
+    metric: str
+    certified: float | None
+    values: tuple[float, ...]
+    """Of every visit, oldest first."""
+    track: Track
+    limit: float
+
+    @property
+    def change(self) -> float | None:
+        """Relative, of the last visit."""
+        return None if not self.certified else self.values[-1] / self.certified - 1
+
+
+def add_to(commands: Any) -> None:
+    """Add the subcommand."""
+    add = commands.add_parser("patrol", help="what the visits of a patrol show").add_argument
+    add("state", type=Path, metavar="STATE", help="that of `python -m fixtures.patrol`")
+    add("--certificate", type=Path, required=True, metavar="RUN", help="the accepted run")
+    add("--history", type=Path, metavar="DIR", help="Parquet files (default: STATE/history)")
+    add("--hook", metavar="CMD", help="started once for a GPU that is accused; gets ACCEPTANCE_*")
+    add("--textfile", type=Path, metavar="FILE", help="for Prometheus's node_exporter")
+    add("--shift", type=float, default=0.03, help="loss to find, relative (default: 0.03)")
+    add("--false-alarms", type=float, default=1.0, help="per node and year (default: 1)")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Take new visits in and say what they show; 1: a GPU is accused, 2: the measurement is."""
+    state, source = options.state.resolve(), options.certificate.resolve()
+    run = read_run(source)
+    history = options.history or state / "history"
+    take_in(state / "visits.jsonl", history)
+    rows = read(history)
+    certified = certified_values(RunDirectory(source))
+    try:
+        findings, tests = assess(
+            rows, certified, shift=options.shift, false_alarms=options.false_alarms
+        )
+    except ValueError as error:
+        raise CommandError(f"{state}: {error}") from None
+    accused = [f for f in findings if f.track.accused]
+    suspect = cusum.is_suspect([f.node for f in accused], [f.node for f in findings])
+    age = _age_days(run)
+    write_json(state / STATUS, _status(findings, tests, suspect=suspect, age=age))
+    replace_file(state / PAGE, (page(findings, rows, tests, run, suspect=suspect, age=age),),
+                 durable=False)  # fmt: skip
+    if options.textfile:
+        text = prometheus(findings, suspect=suspect, age=age)
+        replace_file(options.textfile, (text.encode(),), durable=False)
+    call_hook(state, options.hook, accused, suspect=suspect)
+    for line in lines(findings, tests, suspect=suspect, age=age):
+        print(line)
+    print(f"page {state / PAGE}")
+    return 2 if suspect else 1 if accused else 0
+
+
+# --- history
+
+
+def take_in(log: Path, history: Path) -> int:
+    """Write the visits of a log that the history does not have; return how many lines were new.
+
+    Each file has whole lines of the log and says by its name which, so that one that is taken in
+    twice changes nothing.
+    """
+    history.mkdir(parents=True, exist_ok=True)
+    known = max((int(m[2]) for p in history.iterdir() if (m := _FILE.fullmatch(p.name))), default=0)
+    new = list(read_lines(log))[known:]
+    rows = [row for line in new for row in _rows(line)]
+    if not rows:
+        return 0
+    arrow, parquet = _parquet()
+    table = arrow.table({name: [row[name] for row in rows] for name in COLUMNS})
+    path = history / f"visits-{known + 1:08d}-{known + len(new):08d}.parquet"
+    partial = path.with_suffix(".partial")
+    parquet.write_table(table, partial)
+    partial.replace(path)
+    return len(new)
+
+
+def _rows(line: Row) -> Iterable[dict[str, Any]]:
+    """Yield a row for each value of a visit, and one without for a visit that has none."""
+    if line.get("outcome") == "begun":
+        return
+    head = {"start": float(line["start"]), "end": float(line["end"]), "node": str(line["node"]),
+            "job": str(line["job"]), "outcome": str(line["outcome"])}  # fmt: skip
+    nothing: dict[str, Any] = {"uuid": "", "gpu": -1, "metric": "", "value": None}
+    for value in line.get("values") or [nothing]:
+        number = value["value"]
+        yield {**head, "uuid": str(value["uuid"]), "gpu": int(value["gpu"]),
+               "metric": str(value["metric"]),
+               "value": None if number is None else float(number)}  # fmt: skip
+
+
+def read(history: Path) -> list[dict[str, Any]]:
+    """Return every row of the history, oldest visit first."""
+    _, parquet = _parquet()
+    found: list[dict[str, Any]] = []
+    for path in sorted(history.glob("visits-*.parquet")):
+        found += parquet.read_table(path).to_pylist()
+    return sorted(found, key=lambda row: row["end"])
+
+
+def _parquet() -> tuple[Any, Any]:
+    try:
+        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        raise CommandError("the history is Parquet: `pip install pyarrow`") from None
+
+
+# --- the test
+
+
+def certified_values(directory: RunDirectory) -> dict[Stream, float]:
+    """Return what a run measured of each GPU: means, as those of a visit."""
+    return {
+        (str(rank.device.get("uuid")), f"{record.workload}.{m.metric}"): statistics.fmean(m.samples)
+        for record in records_of(directory)
+        for rank in record.ranks
+        for m in rank.measurements
+        if m.samples and not m.at and f"{record.workload}.{m.metric}" in METRICS
+    }
+
+
+def assess(
+    rows: Sequence[Row], certified: Mapping[Stream, float], *, shift: float, false_alarms: float
+) -> tuple[list[Finding], dict[str, Design]]:
+    """Return where every GPU and metric stands, and the test of each metric.
+
+    Raises ValueError where visits are too noisy for the shift.
+    """
+    values: dict[Stream, list[float]] = {}
+    place: dict[Stream, tuple[str, int]] = {}
+    for row in rows:
+        if row["value"] is not None:
+            key = (row["uuid"], row["metric"])
+            values.setdefault(key, []).append(row["value"])
+            place[key] = (row["node"], row["gpu"])
+    metrics = sorted({metric for _, metric in values})
+    nodes = {node for node, _ in place.values()}
+    streams = max(1, round(len(values) / max(1, len(nodes))))
+    tests = {}
+    for metric in metrics:
+        of_metric = {uuid: v for (uuid, name), v in values.items() if name == metric}
+        tests[metric] = cusum.design(
+            sigma=cusum.noise(of_metric) or DEFAULT_SIGMA, shift=shift, streams=streams,
+            visits_per_hour=_visits_per_hour(rows), false_alarms=false_alarms,
+        )  # fmt: skip
+    findings = []
+    for (uuid, metric), seen in sorted(values.items(), key=lambda item: (*place[item[0]], item[0])):
+        known = certified.get((uuid, metric))
+        node, gpu = place[uuid, metric]
+        track = cusum.tracked(seen, known, tests[metric]) if known else Track(visits=len(seen))
+        findings.append(
+            Finding(node=node, gpu=gpu, uuid=uuid, metric=metric, certified=known,
+                    values=tuple(seen), track=track, limit=tests[metric].limit)
+        )  # fmt: skip
+    return findings, tests
+
+
+def _visits_per_hour(rows: Sequence[Row]) -> float:
+    """Return visits of a node per hour over the history, at least one a day."""
+    visits = {(row["node"], row["start"]) for row in rows}
+    nodes = {node for node, _ in visits}
+    starts = [start for _, start in visits]
+    hours = (max(starts) - min(starts)) / 3600 if len(starts) > 1 else 0.0
+    return max(1 / 24, len(visits) / len(nodes) / max(1.0, hours)) if nodes else 1 / 24
+
+
+# --- what is said of it
+
+
+def lines(
+    findings: Sequence[Finding], tests: Mapping[str, Design], *, suspect: bool, age: float
+) -> Iterable[str]:
+    """Yield what a person reads."""
+    nodes = {f.node for f in findings}
+    yield f"{len(nodes)} nodes visited; the certificate is {age:.0f} days old"
+    for metric, test in tests.items():
+        yield f"{metric}: {test.sentence}"
+    if suspect:
+        yield (
+            "SUSPECT: half of the nodes or more lost speed at once: look at the measurement, and "
+            "what they share (driver, image, power, cooling), before any node"
+        )
+    for f in findings:
+        if f.track.accused:
+            yield (f"{f.node} gpu{f.gpu} {f.uuid}: {f.metric} {100 * f.track.loss:.1f} % below its "
+                   f"certificate over {f.track.rising} visits")  # fmt: skip
+    strangers = sorted({f.uuid for f in findings if f.certified is None})
+    if strangers:
+        yield (f"{len(strangers)} GPUs are not in the certificate, as {strangers[0]}: "
+               "`pytest -m multinode --recertify=RUN`")  # fmt: skip
+
+
+def _status(
+    findings: Sequence[Finding], tests: Mapping[str, Design], *, suspect: bool, age: float
+) -> dict[str, Any]:
+    return {
+        "schema": 1, "suspect": suspect, "certificate_days": round(age, 2),
+        "tests": {metric: {**vars(test), "sentence": test.sentence}
+                  for metric, test in tests.items()},
+        "gpus": [
+            {"node": f.node, "gpu": f.gpu, "uuid": f.uuid, "metric": f.metric,
+             "certified": f.certified, "last": f.values[-1], "limit": f.limit, **vars(f.track)}
+            for f in findings
+        ],
+    }  # fmt: skip
+
+
+def prometheus(findings: Sequence[Finding], *, suspect: bool, age: float) -> str:
+    """Return the state of the fleet in Prometheus's text format."""
+    gauges: dict[str, tuple[str, list[str]]] = {
+        "accused": ("1 where a GPU drifted from its certificate.", []),
+        "sum": ("Cumulative sum of losses, as a share of its limit.", []),
+        "change": ("Last visit against the certificate, relative.", []),
+        "visits": ("Visits so far.", []),
+    }
+    for f in findings:
+        pairs = {"node": f.node, "gpu": f.gpu, "uuid": f.uuid, "metric": f.metric}
+        labels = ",".join(f"{k}={json.dumps(str(v))}" for k, v in pairs.items())
+        values = {"accused": int(f.track.accused), "sum": f.track.sum / f.limit,
+                  "change": f.change, "visits": f.track.visits}  # fmt: skip
+        for name, value in values.items():
+            if value is not None:
+                gauges[name][1].append(f"gpu_patrol_{name}{{{labels}}} {value!r}")
+    text = []
+    for name, (meaning, samples) in gauges.items():
+        text += [f"# HELP gpu_patrol_{name} {meaning}", f"# TYPE gpu_patrol_{name} gauge", *samples]
+    for name, meaning, value in (
+        ("suspect", "1 where the measurement is at fault rather than nodes.", int(suspect)),
+        ("certificate_age_days", "Age of the certificate.", round(age, 2)),
+    ):
+        text += [f"# HELP gpu_patrol_{name} {meaning}", f"# TYPE gpu_patrol_{name} gauge",
+                 f"gpu_patrol_{name} {value}"]  # fmt: skip
+    return "\n".join(text) + "\n"
+
+
+def page(
+    findings: Sequence[Finding], rows: Sequence[Row], tests: Mapping[str, Design],
+    run: Mapping[str, Any], *, suspect: bool, age: float,
+) -> bytes:  # fmt: skip
+    """Return the page of the fleet over time."""
+    outcomes: dict[str, int] = {}
+    for _, outcome in {((row["node"], row["start"]), row["outcome"]) for row in rows}:
+        outcomes[outcome] = outcomes.get(outcome, 0) + 1
+    text = banner.render(
+        "patrol.jinja2",
+        said=list(lines(findings, tests, suspect=suspect, age=age)),
+        suspect=suspect,
+        run=run,
+        outcomes=sorted(outcomes.items()),
+        findings=[(f, _points(f)) for f in findings],
+    )
+    return text.encode("utf-8", "replace")
+
+
+def _points(f: Finding) -> str:
+    """Return an SVG polyline of the last visits against the certificate: 2 px a visit, +-5 %."""
+    if not f.certified:
+        return ""
+    changes = [value / f.certified - 1 for value in f.values[-SHOWN_VISITS:]]
+    return " ".join(f"{2 * k},{12 - max(-12, min(12, 240 * x)):.1f}" for k, x in enumerate(changes))
+
+
+def _age_days(run: Mapping[str, Any]) -> float:
+    created = datetime.datetime.fromisoformat(str(run["created"]))
+    return (datetime.datetime.now(datetime.UTC) - created).total_seconds() / DAY_S
+
+
+# --- the site's command
+
+
+def call_hook(
+    state: Path, command: str | None, accused: Sequence[Finding], *, suspect: bool
+) -> list[str]:
+    """Start the site's command once for each GPU that is newly accused; return their names.
+
+    Where the measurement is suspect no GPU is named: the command gets ACCEPTANCE_EVENT=suspect.
+    """
+    path = state / "hooked.json"
+    known = set(read_json(path)) if path.exists() else set()
+    events = {"suspect": {"EVENT": "suspect"}} if suspect else {
+        f"{f.uuid} {f.metric}": {
+            "EVENT": "drift", "NODE": f.node, "GPU": str(f.gpu), "UUID": f.uuid,
+            "METRIC": f.metric, "LOSS": f"{f.track.loss:.4f}",
+        }
+        for f in accused
+    }  # fmt: skip
+    new = [name for name in events if name not in known]
+    for name in new if command else ():
+        variables = {f"ACCEPTANCE_{key}": text for key, text in events[name].items()}
+        try:
+            subprocess.run(
+                shlex.split(str(command)), env={**os.environ, **variables}, check=True,
+                timeout=HOOK_TIMEOUT_S,
+            )  # fmt: skip
+        except (OSError, subprocess.SubprocessError) as error:
+            print(f"--hook for {name}: {error}")
+            events.pop(name)  # it is started again by the next round
+    write_json(path, sorted(events))
+    return new

@@ -1,0 +1,142 @@
+"""What the visits of a patrol show: history, drift, a suspect measurement, page, hook, textfile."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fixtures.records.files import append_line
+from fixtures.records.run_directory import RunDirectory
+from reports import __main__ as command
+from reports import patrol
+from tests.selftests import support
+
+pytestmark = pytest.mark.cpu
+
+CERTIFICATE = support.DATA / "h200-1x4"
+HOOK = "echo"
+
+
+class Visits:
+    """A log of visits of nodes that have the GPUs of the certificate, four of a node."""
+
+    def __init__(self, state: Path) -> None:
+        self.state, self.clock = state, 1_800_000_000.0
+        self.rng = random.Random(6)
+        self.certified = patrol.certified_values(RunDirectory(CERTIFICATE))
+
+    def visit(self, *, slow: dict[str, float] | None = None, node: str = "node0") -> None:
+        self.clock += 3600
+        begun = {"node": node, "job": "1", "start": self.clock}
+        append_line(self.state / "visits.jsonl", {**begun, "outcome": "begun"})
+        values = [
+            {"uuid": uuid, "gpu": 0, "metric": metric,
+             "value": value * (1 - (slow or {}).get(uuid, 0)) * self.rng.gauss(1, 0.004)}
+            for (uuid, metric), value in self.certified.items()
+        ]  # fmt: skip
+        done = {**begun, "end": self.clock + 30, "outcome": "done", "values": values}
+        append_line(self.state / "visits.jsonl", done)
+
+
+def report(state: Path, *more: str) -> int:
+    return command.main(["patrol", str(state), "--certificate", str(CERTIFICATE), *more])
+
+
+def status(state: Path) -> Any:
+    return json.loads((state / patrol.STATUS).read_text())
+
+
+@pytest.fixture
+def log(tmp_path) -> Visits:
+    return Visits(tmp_path)
+
+
+def test_a_drifting_gpu_is_named_and_healthy_ones_are_not(log, capsys):
+    for _ in range(12):
+        log.visit()
+    assert report(log.state) == 0
+    sick = sorted({uuid for uuid, _ in log.certified})[0]
+    for _ in range(5):
+        log.visit(slow={sick: 0.03})
+    textfile = log.state / "patrol.prom"
+    assert report(log.state, f"--textfile={textfile}") == 1
+    assert {g["uuid"] for g in status(log.state)["gpus"] if g["accused"]} == {sick}
+    said = capsys.readouterr().out
+    assert f"{sick}: gemm.bf16_per_ghz" in said
+    assert "below its certificate" in said
+    text = textfile.read_text()
+    assert f'gpu_patrol_accused{{node="node0",gpu="0",uuid="{sick}"' in text
+    assert "gpu_patrol_suspect 0" in text
+    page = (log.state / patrol.PAGE).read_text()
+    assert page.count(": accused</td>") == 2
+    assert "17 done" in page
+
+
+def test_the_history_takes_every_visit_once(log):
+    history = log.state / "history"
+    for _ in range(3):
+        log.visit()
+    assert patrol.take_in(log.state / "visits.jsonl", history) == 6
+    assert patrol.take_in(log.state / "visits.jsonl", history) == 0
+    log.visit()
+    append_line(log.state / "visits.jsonl", {"node": "n1", "job": "9", "start": 1.0, "end": 2.0,
+                                             "outcome": "gave way", "values": []})  # fmt: skip
+    assert patrol.take_in(log.state / "visits.jsonl", history) == 3
+    rows = patrol.read(history)
+    assert len(rows) == 4 * len(log.certified) + 1
+    assert [row["outcome"] for row in rows if row["value"] is None] == ["gave way"]
+    assert len(list(history.iterdir())) == 2
+
+
+def _fleet(sick: int) -> list[dict[str, Any]]:
+    rng = random.Random(7)
+    return [
+        {"start": 3600.0 * k, "end": 3600.0 * k + 30, "node": f"n{n}", "job": "1", "gpu": 0,
+         "outcome": "done", "uuid": f"GPU-{n}", "metric": "memory.triad",
+         "value": 4000 * (0.96 if n < sick and k > 8 else 1) * rng.gauss(1, 0.004)}
+        for k in range(14) for n in range(8)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("sick", [0, 1, 3, 4, 8])
+def test_half_of_the_fleet_at_once_is_a_suspect_measurement(sick):
+    certified = {(f"GPU-{n}", "memory.triad"): 4000.0 for n in range(8)}
+    findings, tests = patrol.assess(_fleet(sick), certified, shift=0.03, false_alarms=1)
+    accused = [f for f in findings if f.track.accused]
+    assert {f.node for f in accused} == {f"n{n}" for n in range(sick)}
+    suspect = patrol.cusum.is_suspect([f.node for f in accused], [f.node for f in findings])
+    assert suspect == (sick >= 4)
+    said = " ".join(patrol.lines(findings, tests, suspect=suspect, age=3))
+    assert ("SUSPECT" in said) == suspect
+
+
+def test_the_hook_is_started_once_for_each_gpu_and_names_none_if_suspect(tmp_path, capsys):
+    certified = {(f"GPU-{n}", "memory.triad"): 4000.0 for n in range(8)}
+    findings, _ = patrol.assess(_fleet(2), certified, shift=0.03, false_alarms=1)
+    accused = [f for f in findings if f.track.accused]
+    out = tmp_path / "hooked"
+    hook = tmp_path / "hook.sh"
+    hook.write_text(f'#!/bin/sh\necho "$ACCEPTANCE_EVENT $ACCEPTANCE_NODE" >> {out}\n')
+    hook.chmod(0o755)
+    for _ in range(2):
+        patrol.call_hook(tmp_path, str(hook), accused, suspect=False)
+    assert out.read_text().splitlines() == ["drift n0", "drift n1"]
+    for _ in range(2):
+        patrol.call_hook(tmp_path, str(hook), accused, suspect=True)
+    assert out.read_text().splitlines()[2:] == ["suspect "]
+    # A command that fails is started again.
+    assert patrol.call_hook(tmp_path, "false", accused[:1], suspect=False)
+    assert patrol.call_hook(tmp_path, "true", accused[:1], suspect=False)
+    assert "--hook for GPU-0" in capsys.readouterr().out
+
+
+def test_a_gpu_that_was_never_certified_is_said_and_not_tested(log, capsys):
+    log.certified = {("GPU-new", "memory.triad"): 4000.0}
+    for _ in range(6):
+        log.visit(slow={"GPU-new": 0.5})
+    assert report(log.state) == 0
+    assert "1 GPUs are not in the certificate, as GPU-new" in capsys.readouterr().out
