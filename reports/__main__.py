@@ -141,7 +141,7 @@ def _carry_out(options: argparse.Namespace) -> int:
         return join.main(options, check_run)
     source = options.run.resolve()
     if join.is_joined(source):
-        return joined(source, options)
+        return join.verify_or_sign(source, options, check_run)
     if options.command == "summary":
         return summary(source, options.thresholds)
     run = read_run(source)
@@ -290,21 +290,6 @@ def check_run(source: Path) -> verify.Findings:
     )  # fmt: skip
 
 
-def joined(source: Path, options: argparse.Namespace) -> int:
-    """Verify or sign the joined certificate of several runs."""
-    if options.command not in ("verify", "sign"):
-        raise CommandError(f"{source} joins several runs: give one of {source / join.UNITS}")
-    signers = options.allowed_signers if options.command == "verify" else None
-    found = join.check(source, check_run, signers)
-    if options.command == "verify" or found.wrong:
-        return print_findings(source, found)
-    try:
-        print(f"signature {signature.sign(RunDirectory(source), options.key)}")
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise CommandError(f"ssh-keygen -Y sign with {options.key}: {error}") from None
-    return 0
-
-
 def check(source: Path, run: dict[str, Any], options: argparse.Namespace) -> int:
     """Print every difference found by verify.check; 0 only where there is none."""
     found = verify.check(
@@ -315,20 +300,7 @@ def check(source: Path, run: dict[str, Any], options: argparse.Namespace) -> int
     current = commit() or "not in git"
     if run.get("commit") and run["commit"] != current:
         print(f"note   the run's suite was {run['commit']}, this one is {current}")
-    return print_findings(source, found)
-
-
-def print_findings(source: Path, found: verify.Findings) -> int:
-    """Print what was checked; 0 only where nothing is wrong."""
-    for line in found.confirmed:
-        print(f"ok     {line}")
-    for line in found.unchecked:
-        print(f"not checked: {line}")
-    for line in found.wrong:
-        print(f"WRONG  {line}")
-    word = "VERIFIED, except for what is not checked" if found.unchecked else "VERIFIED"
-    print(f"{'NOT AS IT WAS' if found.wrong else word}: {source}")
-    return 1 if found.wrong else 0
+    return verify.show(source, found)
 
 
 def judge(source: Path, *, thresholds: Path, into: Path | None) -> int:

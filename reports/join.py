@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import shlex
 import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -243,3 +244,18 @@ def check(root: Path, check_run: CheckRun, signers: Path | None) -> verify.Findi
     found.unchecked += [f"{p.name}: not a file of the suite in a joined directory"
                         for p in sorted(root.iterdir()) if p.name not in known]  # fmt: skip
     return found
+
+
+def verify_or_sign(source: Path, options: argparse.Namespace, check_run: CheckRun) -> int:
+    """Carry out `verify` or `sign` on a joined directory; CommandError for all other commands."""
+    if options.command not in ("verify", "sign"):
+        raise CommandError(f"{source} joins several runs: give one of {source / UNITS}")
+    signers = options.allowed_signers if options.command == "verify" else None
+    found = check(source, check_run, signers)
+    if options.command == "verify" or found.wrong:
+        return verify.show(source, found)
+    try:
+        print(f"signature {signature.sign(RunDirectory(source), options.key)}")
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise CommandError(f"ssh-keygen -Y sign with {options.key}: {error}") from None
+    return 0

@@ -25,6 +25,7 @@ from fixtures.records.files import read_json, read_lines, replace_file, write_js
 from fixtures.records.run_directory import RunDirectory
 from fixtures.verdict import cusum
 from fixtures.verdict.cusum import Design, Track
+from fixtures.wording import counted
 from reports import banner
 from reports.run_files import CommandError, read_run
 from reports.tables import records_of
@@ -227,7 +228,7 @@ def lines(
 ) -> Iterable[str]:
     """Yield what a person reads."""
     nodes = {f.node for f in findings}
-    yield f"{len(nodes)} nodes visited; the certificate is {age:.0f} days old"
+    yield f"{counted(len(nodes), 'node')} visited; the certificate is {age:.0f} days old"
     for metric, test in tests.items():
         yield f"{metric}: {test.sentence}"
     if suspect:
@@ -238,10 +239,10 @@ def lines(
     for f in findings:
         if f.track.accused:
             yield (f"{f.node} gpu{f.gpu} {f.uuid}: {f.metric} {100 * f.track.loss:.1f} % below its "
-                   f"certificate over {f.track.rising} visits")  # fmt: skip
+                   f"certificate over {counted(f.track.rising, 'visit')}")  # fmt: skip
     strangers = sorted({f.uuid for f in findings if f.certified is None})
     if strangers:
-        yield (f"{len(strangers)} GPUs are not in the certificate, as {strangers[0]}: "
+        yield (f"not in the certificate: {counted(len(strangers), 'GPU')}, as {strangers[0]}: "
                "`pytest -m multinode --recertify=RUN`")  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fixtures.shapes import Shape
+from fixtures.wording import counted
 
 STRATEGIES = ("single", "ddp", "fsdp")
 
@@ -182,7 +183,7 @@ def _exposed_s(training: Training, rates: Rates, pass_s: float) -> float:
     wanted = ("allreduce",) if training.strategy == "ddp" else ("allgather", "reducescatter")
     if missing := [name for name in wanted if name not in rates.bus_gb_s]:
         raise ValueError(
-            f"{training.strategy} on {n} GPUs needs {', '.join(missing)}: not measured"
+            f"{training.strategy} on {counted(n, 'GPU')} needs {', '.join(missing)}: not measured"
         )
     bus = {name: 1e9 * rates.bus_gb_s[name] for name in wanted}
     on_wire = parameters * (n - 1) / n

@@ -89,6 +89,19 @@ def check(
     return found
 
 
+def show(source: Path, found: Findings) -> int:
+    """Print what was checked; 0 only where nothing is wrong."""
+    for line in found.confirmed:
+        print(f"ok     {line}")
+    for line in found.unchecked:
+        print(f"not checked: {line}")
+    for line in found.wrong:
+        print(f"WRONG  {line}")
+    word = "VERIFIED, except for what is not checked" if found.unchecked else "VERIFIED"
+    print(f"{'NOT AS IT WAS' if found.wrong else word}: {source}")
+    return 1 if found.wrong else 0
+
+
 def check_verdict(directory: RunDirectory, rejudge: Callable[[], Rejudged]) -> Findings:
     """Compare manifest, verdict.json and limits.csv with what the evidence gives."""
     found = Findings()

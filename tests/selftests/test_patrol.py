@@ -105,7 +105,7 @@ def test_a_job_that_waits_or_a_slurm_that_is_away_means_no_visit(monkeypatch, tm
 
     monkeypatch.setattr(queue, "slurm_query", away)
     assert patrol.round() == []
-    assert [line.split(":")[0] for line in said] == ["1 jobs wait", "no visit"]
+    assert [line.split(":")[0] for line in said] == ["1 waiting job", "no visit"]
 
 
 def test_a_round_does_not_begin_while_another_runs_or_patrol_is_stopped(monkeypatch, tmp_path):

@@ -139,4 +139,4 @@ def test_a_gpu_that_was_never_certified_is_said_and_not_tested(log, capsys):
     for _ in range(6):
         log.visit(slow={"GPU-new": 0.5})
     assert report(log.state) == 0
-    assert "1 GPUs are not in the certificate, as GPU-new" in capsys.readouterr().out
+    assert "not in the certificate: 1 GPU, as GPU-new" in capsys.readouterr().out
