@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -248,3 +249,20 @@ def test_half_a_share_holds_half_of_the_nodes(slurm, tmp_path):
     held.join(60)
     lines = list(read_lines(tmp_path / "visits.jsonl"))
     assert [line["outcome"] for line in lines[:2]] == [visits.BEGUN] * 2
+
+
+@pytest.mark.slow
+def test_the_script_of_the_timer_visits_a_node(slurm, tmp_path):
+    env = {
+        **os.environ, "PATROL_STATE": str(tmp_path), "PATROL_PYTHON": sys.executable,
+        "PATROL_CERTIFICATE": str(CHECKOUT / "tests" / "selftests" / "data" / "sandbox-2x2-cpu"),
+        "PATROL_VISIT": "--cpu --gpus=1 --share=0.25",
+    }  # fmt: skip
+    done = subprocess.run(
+        [CHECKOUT / "deploy" / "patrol" / "patrol.sh"], env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    _, visit = read_lines(tmp_path / "visits.jsonl")
+    assert visit["outcome"] == visits.DONE, visit
+    assert {value["metric"] for value in visit["values"]} == {"gemm.fp32", "memory.triad"}
+    assert "1 node visited" in done.stdout

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import configparser
 import json
+import os
 import random
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fixtures.paths import CHECKOUT
 from fixtures.records.files import append_line
 from fixtures.records.run_directory import RunDirectory
 from reports import __main__ as command
@@ -18,7 +24,7 @@ from tests.selftests import support
 pytestmark = pytest.mark.cpu
 
 CERTIFICATE = support.DATA / "h200-1x4"
-HOOK = "echo"
+PATROL = CHECKOUT / "deploy" / "patrol"
 
 
 class Visits:
@@ -140,3 +146,40 @@ def test_a_gpu_that_was_never_certified_is_said_and_not_tested(log, capsys):
         log.visit(slow={"GPU-new": 0.5})
     assert report(log.state) == 0
     assert "not in the certificate: 1 GPU, as GPU-new" in capsys.readouterr().out
+
+
+# --- what a site installs
+
+
+def test_a_round_by_the_script_reports_although_slurm_is_away(log):
+    for _ in range(6):
+        log.visit()
+    env = {
+        **os.environ, "PATH": "/usr/bin:/bin", "PATROL_STATE": str(log.state),
+        "PATROL_CERTIFICATE": str(CERTIFICATE), "PATROL_PYTHON": sys.executable,
+        "PATROL_REPORT": f"--textfile={log.state / 'patrol.prom'}", "SLURM_CONF": "/nowhere",
+    }  # fmt: skip
+    done = subprocess.run([PATROL / "patrol.sh"], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "no visit: " in done.stdout
+    assert "gpu_patrol_visits" in (log.state / "patrol.prom").read_text()
+    without = {name: text for name, text in env.items() if name != "PATROL_STATE"}
+    refused = subprocess.run([PATROL / "patrol.sh"], env=without, capture_output=True, text=True)
+    assert refused.returncode != 0
+    assert "PATROL_STATE: name a directory" in refused.stderr
+
+
+def test_what_starts_a_round_starts_the_script_that_is_there():
+    unit = configparser.ConfigParser(strict=False)
+    unit.optionxform = str  # type: ignore[method-assign,assignment]
+    unit.read(PATROL / "acceptance-patrol.service")
+    assert unit["Service"]["Type"] == "oneshot"
+    texts = [(PATROL / name).read_text() for name in ("crontab", "scrontab")]
+    for text in (unit["Service"]["ExecStart"], *texts):
+        (script,) = re.findall(r"/opt/acceptance/(\S+\.sh)", text)
+        assert os.access(CHECKOUT / script, os.X_OK)
+    timer = configparser.ConfigParser()
+    timer.read(PATROL / "acceptance-patrol.timer")
+    assert timer["Timer"]["OnCalendar"] == "*:0/10"
+    names = set(re.findall(r"PATROL_[A-Z]+", (PATROL / "patrol.env.example").read_text()))
+    assert names <= set(re.findall(r"PATROL_[A-Z]+", (PATROL / "patrol.sh").read_text()))
