@@ -93,9 +93,8 @@ def test_commands_that_a_page_names_take_these_options(page):
         if line.startswith("pytest "):
             known = help_of("pytest")
         elif module := re.search(r"-m ((?:fixtures|reports|training|tests)[\w.]*) ?(.*)", line):
-            subcommand = re.match(r"[a-z-]+", module[2]) if "sandbox" in module[1] else None
-            if module[1] == "reports":
-                subcommand = re.match(r"[a-z-]+", module[2])
+            with_subcommands = module[1] in ("reports", "fixtures.patrol", "fixtures.sandbox")
+            subcommand = re.match(r"[a-z-]+", module[2]) if with_subcommands else None
             known = help_of(module[1], *([subcommand[0]] if subcommand else []))
             line = module[2]
         else:
