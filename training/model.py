@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from training.loss import head_loss
 from fixtures.shapes import PRESETS, Shape
+from training.loss import head_loss
 
 SMALL_MODEL_PARAMETERS = 50_000_000
 """Models with fewer parameters are initialized on the CPU: equal values whatever the device."""
