@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -70,11 +72,11 @@ def page(rows: Sequence[LimitRow], heading: str) -> Iterator[str]:
     judged = [row for row in rows if row.limit]
     sources = list(dict.fromkeys(row.source for row in judged))
     previous = ""
-    for row in judged:
-        shown = "" if row.criterion == previous else row.criterion
-        previous = row.criterion
+    for name, row in _alike_in_one(judged):
+        shown = "" if name == previous else name
+        previous = name
         if len(shown) > NAME_COLUMN:
-            yield shown
+            yield from _wrapped(shown, indent=4)
             shown = ""
         beside = "; ".join(filter(None, (row.expect and f"expect {row.expect}", row.when)))
         number = f"[{sources.index(row.source) + 1}]"
@@ -86,6 +88,29 @@ def page(rows: Sequence[LimitRow], heading: str) -> Iterator[str]:
     for reason in dict.fromkeys(row.not_judged for row in rows if row.not_judged):
         names = [(row.criterion, row.when) for row in rows if row.not_judged == reason]
         yield from _wrapped(f"{reason}: {', '.join(_together(names))}", indent=4)
+
+
+def _alike_in_one(rows: Sequence[LimitRow]) -> Iterator[tuple[str, LimitRow]]:
+    """Yield (name, row): neighbours that differ in the last part of their names only are one row.
+
+    a.b and a.c with the same limit of the same source are "a (b, c)". A criterion with several
+    limits stands alone.
+    """
+    count = Counter(row.criterion for row in rows)
+
+    def alike(row: LimitRow) -> tuple[object, ...]:
+        head = row.criterion.rpartition(".")[0]
+        alone = row.criterion if count[row.criterion] > 1 else ""
+        return (replace(row, criterion=head, title=""), alone)
+
+    for _, group in itertools.groupby(rows, alike):
+        members = list(group)
+        names = [row.criterion for row in members]
+        (name,) = _together([(n, "") for n in dict.fromkeys(names)])
+        if count[names[0]] > 1:
+            yield from ((name, row) for row in members)
+        else:
+            yield name, members[0]
 
 
 def _together(names: Sequence[tuple[str, str]]) -> list[str]:

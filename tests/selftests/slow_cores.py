@@ -20,7 +20,6 @@ from contextlib import suppress
 import psutil
 
 MEASURING = "host_speed_child.py"
-RESCAN_S = 0.05
 
 
 def measuring(init: int, what: str, core: int) -> list[int]:
@@ -30,7 +29,9 @@ def measuring(init: int, what: str, core: int) -> list[int]:
         for process in psutil.Process(init).children(recursive=True):
             with suppress(psutil.Error):
                 line = " ".join(process.cmdline())
-                bound = core == -1 or process.cpu_affinity() == [core]
+                cores = process.cpu_affinity()
+                # Who is not bound yet will start those that are.
+                bound = core == -1 or cores == [core] or len(cores) > 1
                 if bound and MEASURING in line and f'"{what}"' in line:
                     found.append(process.pid)
     return found
@@ -46,15 +47,14 @@ def main(init: int, what: str, core: int, run_s: float, stop_s: float) -> None:
     with suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
     pids: list[int] = []
-    scanned = 0.0
     print("ready", flush=True)
     while not select.select([sys.stdin], [], [], 0)[0]:
-        if time.monotonic() - scanned > RESCAN_S:
-            pids, scanned = measuring(init, what, core), time.monotonic()
-        if not pids:
-            time.sleep(RESCAN_S)
-            continue
         send(pids, signal.SIGSTOP)
+        # While they are stopped: to look for new ones takes time, which they must not have.
+        pids = measuring(init, what, core)
+        send(pids, signal.SIGSTOP)
+        if not pids:
+            continue
         time.sleep(stop_s)
         send(pids, signal.SIGCONT)
         time.sleep(run_s)
