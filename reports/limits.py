@@ -18,8 +18,8 @@ from fixtures.thresholds.loader import Thresholds
 from fixtures.thresholds.overview import LimitRow, OrderedSite, csv_text, limit_rows
 from fixtures.wording import counted
 
-WIDTH, PAGE_LINES = 106, 78
-"""Columns and lines of a printed page of the text form: A4 in 8 point Courier."""
+WIDTH, PAGE_LINES = 112, 81
+"""Columns and lines of a printed page of the text form: A4 in 8 point Courier, margins of 10 mm."""
 NAME_COLUMN, LIMIT_COLUMN = 33, 26
 
 
@@ -70,16 +70,19 @@ def page(rows: Sequence[LimitRow], heading: str) -> Iterator[str]:
     """Yield the text form: limits, then their sources by number, then what is not judged."""
     yield from (heading, "")
     judged = [row for row in rows if row.limit]
-    sources = list(dict.fromkeys(row.source for row in judged))
+    sources = list(dict.fromkeys(_source(row) for row in judged))
     previous = ""
     for name, row in _alike_in_one(judged):
         shown = "" if name == previous else name
         previous = name
         if len(shown) > NAME_COLUMN:
-            yield from _wrapped(shown, indent=4)
+            *before, shown = _wrapped(shown, indent=4)
+            yield from before
+        if len(shown) > NAME_COLUMN:
+            yield shown
             shown = ""
         beside = "; ".join(filter(None, (row.expect and f"expect {row.expect}", row.when)))
-        number = f"[{sources.index(row.source) + 1}]"
+        number = f"[{sources.index(_source(row)) + 1}]"
         line = f"{shown:<{NAME_COLUMN}} {_limit(row):<{LIMIT_COLUMN}} {number:<5} {beside}"
         yield from _wrapped(line.rstrip(), indent=NAME_COLUMN + 3)
     yield from ("", "Sources")
@@ -148,6 +151,11 @@ def _said(row: LimitRow) -> str:
         return f"not judged: {row.not_judged}"
     expect = f", expect {row.expect}" if row.expect else ""
     return f"{_limit(row)}{expect}; {row.source}"
+
+
+def _source(row: LimitRow) -> str:
+    """Return the source; why a limit is lenient stands in the CSV and in the file of limits."""
+    return row.source.partition("; lenient: ")[0]
 
 
 def _limit(row: LimitRow) -> str:
