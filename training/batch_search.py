@@ -43,8 +43,8 @@ def by_hand(
 ) -> Settings:
     """Return the settings with the fastest batch that fits, if they are by hand and name none.
 
-    Unchanged on a CPU, whose memory is no limit, and in a job of the suite, where the batch is part
-    of what is compared. `show`: it is by hand. SettingsError if no batch fits.
+    Unchanged on a CPU, whose memory does not limit it, and in a job of the suite, where the batch
+    is part of what is compared. `show`: it is by hand. SettingsError if no batch fits.
     """
     if not show or not ranks.on_gpu or "batch" in overrides:
         return settings

@@ -55,7 +55,7 @@ CHANGES = {
         '"samples": [', '"samples": [NaN, ', 1
     ),
     "a comma too many": lambda text: text.replace('"rank": 1,', '"rank": 1,,', 1),
-    "the ranks a second time": lambda text: text.rstrip().rstrip("}") + ', "ranks": []}',
+    "the ranks twice": lambda text: text.rstrip().rstrip("}") + ', "ranks": []}',
     "a text that looks like a rank": lambda text: text.replace(
         '"facts": {', '"facts": {"x": ",{\\"rank\\": 1, \\"local_rank\\"", ', 1
     ),
