@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import uuid
 from collections.abc import Callable, Sequence
@@ -82,8 +83,11 @@ PLATFORMS = {
 RECORDED_MODEL = "H200 SXM"
 OF_MODEL = ("inventory", "memory", "nvlink")
 """Workloads whose figures another GPU has of its own, and limits as shipped."""
-MADE_UP = ("training", "memory_whole")
-"""Workloads of these names were recorded on no four H200."""
+MADE_UP = (
+    "memory_whole", "p2p_together", "host", "host_errors", "host_speed", "host_clock",
+    "training_single", "training_ddp", "training_fsdp", "training_resume", "training_finetune",
+)  # fmt: skip
+"""Workloads that were recorded on no four H200."""
 
 ADDED = ("health", "nvlink", "under_load")
 """Workloads that measure more today than when they were recorded."""
@@ -223,6 +227,10 @@ class Fleet:
             rank["measurements"].append({**stalls, "at": {"part": "write.alone"}})
         facts = [m for m in rank["measurements"] if m["metric"] == "fact"]
         if facts:
+            for k in range(2):
+                at = {"fact": f"memory of NUMA node{k}"}
+                memory = {**facts[0], "metric": "numa_memory", "unit": "MiB", "at": at}
+                rank["measurements"].append({**memory, "value": 1031800})
             for k in range(self.platform.nics):
                 at = {"fact": "firmware", "part": f"mlx5_{k}"}
                 firmware = {**facts[0], "metric": "firmware", "unit": "devices", "at": at}
@@ -417,7 +425,7 @@ class Fleet:
         limits, population = self._limits_and_population()
         wanted: dict[tuple[str, str], dict[str, Criterion]] = {}
         for item in planned_list(limits, population):
-            if item.workload.startswith(MADE_UP) and not item.not_applicable:
+            if item.workload in MADE_UP and not item.not_applicable:
                 kind = (item.workload, ALL if item.placement == ALL else "")
                 wanted.setdefault(kind, {})[item.criterion] = limits.criteria[item.criterion]
         base = _read(NODE, "gemm@node0")
@@ -429,7 +437,9 @@ class Fleet:
             for place, of_place in (
                 [(placement, self.nodes)] if placement else [(n, [n]) for n in self.nodes]
             ):
-                self._record(workload, place, of_place, base, versions)
+                self._record(
+                    workload, place, of_place, base, versions, of_nodes=workload.startswith("host")
+                )
 
     def _with_all_metrics(self, rank: dict[str, Any], workload: str) -> dict[str, Any]:
         """Return a recorded rank with what it would measure today, within the limits."""
@@ -491,7 +501,9 @@ class Fleet:
         }
         if criterion.statistic == "value":
             return {**measurement, "value": value, "checks": checks}
-        samples = [value] * round(checks.get("steps", 10))
+        count = next((math.ceil(checks[c]) for c in ("steps", "batches") if c in checks), 10)
+        samples = [value] * count
+        checks |= {c: float(count) for c in ("steps", "batches") if c in checks}
         return {**measurement, "samples": samples, "conditions": conditions, "checks": checks}
 
     def _limits_and_population(self) -> tuple[Thresholds, Population]:
