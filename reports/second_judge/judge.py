@@ -1,8 +1,7 @@
-"""The second judge: the outcome of every planned row of a run, and its verdict, found once more.
+"""The second judge: outcome of every planned row of a run, and its verdict, found once more.
 
-Standard library and PyYAML alone, and nothing of the suite: what both judges say does not rest on
-one mistake. It plans a run from limits and order, judges the newest record of every planned row,
-and climbs the ladder of verdicts. A row that needs a rule it does not know is not covered.
+Standard library and PyYAML, nothing of the suite: no mistake is shared. It plans from limits and
+order, judges each row's newest record, climbs the ladder; a row of an unknown rule is not covered.
 """
 
 from __future__ import annotations
@@ -32,10 +31,8 @@ from reports.second_judge.samples import (
     split,
 )
 
-Point = tuple[Json, Json]
-"""A rank's entry, and one of its measurements."""
-Limit = tuple[str, Any]
-"""Kind and number: below, above, equals, recorded, calibrate."""
+Point = tuple[Json, Json]  # a rank's entry, and one of its measurements
+Limit = tuple[str, Any]  # kind and number: below, above, equals, recorded, calibrate
 Answer = tuple[str, Any]
 """Outcome, and the figure that decides."""
 OVER_BOUND = 1.02
@@ -72,8 +69,7 @@ def points_of(row: Any, record: Json, metric: str = "") -> list[Point]:
 
 
 def has_none(row: Any, record: Json) -> bool:
-    """Whether nobody judges the value, and every rank says that its device has none; or a node may
-    lack it, and each says that it does."""
+    """Whether nobody judges it, and every rank says it has none; or each node says it lacks it."""
     if row.c["may_lack"]:
         saying = {r["node"] for r in ranks_of(row, record) if lacks(r, row.c["metric"])}
         return set(row.nodes) <= saying

@@ -9,6 +9,7 @@ import pytest
 
 from fixtures.cluster.population import Population
 from fixtures.plan.items import planned_list
+from fixtures.records.fast_reader import JUDGED_FACTS
 from fixtures.records.files import read_json, read_lines
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run import batch_judging
@@ -83,7 +84,8 @@ def test_siblings_of_a_part_are_those_of_the_whole_fleet(tmp_path):
 def test_what_is_not_judged_of_a_record_is_not_kept(tmp_path):
     made, _ = bench(support.DATA / "sandbox-2x2-cpu")
     record = made.evidence.get("gemm", "worker0")
-    assert {name for rank in record.ranks for name in rank.facts} <= {"emulated"}
+    assert {name for rank in record.ranks for name in rank.facts} <= set(JUDGED_FACTS)
+    assert "dtypes" not in record.ranks[0].facts
 
 
 @pytest.mark.parametrize("number", ["1e999", "NaN", "-Infinity", "1" + 400 * "0"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -37,7 +38,12 @@ def test_the_durations_are_those_of_the_recorded_runs():
 @pytest.mark.parametrize(("name", "model"), [("h200-2x2", "H200 SXM"), ("sandbox-2x2-cpu", "cpu")])
 def test_the_plan_s_minutes_are_near_those_that_the_recorded_run_took(name, model):
     items, people = whole(2, 2, model)
-    node = [j for j in jobs_for(items, LIMITS, people) if j.name == "node-worker0"]
+    recorded = {path.name.partition("@")[0] for path in (DATA / name / "records").iterdir()}
+    node = [
+        replace(job, workloads=tuple(w for w in job.workloads if w[0] in recorded))
+        for job in jobs_for(items, LIMITS, people)
+        if job.name == "node-worker0"
+    ]
     jobs = read_json(DATA / name / "run.json")["durations"]["jobs"]
     # A stage takes as long as its slowest node.
     longest = max(ended - began for job, (began, ended) in jobs.items() if job.startswith("node-"))

@@ -412,8 +412,15 @@ def test_every_criterion_that_is_judged_has_a_fault():
 
     where = drills.fault_locations()
     judged = {k for k, c in LIMITS.criteria.items() if not planted.never_judged(c)}
-    assert set(where) == judged
-    assert set(LIMITS.criteria) - judged == {"gemm.bf16_best", "gemm.fp8_best"}
+    by_order = {f"host.scratch_{what}" for what in ("size", "write", "read")}
+    assert set(where) == judged | by_order
+    unjudged = set(LIMITS.criteria) - judged
+    assert {key for key in unjudged if not key.startswith("infiniband.")} == by_order | {
+        "gemm.bf16_best", "gemm.fp8_best", "training_ddp.pace", "training_ddp.cluster.pace",
+        "training_fsdp.pace", "training_fsdp.cluster.pace",
+    }  # fmt: skip
+    congested = {key.rpartition(".")[0] for key in unjudged if key.startswith("infiniband.")}
+    assert congested == {"infiniband", "infiniband.congestion", "infiniband.efa_congestion"}
 
 
 def in_records() -> list[str]:
