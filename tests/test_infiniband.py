@@ -86,10 +86,10 @@ def test_no_port_counts_errors_while_the_nodes_talk(measured, agreed):
     "infiniband.corrected_bits",
 )
 def test_what_every_port_repairs_and_waits_for_is_recorded(measured, agreed):
-    assert measured <= agreed
+    assert measured >= agreed
 
 
 @pytest.mark.singlenode
 @pytest.mark.criterion("infiniband.temperature")
 def test_how_hot_every_nic_is_is_recorded(measured, agreed):
-    assert measured <= agreed
+    assert measured >= agreed

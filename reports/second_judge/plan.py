@@ -55,6 +55,8 @@ FACTS: Mapping[str, Callable[[Any], bool]] = {
     "nics": lambda p: p.nics_per_node > 0,
     "ib_ports": lambda p: p.nic_fabric == "InfiniBand",
     "port_states": lambda p: p.nic_fabric != "EFA",
+    "roce": lambda p: p.nic_fabric == "RoCE",
+    "efa": lambda p: p.nic_fabric == "EFA",
     "rack": lambda p: p.gpu_model in ("GB200", "GB300"),
     "nvml": lambda p: not p.on_cpu or p.emulated,
     "nvlink": lambda p: p.gpus_per_node > 1 and (p.emulated if p.on_cpu else p.nvlink > 0),

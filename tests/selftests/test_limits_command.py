@@ -79,7 +79,7 @@ def test_the_text_names_unit_value_source_and_what_is_not_judged(
     assert "expect 660; power_limit=default" in text
     assert "measured for this suite on 4x H200 SXM at 700 W, 2026-11" in " ".join(text.split())
     head, _, rest = text.partition("\nNot judged\n")
-    assert "filesystem.write (alone, together)" in rest
+    assert "filesystem.write (alone, together)" in " ".join(rest.split())
     assert "filesystem.write.alone" not in head
 
 

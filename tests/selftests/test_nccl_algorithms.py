@@ -109,7 +109,7 @@ class Job:
             return found
 
         return SimpleNamespace(
-            on_gpu=True, rank=rank, local_rank=rank, directory=self.directory, algorithms={},
+            on_gpu=True, rank=rank, local_rank=rank, folder=self.directory, algorithms={},
             gather=gather, agree=lambda item, choose: choose(gather(item)),
         )  # fmt: skip
 

@@ -78,7 +78,7 @@ def conditions(
         return [item, *others] if len(gathered) == 1 else [item] * (1 + len(others))
 
     ranks: Any = SimpleNamespace(
-        device_facts=lambda: {"compute_capability": 9.0}, directory=tmp_path, rank=rank, node="a",
+        device_facts=lambda: {"compute_capability": 9.0}, folder=tmp_path, rank=rank, node="a",
         on_gpu=True, gather=gather, spec={},
     )  # fmt: skip
     return nccl_log.conditions(ranks, tuple(range(1 + len(others))))

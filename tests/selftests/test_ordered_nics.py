@@ -216,5 +216,7 @@ def test_roce_gid_and_mtu_are_facts(tmp_path: Path) -> None:
         write(port / f"gids/{k}", gid)
     write(device / "net/eth0/mtu", "9000")
     found = run(infiniband, tmp_path, {"fabric": "RoCE"}, ["state"])
-    assert found.facts["roce"] == {"mlx5_0": {"gids_v2_ipv4": [2], "mtu": {"eth0": 9000}}}
+    assert found.facts["roce"] == {
+        "mlx5_0": {"gids_v2_ipv4": [2], "gids_v2_ipv6": [], "mtu": {"eth0": 9000}}
+    }
     assert isinstance(found.measurements[0], Measurement)
