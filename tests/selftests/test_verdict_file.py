@@ -93,7 +93,10 @@ def test_it_is_compared_and_judged_a_second_time(
     )
     assert rejudge.compare(two.root, limits) == rejudge.compare(one.root, limits)
     # The export judges again: by the lower number of rows that this run was split at.
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p tests.selftests.split")
+    replay = command._replay
+    monkeypatch.setattr(
+        command, "_replay", lambda *given: replay(*given, "-p", "tests.selftests.split")
+    )
     assert command.main(["export", str(two.root), "--json", "--out", str(both / "j")]) == 0
     assert len(json.loads((both / "j").read_text())) == len(rows(one.root))
 
