@@ -1,12 +1,13 @@
 """Is the rank that makes the others wait in training named, on real GPUs?
 
-python -m tests.tools.stragglers_gpu [--healthy 20] [--neighbour 10] [--host 10] [--json FILE]
+python -m tests.tools.stragglers_gpu [--healthy 20] [--neighbour 10] [--host 10] [--out DIR]
+[--json FILE]
 
 Compiled bf16 trainings of two GPUs, DDP and FSDP in turns, measured by the suite (`pace`) and
 judged by it: left alone; with a neighbour process on GPU 0 whose products take about 10 % of its
 time; with a host thread of GPU 1 that ends each step 10 % late. All trainings run in one torchrun,
 each into a run directory of its own. Nothing is asserted, the lines say who was named. By default
-this takes about four minutes.
+this takes about nine minutes.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ from tests.tools.bench import machine, save
 
 RANKS = 2
 SLOWED_BY = 0.10
-CALIBRATIONS = 3
-"""Trainings beside the neighbour before those that count, to set how much it takes."""
-TRAINING = {"preset": "160m", "batch": 16, "steps": 14}
-"""A step takes about 0.1 s on H100 and H200."""
+CALIBRATIONS = 4
+"""Trainings beside the neighbour before those that count, to set how much it takes from each
+strategy."""
+TRAINING = {"preset": "1b", "batch": 4, "steps": 14}
+"""Bound by the GPU with either strategy: where the host bounds a step (160m with FSDP), a
+neighbour that takes a tenth of a GPU slows the training by 3 to 10 %."""
 STRATEGIES = ("ddp", "fsdp")
 CONDITIONS = {"healthy": None, "host": 1, "neighbour": 0}
 """What is slowed, and the GPU that is to be named."""
@@ -98,13 +101,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--batch", type=int, default=TRAINING["batch"])
     parser.add_argument("--cpu", action="store_true", help="try the tool itself, without GPUs")
     parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="keep the run directories here")
     parser.add_argument("--rank-of", metavar="DIR", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.rank_of:
         Rank(options, options.rank_of).train()
         return 0
     begun = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="acceptance-stragglers-") as folder:
+    with tempfile.TemporaryDirectory(prefix="acceptance-stragglers-") as temporary:
+        folder = str(options.out or temporary)
         command = [
             sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={RANKS}",
             "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0",
@@ -253,19 +258,20 @@ class Rank:
                 assert neighbour.stdin is not None
                 assert neighbour.stdout is not None
                 neighbour.stdout.readline()  # wait until its GPU is ready
-                share = SLOWED_BY / (1 + SLOWED_BY)
+                shares = dict.fromkeys(STRATEGIES, SLOWED_BY / (1 + SLOWED_BY))
                 for k in range(-CALIBRATIONS, runs):
-                    if k <= 0:
-                        neighbour.stdin.write(f"{share}\n")
-                        neighbour.stdin.flush()
-                        neighbour.stdout.readline()  # wait until it has been set
                     strategy = STRATEGIES[k % 2]
+                    neighbour.stdin.write(f"{shares[strategy]}\n")
+                    neighbour.stdin.flush()
+                    neighbour.stdout.readline()  # wait until it has been set
                     self.one("calibration" if k < 0 else "neighbour", strategy)
-                    if k < 0:
-                        path = self.out / f"{self.count:03}-calibration-{strategy}"
-                        cost = self.own_step_s(path) / self.healthy_s[strategy] - 1
-                        print(f"neighbour: share {share:.3f} costs {cost:.1%}", file=sys.stderr)
-                        share = min(0.4, share * min(3.0, SLOWED_BY / max(cost, 0.01)))
+                    path = self.out / f"{self.count:03}-calibration-{strategy}"
+                    if not path.exists():
+                        continue
+                    cost = self.own_step_s(path) / self.healthy_s[strategy] - 1
+                    print(f"{strategy}: share {shares[strategy]:.3f} costs {cost:.1%}", flush=True)
+                    factor = min(2.0, SLOWED_BY / max(cost, 0.01))
+                    shares[strategy] = min(0.4, shares[strategy] * factor)
             finally:
                 neighbour.kill()
 
