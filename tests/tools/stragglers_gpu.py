@@ -33,7 +33,7 @@ SLOWED_BY = 0.10
 CALIBRATIONS = 4
 """Trainings beside the neighbour before those that count, to set how much it takes from each
 strategy."""
-TRAINING = {"preset": "1b", "batch": 4, "steps": 14}
+TRAINING = {"preset": "1b", "batch": 1, "steps": 14}
 """Bound by the GPU with either strategy: where the host bounds a step (160m with FSDP), a
 neighbour that takes a tenth of a GPU slows the training by 3 to 10 %."""
 STRATEGIES = ("ddp", "fsdp")
