@@ -170,7 +170,7 @@ def collectives_answered_here(training: Training) -> Iterator[Meeting]:
     The DDP module keeps its hook, which reduces as usual afterwards. CommunicationMissed at the end
     if no collective of the strategy's came by.
     """
-    answered, within = [0], [True]
+    answered, within, group = [0], [True], training.team.group
 
     def gather(*given: Any, **named: Any) -> None:
         output, shard = _tensors(given, named)
@@ -187,9 +187,11 @@ def collectives_answered_here(training: Training) -> Iterator[Meeting]:
         answered[0] += 1
 
     def keep(bucket: Any) -> torch.futures.Future[Tensor]:
+        # DDP's reducer keeps this hook out of reach of the garbage collector: whatever refers to
+        # the training here would keep its memory for good.
         if not within[0]:
-            assert training.team.group is not None
-            return allreduce_hook(training.team.group, bucket)
+            assert group is not None
+            return allreduce_hook(group, bucket)
         answered[0] += 1
         gradients = bucket.buffer()
         devices = [gradients.device] if gradients.device.type == "cuda" else []

@@ -7,6 +7,8 @@ The training, its collectives and the measurement are the suite's; the clock is 
 rank 1 begins only when rank 0 has ended its own, so a collective inside of a step would never end.
 Each training leaves a run by hand in OUT/STRATEGY-CASE.
 
+After each of them the rank prints how many trainings are still in memory.
+
 OUT/STRATEGY-batches are trainings that search for the fastest batch, with a step of STEP_S seconds
 by batch, where rank 1 alone has not the memory for more than MOST sequences.
 """
@@ -14,6 +16,7 @@ by batch, where rank 1 alone has not the memory for more than MOST sequences.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import subprocess
 import sys
@@ -121,6 +124,14 @@ def little_memory() -> Iterator[None]:
         yield
 
 
+def trainings_in_memory() -> int:
+    """Return how many trainings the garbage collector has left."""
+    from training.loop import Training
+
+    gc.collect()
+    return sum(isinstance(thing, Training) for thing in gc.get_objects())
+
+
 def start(out: Path) -> str:
     """One torchrun for all of them; return what they printed."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
@@ -149,6 +160,7 @@ def main() -> None:
             )  # fmt: skip
             with made_up_time(seconds[RANK], prefix):
                 standalone.run_once(request, RANK, 2, prefix)
+            print(f"trainings in memory on rank {RANK}: {trainings_in_memory()}", flush=True)
         request = standalone.Request(
             names=[f"training_{strategy}"], out=out / f"{strategy}-batches", cpu=True,
             params={"preset": "tiny", "steps": 12, "show": True}, metrics=["gradients"],

@@ -92,6 +92,12 @@ def test_own_steps_write_no_checkpoint(strategy, runs):
     assert max(steps) == 12
 
 
+def test_no_training_stays_in_memory_once_its_pace_is_known(runs):
+    printed = (runs / "printed").read_text().splitlines()
+    counts = [line.split()[-1] for line in printed if line.startswith("trainings in memory")]
+    assert counts == ["0"] * len(STRATEGIES) * len(straggler_ranks.CASES) * 2
+
+
 def test_collectives_are_those_of_torch_again_afterwards():
     import torch
     import torch.distributed as dist
