@@ -4,8 +4,9 @@
 
 The ranks are threads of a few processes, each with its own connection to the store, as real ranks
 have. The figure is CPU time of the store's process, which is one thread; the wall clock of this
-host says nothing, because the clients share its cores. 8,192 ranks are computed: requests grow with
-the ranks, and the bytes of a gather's answers with their square.
+host says nothing, because the clients share its cores. In a gather each rank says as much as its
+share of 8,192 ranks would, so that every answer has the length that it has with 8,192; what is left
+to compute is the number of requests and answers, which grows with the ranks.
 """
 
 from __future__ import annotations
@@ -56,11 +57,14 @@ def clients(port: int, ranks: Sequence[int], size: int, gather: bool, pipe: Conn
     pipe.send("connected")
     pipe.recv()
 
-    def take_part(meeting: Meetings) -> None:
+    def take_part(meeting: Meetings, rank: int) -> None:
+        items = [[*ITEM, rank * k] for k in range(TARGET // size)] if gather else None
         for _ in range(REPEATS):
-            meeting.agree(ITEM if gather else None, list if gather else len)
+            meeting.agree(items, list if gather else len)
 
-    threads = [threading.Thread(target=take_part, args=(meeting,)) for meeting in meetings]
+    threads = [
+        threading.Thread(target=take_part, args=pair) for pair in zip(meetings, ranks, strict=True)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -100,11 +104,6 @@ def cpu_seconds(size: int, *, gather: bool) -> float:
     return (after.user + after.system - before.user - before.system) / REPEATS
 
 
-def extrapolated(sizes: Sequence[int], seconds: Sequence[float], *, power: int) -> float:
-    """Return the seconds of TARGET ranks from the largest size, by a power of the ranks."""
-    return seconds[-1] * (TARGET / sizes[-1]) ** power
-
-
 def show(what: str, size: int, seconds: float, how: str) -> None:
     print(f"{what:8} {size:6} ranks  {seconds:7.3f} s of one core  ({how})", flush=True)
 
@@ -113,17 +112,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.tools.bench_gather")
     parser.add_argument("--ranks", type=int, nargs="+", default=[224, 448, 896])
     options = parser.parse_args()
-    for what, gather, power in (("barrier", False, 1), ("gather", True, 2)):
-        seconds = []
+    for what, gather in (("barrier", False), ("gather", True)):
+        seconds = 0.0
         for size in options.ranks:
-            seconds.append(cpu_seconds(size, gather=gather))
-            print(
-                f"{what:8} {size:6} ranks  {seconds[-1]:7.3f} s of one core  (measured)", flush=True
-            )
-        computed = extrapolated(options.ranks, seconds, power=power)
-        print(
-            f"{what:8} {TARGET:6} ranks  {computed:7.3f} s of one core  (computed, power {power})"
-        )
+            seconds = cpu_seconds(size, gather=gather)
+            show(what, size, seconds, "measured")
+        show(what, TARGET, seconds * TARGET / options.ranks[-1], "computed")
 
 
 if __name__ == "__main__":
