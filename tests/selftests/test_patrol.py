@@ -251,6 +251,35 @@ def test_half_a_share_holds_half_of_the_nodes(slurm, tmp_path):
     assert [line["outcome"] for line in lines[:2]] == [visits.BEGUN] * 2
 
 
+@pytest.fixture(scope="module")
+def preempting(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    can_run(request)
+    partitions = (
+        "PartitionName=main Default=YES Nodes=ALL State=UP PriorityTier=10 PreemptMode=OFF\n"
+        "PartitionName=patrol Nodes=ALL State=UP PriorityTier=1 PreemptMode=CANCEL"
+    )
+    site = {
+        "partitions": partitions,
+        "slurm": "PreemptType=preempt/partition_prio\nPreemptMode=CANCEL",
+    }
+    with Sandbox.up(nodes=2, gpus=1, site=site) as started:
+        yield started
+
+
+def test_where_slurm_preempts_it_gives_way_without_seeing_the_jobs_of_others(
+    preempting, monkeypatch, tmp_path
+):
+    for name, text in preempting.env.items():
+        monkeypatch.setenv(name, text)
+    monkeypatch.setattr(queue, "waiting_jobs", list)
+    held = Round(patrol_of(tmp_path, options=queue.Options(partition="patrol")), 2)
+    _, out = user_job(tmp_path, nodes=2)
+    assert wait_until(out.exists, timeout_s=HELD_S / 2)
+    held.join(60)
+    assert not held.is_alive()
+    assert [visit["outcome"] for visit in held.visits] == [visits.GAVE_WAY] * 2
+
+
 @pytest.mark.slow
 def test_the_script_of_the_timer_visits_a_node(slurm, tmp_path):
     env = {
