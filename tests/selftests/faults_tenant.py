@@ -1,7 +1,7 @@
 """Faults of what is cleared between two jobs on a node: processes, files, environment, memory.
 
-For FAULTS: two nodes with two emulated GPUs each. Files are judged where the order says that several
-tenants take turns; the sites of those faults have an epilog that cleans up.
+For FAULTS: two nodes with two emulated GPUs each. Files are judged where the order says that
+several tenants take turns; the sites of those faults have an epilog that cleans up.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from fixtures.sandbox import Sandbox
+from fixtures.sandbox.faults import reload_configuration
 from fixtures.sandbox.processes import run
 from fixtures.workloads.tenant_marks import NAME
 from tests.selftests.faults import Fault, Inject
 from tests.selftests.faults_hardware import GPU, NODE, broken
 from tests.selftests.faults_host import ordered, started_with
-from tests.selftests.faults_scheduler import after_line, reconfigured, replaced
+from tests.selftests.faults_scheduler import after_line, replaced
 
 SELECT = "tenant"
 SCRATCH = "/mnt"
@@ -61,23 +62,43 @@ def uncleared(sandbox: Sandbox) -> Iterator[list[str]]:
 
 
 @contextmanager
+def untracked(sandbox: Sandbox) -> Iterator[None]:
+    """The culprit has a slurm.conf of its own, by which its processes are no longer in a cgroup."""
+    shared, own = sandbox.state.home / "slurm.conf", sandbox.state.home / f"slurm-{NODE}.conf"
+    own.write_text(replaced("proctrack/cgroup", "proctrack/linuxproc")(shared.read_text()))
+    run(sandbox.inside(NODE, "mount", "--bind", str(own), str(shared)), env=sandbox.environ)
+    try:
+        reload_configuration(sandbox, NODE)
+        yield
+    finally:
+        run(sandbox.inside(NODE, "umount", str(shared)), env=sandbox.environ)
+        reload_configuration(sandbox, NODE)
+
+
+@contextmanager
 def site(sandbox: Sandbox, *left: str) -> Iterator[list[str]]:
     """A site for several tenants, with an epilog that removes a job's files.
 
-    `left`: those that it forgets on the culprit, as folders.
+    `left`: the folder that it forgets on the culprit.
     """
+    script = sandbox.state.home / "epilog.sh"
+    removed = [f"rm -rf {folder}/*" for folder in ("/dev/shm", SCRATCH) if folder not in left]
+    forgotten = [f'[ "$(hostname)" = {NODE} ] || rm -rf {folder}/*' for folder in left]
+    script.write_text("\n".join(["#!/bin/sh", *removed, *forgotten, "exit 0", ""]))
+    script.chmod(0o755)
+    first, *others = sandbox.state.names
+    mount = ("mount", "-t", "tmpfs", "-o", "mode=1777,size=64m", "scratch", SCRATCH)
     with ExitStack() as stack:
         for node in sandbox.state.names:
-            mount = ("mount", "-t", "tmpfs", "-o", "mode=1777,size=64m", "scratch", SCRATCH)
             run(sandbox.inside(node, *mount), env=sandbox.environ)
             stack.callback(run, sandbox.inside(node, "umount", SCRATCH), env=sandbox.environ)
-            cleaned = [f for f in ("/dev/shm", SCRATCH) if node != NODE or f not in left]
-            script = sandbox.state.home / f"epilog-{node}.sh"
-            removed = " ".join(f"{folder}/*" for folder in cleaned)
-            script.write_text(f"#!/bin/sh\nrm -rf {removed}\n")
-            script.chmod(0o755)
-            line = after_line("TaskPlugin=", f"Epilog={script}")
-            stack.enter_context(sandbox.reconfigured(node, "slurm.conf", line))
+        # One file for all nodes, which each of them reads again.
+        for node in others:
+            stack.callback(reload_configuration, sandbox, node)
+        line = after_line("TaskPlugin=", f"Epilog={script}")
+        stack.enter_context(sandbox.reconfigured(first, "slurm.conf", line))
+        for node in others:
+            reload_configuration(sandbox, node)
         yield ordered(sandbox, tenants="several", scratch={"path": SCRATCH})
 
 
@@ -117,24 +138,22 @@ FAULTS = [
     ),
     Fault(
         criterion="tenant.processes", name="processes that outlive their job",
-        where=f"slurm.conf of {NODE}: proctrack/linuxproc", culprit=NODE,
-        inject=reconfigured(
-            "slurm.conf", replaced("proctrack/cgroup", "proctrack/linuxproc")
-        ), select=SELECT, says="is alive, with its arguments and environment",
+        where=f"slurm.conf of {NODE}: proctrack/linuxproc", culprit=NODE, device="processes",
+        inject=untracked, select=SELECT, says="is alive, with its arguments and environment",
     ),
     Fault(
         criterion="tenant.environment", name="a variable of the job before",
         where=f"TaskProlog of {NODE}: takes a file of another job over", culprit=NODE,
-        inject=passing_on(), select=SELECT, says="variable CACHE",
+        device="environment", inject=passing_on(), select=SELECT, says="variable CACHE",
     ),
     Fault(
         criterion="tenant.shared_memory", name="an epilog that forgets /dev/shm",
-        where=f"Epilog of {NODE}", culprit=NODE, inject=forgets("/dev/shm"), select=SELECT,
-        says=f"/dev/shm/{NAME}-shared_memory-",
+        where=f"Epilog of {NODE}", culprit=NODE, device="/dev/shm",
+        inject=forgets("/dev/shm"), select=SELECT, says=f"/dev/shm/{NAME}-shared_memory-",
     ),
     Fault(
         criterion="tenant.scratch", name="an epilog that forgets the scratch",
-        where=f"Epilog of {NODE}", culprit=NODE, inject=forgets(SCRATCH), select=SELECT,
-        says=f"{SCRATCH}/{NAME}-scratch-",
+        where=f"Epilog of {NODE}", culprit=NODE, device=SCRATCH,
+        inject=forgets(SCRATCH), select=SELECT, says=f"{SCRATCH}/{NAME}-scratch-",
     ),
 ]  # fmt: skip

@@ -71,6 +71,7 @@ def cleared(facts: dict[str, Any]) -> None:
     for path in facts["files"].values():
         Path(path).unlink()
     os.kill(facts["process"], 9)
+    assert wait_until(lambda: has_ended(facts["process"]), timeout_s=10)
 
 
 def test_marks_are_found_named_and_removed(ranks: Any):
