@@ -264,3 +264,27 @@ def test_a_repeated_search_has_new_marks(tmp_path: Path):
     pending = planner.plan(items, [items[0]])
     assert pending.expected == {("tenant", NODE): 1, ("tenant_marks", NODE): 2}
     assert [[w for w, _ in job.workloads] for job in pending.jobs] == [["tenant_marks"], ["tenant"]]
+
+
+def test_memory_of_a_gpu_is_filled_and_searched_in_whole_chunks(monkeypatch: Any):
+    torch = pytest.importorskip("torch")
+    chunk, reserve = 1 << 20, 1 << 20
+    monkeypatch.setattr(tenant_memory, "CHUNK", chunk)
+    monkeypatch.setattr(tenant_memory, "RESERVE", reserve)
+    memory = object.__new__(tenant_memory.GpuMemory)
+    memory._device, memory._tensors = torch.device("cpu"), []
+
+    def free_and_total(device: Any) -> tuple[int, int]:
+        held = sum(tensor.numel() * 8 for tensor in memory._tensors)
+        return 9 * chunk + reserve - held, 12 * chunk
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", free_and_total)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    first, second = tenant_marks.words("token")
+    assert memory.fill(first, 0.5) == 4 * chunk
+    memory._tensors[0][0, 3] = second
+    memory._tensors[0][1, 7] = 0
+    assert memory.count([first, second]) == ([4 * chunk // 8 - 2, 1], 4 * chunk // 8 - 1)
+    monkeypatch.setattr(torch, "empty", torch.zeros)
+    memory._tensors = []
+    assert memory.search([first, second]) == (9 * chunk, [0, 0], 0)
