@@ -20,8 +20,8 @@ def test_no_process_outlives_its_job(measured, agreed):
     assert measured <= agreed
 
 
-@pytest.mark.criterion("tenant.environment")
-def test_the_environment_of_a_job_has_nothing_of_the_job_before(measured, agreed):
+@pytest.mark.criterion("tenant.variables")
+def test_no_variable_of_a_job_reaches_the_next_one(measured, agreed):
     assert measured <= agreed
 
 

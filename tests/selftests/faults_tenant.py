@@ -142,9 +142,9 @@ FAULTS = [
         inject=untracked, select=SELECT, says="is alive, with its arguments and environment",
     ),
     Fault(
-        criterion="tenant.environment", name="a variable of the job before",
+        criterion="tenant.variables", name="a variable of the job before",
         where=f"TaskProlog of {NODE}: takes a file of another job over", culprit=NODE,
-        device="environment", inject=passing_on(), select=SELECT, says="variable CACHE",
+        device="variables", inject=passing_on(), select=SELECT, says="variable CACHE",
     ),
     Fault(
         criterion="tenant.shared_memory", name="an epilog that forgets /dev/shm",

@@ -39,7 +39,7 @@ def test_a_site_that_clears_everything_is_accused_of_nothing(sandbox: Sandbox, t
     assert {(r["criterion"], r["outcome"]) for r in found.rows} == {
         (key, "PASS")
         for key in (
-            "tenant.gpu_memory", "tenant.gpu_processes", "tenant.processes", "tenant.environment",
+            "tenant.gpu_memory", "tenant.gpu_processes", "tenant.processes", "tenant.variables",
             "tenant.shared_memory", "tenant.scratch",
         )
     }, found.said  # fmt: skip

@@ -28,7 +28,7 @@ from tests.selftests.support import SHIPPED
 pytestmark = pytest.mark.cpu
 
 LIMITS = loader.load(SHIPPED)
-HERE = ("processes", "environment", "shared_memory", "scratch")
+HERE = ("processes", "variables", "shared_memory", "scratch")
 NODE = "worker0"
 
 
@@ -78,7 +78,7 @@ def test_marks_are_found_named_and_removed(ranks: Any):
     facts = leave(ranks, *HERE)
     found = look(ranks, *HERE)
     assert {name: m.value for name, m in found.items()} == {
-        "processes": 1, "environment": 0, "shared_memory": 1, "scratch": 1,
+        "processes": 1, "variables": 0, "shared_memory": 1, "scratch": 1,
     }  # fmt: skip
     assert f"process {facts['process']} " in found["processes"].notes[0]
     assert "arguments and environment" in found["processes"].notes[0]
@@ -118,9 +118,9 @@ def test_marks_of_an_earlier_try_are_not_held_against_a_later_one(ranks: Any):
 
 
 def test_a_variable_of_the_job_before_is_found_by_name(ranks: Any, monkeypatch: Any):
-    facts = leave(ranks, "environment")
+    facts = leave(ranks, "variables")
     monkeypatch.setenv("LEFT_OVER", f"x{facts['token']}")
-    found = look(ranks, "environment")["environment"]
+    found = look(ranks, "variables")["variables"]
     assert (found.value, found.notes) == (1, ["variable LEFT_OVER"])
 
 
