@@ -70,6 +70,7 @@ FACTS: Mapping[str, Callable[[Any], bool]] = {
     "own_host": lambda p: not p.virtual or len(p.nodes) == 1,
     "cores": lambda p: p.bindable,
     "memory_control": lambda p: p.memory_control,
+    "own_processes": lambda p: not p.light,
     "shared_directory": lambda p: p.shared_directory,
     "shared_tb": lambda p: p.shared_tb > 0,
     "breakable": lambda p: p.virtual and not p.light,

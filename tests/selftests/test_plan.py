@@ -272,7 +272,8 @@ def test_a_workload_runs_once_a_placement_and_each_metric_once(nodes):
 def test_what_needs_no_torch_runs_first():
     for job in jobs_of(2):
         # Those that span the job begin before all others and end after them.
-        alone = [d for w, _ in job.workloads if not (d := described(w)).spans_job]
+        known = [described(w) for w, _ in job.workloads]
+        alone = [d for d in known if not d.spans_job and not d.runs_last]
         assert alone == sorted(alone, key=lambda d: d.needs_torch), job
 
 
@@ -284,8 +285,32 @@ def test_a_workload_of_the_training_is_found_by_its_name():
 
 def test_what_trains_has_jobs_of_its_own():
     for job in jobs_of(2):
-        trains = {described(w).training for w, _ in job.workloads}
+        trains = {described(w).training for w, _ in job.workloads if not described(w).after}
         assert trains == {job.stage in ("training", "scaling")}, job
+
+
+def test_what_looks_for_marks_is_the_first_in_the_job_after_the_one_that_leaves_them():
+    jobs = jobs_of(2)
+    for node in ("worker0", "worker1"):
+        leaves, finds = (
+            next(j for j in jobs if j.placement == node and w in dict(j.workloads))
+            for w in ("tenant_marks", "tenant")
+        )
+        assert (leaves.stage, finds.stage) == ("node", "training")
+        assert leaves.workloads[-1][0] == "tenant_marks"
+        assert finds.workloads[0][0] == "tenant"
+        assert dict(leaves.workloads)["tenant_marks"] == dict(finds.workloads)["tenant"]
+
+
+def test_a_selection_of_what_is_looked_for_leaves_only_that():
+    chosen = select(planned(2), [("tenant.shared_memory", "worker1")])
+    first, second = jobs_for(chosen, LIMITS, population(2))
+    assert (first.name, first.workloads) == (
+        "node-worker1", (("tenant_marks", ("shared_memory",)),),
+    )  # fmt: skip
+    assert (second.name, second.workloads) == (
+        "training-worker1", (("tenant", ("shared_memory",)),),
+    )  # fmt: skip
 
 
 def test_a_job_has_one_rank_a_gpu():
@@ -344,10 +369,12 @@ def test_every_criterion_has_exactly_one_test_and_every_test_s_key_exists():
 def test_every_acceptance_test_is_marked_and_only_compares():
     """A test body is the sentence of the contract: one comparison, as the limits have it."""
     by_test: dict[str, set[str]] = {}
+    order = {"nodes": 1, "gpus_per_node": 8, "gpu_model": "H200 SXM", "tenants": "several"}
+    several = loader.load_with_contract(SHIPPED, order).criteria
     for key, (test,) in keys_of_tests().items():
         signs = {
             ">=" if row.fail_below else "<=" if row.fail_above else "=="
-            for row in LIMITS.criteria[key].limits
+            for row in (*LIMITS.criteria[key].limits, *several[key].limits)
             if row.fail_below or row.fail_above or row.equals is not None
         }
         by_test.setdefault(test, set()).update(signs)

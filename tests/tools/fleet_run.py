@@ -84,7 +84,7 @@ RECORDED_MODEL = "H200 SXM"
 OF_MODEL = ("inventory", "memory", "nvlink")
 """Workloads whose figures another GPU has of its own, and limits as shipped."""
 MADE_UP = (
-    "memory_whole", "p2p_together", "host", "host_errors", "host_speed", "host_clock",
+    "memory_whole", "p2p_together", "host", "host_errors", "host_speed", "host_clock", "tenant",
     "training_single", "training_ddp", "training_fsdp", "training_resume", "training_finetune",
 )  # fmt: skip
 """Workloads that were recorded on no four H200."""
