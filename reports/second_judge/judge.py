@@ -71,13 +71,14 @@ def points_of(row: Any, record: Json, metric: str = "") -> list[Point]:
 def has_none(row: Any, record: Json) -> bool:
     """Whether nobody judges it, and every rank says it has none; or each node says it lacks it."""
     if row.c["may_lack"]:
-        saying = {r["node"] for r in ranks_of(row, record) if lacks(r, row.c["metric"])}
+        saying = {r["node"] for r in ranks_of(row, record) if lacks(r, row.c)}
         return set(row.nodes) <= saying
     possible = [r for r in row.c["rows"] if unresolved(r["when"], row.facts) is not None]
     ranks = ranks_of(row, record)
     only_recorded = possible and all(r["kind"] == "recorded" for r in possible)
     complete = set(row.nodes) <= record["left"]
-    return bool(only_recorded and complete and all(lacks(r, row.c["metric"]) for r in ranks))
+    owed = len({r["node"] for r in ranks} if row.c["over"] == "nics" else ranks)  # first ranks
+    return bool(only_recorded and complete and sum(lacks(r, row.c) for r in ranks) == owed)
 
 
 def facts_of_record(row: Any, record: Json, points: list[Point]) -> Json:
@@ -183,7 +184,7 @@ class SecondJudge:
         if recorded:
             ranks = ranks_of(row, record)
             if each * len(row.nodes) == len(ranks):
-                row.owed -= sum(lacks(r, c["metric"]) for r in ranks)
+                row.owed -= sum(lacks(r, c) for r in ranks)
             shapes: dict[str, list[Point]] = {}
             for rank, m in points if statistic == "median" and c["over"] != "links" else ():
                 open_ = {k: v for k, v in m.get("at", {}).items() if k not in c["at"]}

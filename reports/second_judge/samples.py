@@ -44,10 +44,11 @@ def check(m: Json, bounds: Mapping[str, Any]) -> None:
             raise Cannot(f"{name} is not valid")
 
 
-def lacks(rank: Json, metric: str) -> bool:
-    """Whether a rank says that its device has no such value."""
+def lacks(rank: Json, c: Json) -> bool:
+    """Whether a rank says that its device has no such value: a metric's, or a point's of it."""
+    metric, point = c["metric"], " ".join(map(str, (c["metric"], *c["at"].values())))
     by_driver, by_workload = (rank["facts"].get(n) for n in ("not_measured", "unsupported"))
-    if isinstance(by_workload, Mapping) and metric in by_workload:
+    if isinstance(by_workload, Mapping) and {metric, point} & by_workload.keys():
         return True
     return isinstance(by_driver, Mapping) and by_driver.get(metric) in TABLES["absent_value"]
 

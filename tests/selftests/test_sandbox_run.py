@@ -14,6 +14,7 @@ from fixtures.records.run_directory import RunDirectory
 from fixtures.sandbox import Sandbox
 from fixtures.thresholds import loader
 from fixtures.verdict.model import Outcome
+from reports import rejudge
 from tests.selftests.cluster import (
     CHECKOUT,
     NODES_ONLY,
@@ -23,7 +24,7 @@ from tests.selftests.cluster import (
     on,
     suite,
 )
-from tests.tools import soak
+from tests.tools import schemas, soak
 
 pytestmark = pytest.mark.cpu
 
@@ -47,6 +48,13 @@ sys.exit(pytest.main(sys.argv[1:]))
 
 
 # --- a healthy cluster
+
+
+def test_a_second_judge_agrees_and_every_file_has_its_schema(healthy: Finished) -> None:
+    run = read_json(RunDirectory(healthy.root).run_json)
+    limits = loader.load_with_contract(CHECKOUT / "thresholds.yaml", run["contract"])
+    assert rejudge.compare(healthy.root, limits).wrong == []
+    assert list(schemas.problems(healthy.root)) == []
 
 
 def test_a_healthy_sandbox_is_a_demonstration(healthy: Finished) -> None:
