@@ -72,6 +72,7 @@ FACTS: Mapping[str, Callable[[Any], bool]] = {
     "memory_control": lambda p: p.memory_control,
     "shared_directory": lambda p: p.shared_directory,
     "shared_tb": lambda p: p.shared_tb > 0,
+    "rail_optimized": lambda p: p.rail_optimized,
     "breakable": lambda p: p.virtual and not p.light,
     "finetune": lambda p: "finetune" in p.installed,
     "zero3": lambda p: "zero3" in p.installed,

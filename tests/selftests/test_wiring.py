@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fixtures.localization.wiring import Pair, Wiring, recover, rounds_of_pairs
 from fixtures.records.files import read_json
+from fixtures.workloads.runtime.wiring_groups import Pair, Wiring, recover, rounds_of_pairs
 from tests.selftests.support import DATA
 
 pytestmark = pytest.mark.cpu

@@ -85,6 +85,7 @@ OF_MODEL = ("inventory", "memory", "nvlink")
 """Workloads whose figures another GPU has of its own, and limits as shipped."""
 MADE_UP = (
     "memory_whole", "p2p_together", "host", "host_errors", "host_speed", "host_clock",
+    "wiring", "wiring_rails",
     "training_single", "training_ddp", "training_fsdp", "training_resume", "training_finetune",
 )  # fmt: skip
 """Workloads that were recorded on no four H200."""
@@ -438,7 +439,12 @@ class Fleet:
                 [(placement, self.nodes)] if placement else [(n, [n]) for n in self.nodes]
             ):
                 self._record(
-                    workload, place, of_place, base, versions, of_nodes=workload.startswith("host")
+                    workload,
+                    place,
+                    of_place,
+                    base,
+                    versions,
+                    of_nodes=workload.startswith(("host", "wiring")),
                 )
 
     def _with_all_metrics(self, rank: dict[str, Any], workload: str) -> dict[str, Any]:
