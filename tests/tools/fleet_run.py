@@ -304,9 +304,25 @@ class Fleet:
         self._rails_as("rails", self.platform.domain_nodes)
         if self.platform.domain_nodes > 1:
             self._rails_as("rails_nic", 1)
+        base, nodes = _read(PAIR, "rails@all"), self.nodes
+        for pair in zip(nodes[::2], nodes[1::2], strict=False):
+            change = self._rail_change(2, self._domains(2), "send_recv")
+            place = "all" if len(nodes) == 2 else "--".join(pair)
+            versions = self._versions(base["ranks"], change)
+            self._record("rails_alone", place, list(pair), base, versions)
 
     def _rails_as(self, workload: str, domain_nodes: int) -> None:
         base = _read(PAIR, "rails@all")
+        nodes = len(self.nodes)
+        per_domain = min(nodes, domain_nodes)
+        domains = {"domains": -(-nodes // per_domain), "gpus_per_domain": per_domain}
+        change = self._rail_change(nodes, domains, "rail", gpus=nodes)
+        self._record(workload, "all", self.nodes, base, self._versions(base["ranks"], change))
+
+    def _rail_change(
+        self, nodes: int, domains: dict[str, int], operation: str, **more: Scalar
+    ) -> Change:
+        """Return what makes a recorded rank one of a rail over so many nodes."""
 
         def change(rank: dict[str, Any]) -> None:
             (bandwidth,) = [m for m in rank["measurements"] if m["metric"] == "busbw"][:1]
@@ -314,21 +330,18 @@ class Fleet:
             # Recorded over TCP, whose batches differ far more than those of a fabric.
             median = sorted(bandwidth["samples"])[len(bandwidth["samples"]) // 2]
             steady = [median * (1 + 0.01 * (s / median - 1)) for s in bandwidth["samples"]]
-            nodes = len(self.nodes)
-            per_domain = min(nodes, domain_nodes)
-            domains = {"domains": -(-nodes // per_domain), "gpus_per_domain": per_domain}
             rank["measurements"] = others
             for size in (2**24, 2**28, 2**30):
                 m = {**bandwidth, "samples": list(steady), "at": {"size": size}}
-                facts = self._facts(nodes, size, gpus=nodes, **domains)
-                _scale(m, nccl_model.attainable("rail", facts))
+                facts = self._facts(nodes, size, **domains, **more)
+                _scale(m, nccl_model.attainable(operation, facts))
                 rank["measurements"].append(m)
             transport = self.platform.transport if domains["domains"] > 1 else "MNNVL"
             for m in rank["measurements"]:
                 _conditions(m, {"transport": transport, **domains})
             rank["facts"].pop("table", None)
 
-        self._record(workload, "all", self.nodes, base, self._versions(base["ranks"], change))
+        return change
 
     def _nics(self) -> None:
         of_ports = [self._of_port(workload) for workload in ("infiniband", "ib_counters")]
