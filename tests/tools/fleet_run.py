@@ -305,10 +305,10 @@ class Fleet:
         if self.platform.domain_nodes > 1:
             self._rails_as("rails_nic", 1)
         base, nodes = _read(PAIR, "rails@all"), self.nodes
+        change = self._rail_change(2, self._domains(2), "send_recv", sizes=(2**28,))
+        versions = self._versions(base["ranks"], change)
         for pair in zip(nodes[::2], nodes[1::2], strict=False):
-            change = self._rail_change(2, self._domains(2), "send_recv")
             place = "all" if len(nodes) == 2 else "--".join(pair)
-            versions = self._versions(base["ranks"], change)
             self._record("rails_alone", place, list(pair), base, versions)
 
     def _rails_as(self, workload: str, domain_nodes: int) -> None:
@@ -320,8 +320,9 @@ class Fleet:
         self._record(workload, "all", self.nodes, base, self._versions(base["ranks"], change))
 
     def _rail_change(
-        self, nodes: int, domains: dict[str, int], operation: str, **more: Scalar
-    ) -> Change:
+        self, nodes: int, domains: dict[str, int], operation: str,
+        sizes: Sequence[int] = (2**24, 2**28, 2**30), **more: Scalar,
+    ) -> Change:  # fmt: skip
         """Return what makes a recorded rank one of a rail over so many nodes."""
 
         def change(rank: dict[str, Any]) -> None:
@@ -331,7 +332,7 @@ class Fleet:
             median = sorted(bandwidth["samples"])[len(bandwidth["samples"]) // 2]
             steady = [median * (1 + 0.01 * (s / median - 1)) for s in bandwidth["samples"]]
             rank["measurements"] = others
-            for size in (2**24, 2**28, 2**30):
+            for size in sizes:
                 m = {**bandwidth, "samples": list(steady), "at": {"size": size}}
                 facts = self._facts(nodes, size, **domains, **more)
                 _scale(m, nccl_model.attainable(operation, facts))
