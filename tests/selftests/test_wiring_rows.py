@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from fixtures.records.model import Record, Result
 from fixtures.thresholds import loader
@@ -22,6 +23,16 @@ from tests.selftests.support import SHIPPED, case, rank, record
 from tests.selftests.test_wiring import BASE_US, GAP_US, OWN_US, recorded_batches
 
 pytestmark = pytest.mark.cpu
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """As a rank on a CPU has it: threads that wait for each other spin on the cores of others."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
 
 LIMITS = loader.load(SHIPPED)
 LEAF = "wiring.leaf"
