@@ -136,6 +136,17 @@ def test_every_rail_carries_the_agreed_rate(measured, agreed):
     assert measured >= agreed
 
 
+@pytest.mark.infiniband
+@pytest.mark.criterion("rails.alone")
+def test_every_nic_with_its_gpu_carries_the_agreed_rate_by_itself(measured, agreed):
+    assert measured >= agreed
+
+
+@pytest.mark.criterion("wiring.leaf", "wiring.rail")
+def test_every_port_is_on_the_leaf_switch_where_it_was_planned(measured, agreed):
+    assert measured <= agreed
+
+
 @pytest.mark.singlenode
 @pytest.mark.criterion("crosscheck.difference.256MiB", "crosscheck.difference.1GiB")
 def test_our_allreduce_agrees_with_all_reduce_perf(measured, agreed):

@@ -73,6 +73,7 @@ FACTS: Mapping[str, Callable[[Any], bool]] = {
     "own_processes": lambda p: not p.light,
     "shared_directory": lambda p: p.shared_directory,
     "shared_tb": lambda p: p.shared_tb > 0,
+    "rail_optimized": lambda p: p.rail_optimized,
     "breakable": lambda p: p.virtual and not p.light,
     "finetune": lambda p: "finetune" in p.installed,
     "zero3": lambda p: "zero3" in p.installed,

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
-from fixtures.localization.wiring import Pair, Wiring, recover, rounds_of_pairs
 from fixtures.records.files import read_json
+from fixtures.workloads.runtime.wiring_groups import Pair, Wiring, recover, rounds_of_pairs
 from tests.selftests.support import DATA
 
 pytestmark = pytest.mark.cpu
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """As a rank on a CPU has it: threads that wait for each other spin on the cores of others."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
 
 BASE_US = 12.0
 """NCCL's send and receive between two hosts; what is under it does not matter."""

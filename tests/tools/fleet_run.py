@@ -85,6 +85,7 @@ OF_MODEL = ("inventory", "memory", "nvlink")
 """Workloads whose figures another GPU has of its own, and limits as shipped."""
 MADE_UP = (
     "memory_whole", "p2p_together", "host", "host_errors", "host_speed", "host_clock", "tenant",
+    "wiring", "wiring_rails",
     "training_single", "training_ddp", "training_fsdp", "training_resume", "training_finetune",
 )  # fmt: skip
 """Workloads that were recorded on no four H200."""
@@ -303,9 +304,26 @@ class Fleet:
         self._rails_as("rails", self.platform.domain_nodes)
         if self.platform.domain_nodes > 1:
             self._rails_as("rails_nic", 1)
+        base, nodes = _read(PAIR, "rails@all"), self.nodes
+        change = self._rail_change(2, self._domains(2), "send_recv", sizes=(2**28,))
+        versions = self._versions(base["ranks"], change)
+        for pair in zip(nodes[::2], nodes[1::2], strict=False):
+            place = "all" if len(nodes) == 2 else "--".join(pair)
+            self._record("rails_alone", place, list(pair), base, versions)
 
     def _rails_as(self, workload: str, domain_nodes: int) -> None:
         base = _read(PAIR, "rails@all")
+        nodes = len(self.nodes)
+        per_domain = min(nodes, domain_nodes)
+        domains = {"domains": -(-nodes // per_domain), "gpus_per_domain": per_domain}
+        change = self._rail_change(nodes, domains, "rail", gpus=nodes)
+        self._record(workload, "all", self.nodes, base, self._versions(base["ranks"], change))
+
+    def _rail_change(
+        self, nodes: int, domains: dict[str, int], operation: str,
+        sizes: Sequence[int] = (2**24, 2**28, 2**30), **more: Scalar,
+    ) -> Change:  # fmt: skip
+        """Return what makes a recorded rank one of a rail over so many nodes."""
 
         def change(rank: dict[str, Any]) -> None:
             (bandwidth,) = [m for m in rank["measurements"] if m["metric"] == "busbw"][:1]
@@ -313,21 +331,18 @@ class Fleet:
             # Recorded over TCP, whose batches differ far more than those of a fabric.
             median = sorted(bandwidth["samples"])[len(bandwidth["samples"]) // 2]
             steady = [median * (1 + 0.01 * (s / median - 1)) for s in bandwidth["samples"]]
-            nodes = len(self.nodes)
-            per_domain = min(nodes, domain_nodes)
-            domains = {"domains": -(-nodes // per_domain), "gpus_per_domain": per_domain}
             rank["measurements"] = others
-            for size in (2**24, 2**28, 2**30):
+            for size in sizes:
                 m = {**bandwidth, "samples": list(steady), "at": {"size": size}}
-                facts = self._facts(nodes, size, gpus=nodes, **domains)
-                _scale(m, nccl_model.attainable("rail", facts))
+                facts = self._facts(nodes, size, **domains, **more)
+                _scale(m, nccl_model.attainable(operation, facts))
                 rank["measurements"].append(m)
             transport = self.platform.transport if domains["domains"] > 1 else "MNNVL"
             for m in rank["measurements"]:
                 _conditions(m, {"transport": transport, **domains})
             rank["facts"].pop("table", None)
 
-        self._record(workload, "all", self.nodes, base, self._versions(base["ranks"], change))
+        return change
 
     def _nics(self) -> None:
         of_ports = [self._of_port(workload) for workload in ("infiniband", "ib_counters")]
@@ -438,7 +453,12 @@ class Fleet:
                 [(placement, self.nodes)] if placement else [(n, [n]) for n in self.nodes]
             ):
                 self._record(
-                    workload, place, of_place, base, versions, of_nodes=workload.startswith("host")
+                    workload,
+                    place,
+                    of_place,
+                    base,
+                    versions,
+                    of_nodes=workload.startswith(("host", "wiring")),
                 )
 
     def _with_all_metrics(self, rank: dict[str, Any], workload: str) -> dict[str, Any]:
