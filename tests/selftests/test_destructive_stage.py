@@ -413,6 +413,7 @@ def test_every_criterion_that_is_judged_has_a_fault():
     where = drills.fault_locations()
     judged = {k for k, c in LIMITS.criteria.items() if not planted.never_judged(c)}
     by_order = {f"host.scratch_{what}" for what in ("size", "write", "read")}
+    by_order |= {"tenant.scratch", "tenant.shared_memory"}
     assert set(where) == judged | by_order
     unjudged = set(LIMITS.criteria) - judged
     assert {key for key in unjudged if not key.startswith("infiniband.")} == by_order | {
