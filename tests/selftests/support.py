@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from fixtures.plan.items import Item, planned_list
 from fixtures.records.files import append_line, write_json
 from fixtures.records.model import SCHEMA, Measurement, RankResult, Record, record_name
 from fixtures.records.run_directory import RunDirectory
+from fixtures.records.verdict_file import read_verdict
 from fixtures.run import backends
 from fixtures.run.batch_judging import BatchJudge, judge_many
 from fixtures.run.options import RunOptions
@@ -322,7 +322,7 @@ def judged(source: Path, into: Path, thresholds: Path = SHIPPED) -> Replayed:
     run.record_verdicts(*(run.batch.verdicts[item.key] for item in run.scope))
     last = run.finish()
     export.write_results(run.directory)
-    return last.exit_status, json.loads(run.directory.verdict.read_text(encoding="utf-8"))
+    return last.exit_status, read_verdict(run.directory)
 
 
 def replay(source: Path, into: Path, *more: str | Path) -> Replayed:
@@ -330,4 +330,4 @@ def replay(source: Path, into: Path, *more: str | Path) -> Replayed:
     run = run_pytest("--cluster", "replay", f"--from={source}", f"--run-dir={into}", "-q", *more)
     verdict = into / "verdict.json"
     assert verdict.exists(), run.stdout + run.stderr
-    return run.returncode, json.loads(verdict.read_text(encoding="utf-8"))
+    return run.returncode, read_verdict(RunDirectory(into))
