@@ -127,8 +127,8 @@ def small_scratch(sandbox: Sandbox) -> Iterator[list[str]]:
 
 @contextmanager
 def slow_scratch(sandbox: Sandbox) -> Iterator[list[str]]:
-    """What reads and writes the ordered scratch of the culprit has a hundredth of its time."""
-    with slow(sandbox, NODE, "disk", run_ms=0.3, stop_ms=60):
+    """What reads and writes the ordered scratch of the culprit has an eight-hundredth of its time."""
+    with slow(sandbox, NODE, "disk", run_ms=0.3, stop_ms=240):
         yield ordered(sandbox, scratch={"path": "/dev/shm", "write_gbs": 0.06, "read_gbs": 0.06})
 
 
