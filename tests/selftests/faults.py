@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fixtures.sandbox import Sandbox
+from fixtures.sandbox.processes import run as command
 from tests.selftests import support
 
 Inject = Callable[[Sandbox], AbstractContextManager[Any]]
@@ -50,6 +51,17 @@ class Outcome:
     """Red rows that the fault does not explain: criterion and subject."""
     rows: list[dict[str, Any]]
     said: str
+
+
+@contextmanager
+def bound(sandbox: Sandbox, node: str, files: Mapping[str, Path]) -> Iterator[None]:
+    """Show on the node, at each place of `files`, the file or folder that it names there."""
+    with ExitStack() as undo:
+        for place, shown in files.items():
+            bind = ("mount", "--bind", str(shown), place)
+            command(sandbox.inside(node, *bind), env=sandbox.environ)
+            undo.callback(command, sandbox.inside(node, "umount", place), env=sandbox.environ)
+        yield
 
 
 def drill(

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 
 from fixtures.paths import CHECKOUT
 from fixtures.sandbox import Sandbox, emulation
-from fixtures.sandbox.processes import run
-from tests.selftests.faults import Fault, Inject
+from tests.selftests.faults import Fault, Inject, bound
 
 NODE = "worker1"
 GPU = emulation.gpu_uuid(NODE, 1)
@@ -71,12 +70,8 @@ def other_release(sandbox: Sandbox) -> Iterator[None]:
     """worker0 runs another release of the system than the others."""
     file = sandbox.state.node_home("worker0") / "os-release"
     file.write_text('PRETTY_NAME="Another Linux 1"\n')
-    bind = ("mount", "--bind", str(file), "/etc/os-release")
-    run(sandbox.inside("worker0", *bind), env=sandbox.environ)
-    try:
+    with bound(sandbox, "worker0", {"/etc/os-release": file}):
         yield
-    finally:
-        run(sandbox.inside("worker0", "umount", "/etc/os-release"), env=sandbox.environ)
 
 
 def drift(name: str, where: str, inject: Inject, says: str, device: str) -> Fault:

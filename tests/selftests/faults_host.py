@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -19,10 +21,12 @@ import yaml
 from fixtures.paths import CHECKOUT
 from fixtures.sandbox import Sandbox
 from fixtures.sandbox.processes import run
-from tests.selftests.faults import Fault, Inject
+from tests.selftests.faults import Fault, Inject, bound
 from tests.selftests.faults_hardware import NODE, PORT, broken
 
 SELECT = "test_host"
+COMPILERS = ("gcc", "clang", *filter(None, [os.environ.get("CC")]))
+HEADERS = sysconfig.get_path("include", "posix_prefix")
 
 
 def host(
@@ -99,13 +103,11 @@ def two_numa_nodes(sandbox: Sandbox) -> Iterator[None]:
         own.mkdir(parents=True, exist_ok=True)
         (own / "cpulist").write_text(f"{k}\n")
         (own / "meminfo").write_text(f"Node {k} MemTotal:       8388608 kB\n")
-    place = "/sys/devices/system/node"
-    run(sandbox.inside("worker0", "mount", "--bind", str(folder), place), env=sandbox.environ)
-    try:
-        with slow(sandbox, "worker0", "memory", core=1, run_ms=0.5, stop_ms=20):
-            yield
-    finally:
-        run(sandbox.inside("worker0", "umount", place), env=sandbox.environ)
+    with (
+        bound(sandbox, "worker0", {"/sys/devices/system/node": folder}),
+        slow(sandbox, "worker0", "memory", core=1, run_ms=0.5, stop_ms=20),
+    ):
+        yield
 
 
 @contextmanager
@@ -125,8 +127,8 @@ def small_scratch(sandbox: Sandbox) -> Iterator[list[str]]:
 
 @contextmanager
 def slow_scratch(sandbox: Sandbox) -> Iterator[list[str]]:
-    """What reads and writes the ordered scratch of the culprit has a hundredth of its time."""
-    with slow(sandbox, NODE, "disk", run_ms=0.3, stop_ms=60):
+    """What reads and writes the ordered scratch of the culprit has an eight-hundredth of its time."""
+    with slow(sandbox, NODE, "disk", run_ms=0.3, stop_ms=240):
         yield ordered(sandbox, scratch={"path": "/dev/shm", "write_gbs": 0.06, "read_gbs": 0.06})
 
 
@@ -208,9 +210,12 @@ def another_type(sandbox: Sandbox) -> Iterator[list[str]]:
 def silent_name_server(sandbox: Sandbox) -> Iterator[None]:
     """The culprit asks a name server that does not answer, and has no names of its own."""
     home = sandbox.state.node_home(NODE)
-    files = {"/etc/resolv.conf": "nameserver 127.0.0.1\noptions timeout:5 attempts:1\n"}
-    files["/etc/nsswitch.conf"] = "hosts: dns\n"
-    bound: list[str] = []
+    texts = {"/etc/resolv.conf": "nameserver 127.0.0.1\noptions timeout:5 attempts:1\n"}
+    texts["/etc/nsswitch.conf"] = "hosts: dns\n"
+    files = {place: home / Path(place).name for place in texts}
+    for place, text in texts.items():
+        files[place].write_text(text)
+        files[place].chmod(0o644)
     silent = "import socket; s = socket.socket(type=socket.SOCK_DGRAM); s.bind(('127.0.0.1', 53)); "
     server = subprocess.Popen(
         sandbox.inside(NODE, sys.executable, "-c", silent + "print(flush=True); input()"),
@@ -219,17 +224,31 @@ def silent_name_server(sandbox: Sandbox) -> Iterator[None]:
     try:
         assert server.stdout is not None
         assert server.stdout.readline() == "\n", "the name server did not start"
-        for path, text in files.items():
-            file: Path = home / Path(path).name
-            file.write_text(text)
-            file.chmod(0o644)
-            run(sandbox.inside(NODE, "mount", "--bind", str(file), path), env=sandbox.environ)
-            bound.append(path)
-        yield
+        with bound(sandbox, NODE, files):
+            yield
     finally:
-        for path in bound:
-            run(sandbox.inside(NODE, "umount", path), env=sandbox.environ)
         server.communicate("\n", timeout=10)
+
+
+@contextmanager
+def no_compiler(sandbox: Sandbox) -> Iterator[None]:
+    """No file of the culprit that is a C compiler on the others can be executed."""
+    empty = sandbox.state.node_home(NODE) / "compiler"
+    empty.touch(mode=0o644)
+    folders = f"{sandbox.environ['PATH']}:{os.environ['PATH']}".split(os.pathsep)
+    found = (shutil.which(name, path=at) for at in folders for name in COMPILERS)
+    # /bin and /usr/bin may be one folder: each file is covered once.
+    with bound(sandbox, NODE, {os.path.realpath(file): empty for file in found if file}):
+        yield
+
+
+@contextmanager
+def no_headers(sandbox: Sandbox) -> Iterator[None]:
+    """The culprit has no header of the Python that runs there, as without python3-dev."""
+    empty = sandbox.state.node_home(NODE) / "headers"
+    empty.mkdir(exist_ok=True)
+    with bound(sandbox, NODE, {HEADERS: empty}):
+        yield
 
 
 def first_of_three(criterion: str, name: str, kind: str, says: str, device: str) -> Fault:
@@ -303,6 +322,15 @@ FAULTS = [
         criterion="host.names", name="a name server does not answer",
         where=f"/etc/resolv.conf of {NODE}", culprit=NODE, inject=silent_name_server,
         select=SELECT, says="no answer within 5 s",
+    ),
+    Fault(
+        criterion="host.compiler", name="no C compiler", where=f"gcc and clang of {NODE}: hidden",
+        culprit=NODE, inject=no_compiler, select=SELECT, says="no C compiler (gcc, clang)",
+    ),
+    Fault(
+        criterion="host.compiler", name="no headers of Python",
+        where=f"{HEADERS} of {NODE}: empty", culprit=NODE,
+        inject=no_headers, select=SELECT, says="Python.h",
     ),
 ]  # fmt: skip
 

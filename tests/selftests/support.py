@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -331,4 +330,4 @@ def replay(source: Path, into: Path, *more: str | Path) -> Replayed:
     run = run_pytest("--cluster", "replay", f"--from={source}", f"--run-dir={into}", "-q", *more)
     verdict = into / "verdict.json"
     assert verdict.exists(), run.stdout + run.stderr
-    return run.returncode, json.loads(verdict.read_text(encoding="utf-8"))
+    return run.returncode, read_verdict(RunDirectory(into))

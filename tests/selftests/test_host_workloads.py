@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sysconfig
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -161,3 +162,31 @@ def test_a_pinned_core_is_found_and_a_governor_that_the_processor_follows_is_non
     assert (row.value, row.at["part"]) == ("powersave", "cpu1")
     write_sysfs_file(policies / "policy1/scaling_driver", "intel_pstate")
     assert host._governor(ranks(), tmp_path).value == "full"
+
+
+def test_a_compiler_that_the_environment_names_is_the_one_that_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    gcc = tmp_path / "gcc"
+    gcc.write_text("#!/bin/sh\n")
+    gcc.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CC", "cc-of-a-module")
+    lacking = host._compiler(ranks(), tmp_path)
+    assert lacking.value == "missing"
+    assert "no C compiler (cc-of-a-module)" in lacking.notes[0]
+    monkeypatch.delenv("CC")
+    assert "no C compiler" not in host._compiler(ranks(), tmp_path).notes[0]
+
+
+def test_headers_are_looked_for_where_debian_puts_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    schemes = {
+        "posix_prefix": str(tmp_path / "usr/include"),
+        "posix_local": str(tmp_path / "usr/local/include"),
+    }
+    monkeypatch.setattr(sysconfig, "get_path", lambda name, scheme="posix_local": schemes[scheme])
+    assert f"no {tmp_path}/usr/include/Python.h" in host._compiler(ranks(), tmp_path).notes[0]
+    write_sysfs_file(tmp_path / "usr/include/Python.h", "")
+    assert not any("Python.h" in note for note in host._compiler(ranks(), tmp_path).notes)
