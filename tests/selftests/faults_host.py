@@ -127,7 +127,7 @@ def small_scratch(sandbox: Sandbox) -> Iterator[list[str]]:
 
 @contextmanager
 def slow_scratch(sandbox: Sandbox) -> Iterator[list[str]]:
-    """What reads and writes the ordered scratch of the culprit has an eight-hundredth of its time."""
+    """What reads and writes the ordered scratch of the culprit has 1/800 of its time."""
     with slow(sandbox, NODE, "disk", run_ms=0.3, stop_ms=240):
         yield ordered(sandbox, scratch={"path": "/dev/shm", "write_gbs": 0.06, "read_gbs": 0.06})
 
