@@ -75,14 +75,19 @@ def page(rows: Sequence[LimitRow], heading: str) -> Iterator[str]:
     for name, row in _alike_in_one(judged):
         shown = "" if name == previous else name
         previous = name
+        beside = "; ".join(filter(None, (row.expect and f"expect {row.expect}", row.when)))
+        number = f"[{sources.index(_source(row)) + 1}]"
         if len(shown) > NAME_COLUMN:
             *before, shown = _wrapped(shown, indent=4)
             yield from before
+        # A long name takes the room of its limit's column, where all of it fits on the line.
+        one_line = f"{shown} {_limit(row)} {number} {beside}".rstrip()
+        if len(shown) > NAME_COLUMN and len(one_line) <= WIDTH:
+            yield one_line
+            continue
         if len(shown) > NAME_COLUMN:
             yield shown
             shown = ""
-        beside = "; ".join(filter(None, (row.expect and f"expect {row.expect}", row.when)))
-        number = f"[{sources.index(_source(row)) + 1}]"
         line = f"{shown:<{NAME_COLUMN}} {_limit(row):<{LIMIT_COLUMN}} {number:<5} {beside}"
         yield from _wrapped(line.rstrip(), indent=NAME_COLUMN + 3)
     yield from ("", "Sources")
