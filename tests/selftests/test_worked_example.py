@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "adding-a-criterion.md"
 EXAMPLES = ROOT / "docs" / "examples"
 PATCHES = {
-    "adding-a-criterion.patch": ("shared_memory", {"environment.shared_memory": "GiB"}),
-    "adding-a-node-rate.patch": ("scratch", {"scratch.write": "GB/s"}),
+    "adding-a-criterion.patch": ("shared_memory and not tenant", {"environment.shared_memory": "GiB"}),
+    "adding-a-node-rate.patch": ("scratch and not tenant", {"scratch.write": "GB/s"}),
     "adding-a-collective.patch": (
         "scatter and not reducescatter",
         {"scatter.node.16MiB": "GB/s", "scatter.node.errors": "elements"},
