@@ -16,7 +16,10 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "adding-a-criterion.md"
 EXAMPLES = ROOT / "docs" / "examples"
 PATCHES = {
-    "adding-a-criterion.patch": ("shared_memory and not tenant", {"environment.shared_memory": "GiB"}),
+    "adding-a-criterion.patch": (
+        "shared_memory and not tenant",
+        {"environment.shared_memory": "GiB"},
+    ),
     "adding-a-node-rate.patch": ("scratch and not tenant", {"scratch.write": "GB/s"}),
     "adding-a-collective.patch": (
         "scatter and not reducescatter",
