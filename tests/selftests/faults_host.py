@@ -180,16 +180,19 @@ int clock_gettime(clockid_t clock, struct timespec *now) {
 """
 
 
+def preloaded(sandbox: Sandbox, name: str, source: str, where: str) -> list[str]:
+    """Let the jobs' Python start with a C library of this source, where a shell's test is true."""
+    code, library = (sandbox.state.home / f"{name}.{ending}" for ending in ("c", "so"))
+    code.write_text(source)
+    command = ["gcc", "-shared", "-fPIC", "-o", str(library), str(code), "-ldl"]
+    subprocess.run(command, check=True, timeout=60)
+    return started_with(sandbox, f"python-{name}", f"! {where} || export LD_PRELOAD={library}")
+
+
 @contextmanager
 def clock_ahead(sandbox: Sandbox) -> Iterator[list[str]]:
     """The clock of the culprit is a second ahead, for all that its jobs run."""
-    home = sandbox.state.home
-    source, library = home / "clock.c", home / "clock.so"
-    source.write_text(CLOCK_AHEAD)
-    command = ["gcc", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"]
-    subprocess.run(command, check=True, timeout=60)
-    lines = f'[ "$SLURMD_NODENAME" != {NODE} ] || export LD_PRELOAD={library}'
-    yield started_with(sandbox, "python-ahead", lines)
+    yield preloaded(sandbox, "ahead", CLOCK_AHEAD, f'[ "$SLURMD_NODENAME" = {NODE} ]')
 
 
 @contextmanager

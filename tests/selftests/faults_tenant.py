@@ -6,7 +6,6 @@ several tenants take turns; the sites of those faults have an epilog that cleans
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -16,7 +15,7 @@ from fixtures.sandbox.processes import run
 from fixtures.workloads.tenant_marks import NAME
 from tests.selftests.faults import Fault, Inject
 from tests.selftests.faults_hardware import GPU, NODE, broken
-from tests.selftests.faults_host import ordered, started_with
+from tests.selftests.faults_host import ordered, preloaded
 from tests.selftests.faults_scheduler import after_line, replaced
 
 SELECT = "tenant"
@@ -52,13 +51,8 @@ void *mmap(void *at, size_t size, int access, int flags, int file, off_t from) {
 @contextmanager
 def uncleared(sandbox: Sandbox) -> Iterator[list[str]]:
     """Memory of the second device of the culprit goes from process to process as it is."""
-    home = sandbox.state.home
-    source, library = home / "uncleared.c", home / "uncleared.so"
-    source.write_text(UNCLEARED)
-    command = ["gcc", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"]
-    subprocess.run(command, check=True, timeout=60)
-    here = f'[ "$SLURMD_NODENAME$SLURM_LOCALID" != {NODE}1 ]'
-    yield started_with(sandbox, "python-uncleared", f"{here} || export LD_PRELOAD={library}")
+    here = f'[ "$SLURMD_NODENAME$SLURM_LOCALID" = {NODE}1 ]'
+    yield preloaded(sandbox, "uncleared", UNCLEARED, here)
 
 
 @contextmanager
