@@ -15,6 +15,7 @@ from fixtures.plan.items import Item
 from fixtures.records.model import Measurement, Record
 from fixtures.run.judge_item import judge_item
 from fixtures.thresholds.loader import Thresholds
+from fixtures.verdict.causes import Cause
 from fixtures.verdict.fleet_slots import NO_FLEET, Like
 from fixtures.verdict.model import Outcome, Verdict
 from fixtures.verdict.outliers import of_fleet, sibling_values
@@ -83,6 +84,16 @@ def test_of_several_rounds_the_fewest_batches_are_claimed(limits: Thresholds) ->
     found.checks["batches"] = 24.0
     verdict = verdict_on(limits, record_of("n1", found))
     assert verdict.reason == "n1: 21 samples of 24 batches"
+
+
+def test_batches_outside_the_common_window_are_no_changed_record(limits: Thresholds) -> None:
+    """Where too few lie in the window, the workload keeps all: too short, and nobody's forgery."""
+    found = measured([5.0] * 24)
+    found.checks["batches"] = 3.0
+    verdict = verdict_on(limits, record_of("n1", found))
+    assert verdict.outcome is Outcome.NOT_MEASURED
+    assert verdict.reason == "n1: batches is 3, a valid measurement has 5 to inf"
+    assert verdict.cause is not Cause.RECORD
 
 
 def test_one_value_per_node_is_the_whole_measurement(limits: Thresholds) -> None:

@@ -135,7 +135,11 @@ def test_figures_pass_fail_or_are_not_believed(key, good, bad, impossible):
 
 @pytest.mark.parametrize(
     ("checks", "said"),
-    [({"steps": 29.0}, "30 samples of 29 steps"), ({"excluded": 9.0}, "excluded is 9")],
+    [
+        ({"steps": 29.0}, "steps is 29"),
+        ({"steps": 31.0}, "30 samples of 31 steps"),
+        ({"excluded": 9.0}, "excluded is 9"),
+    ],
 )
 def test_too_few_steps_or_a_start_that_was_counted_is_not_measured(checks, said):
     verdict = judge_gpu("training_fsdp.mfu", [60.0] * 30, checks=checks)
