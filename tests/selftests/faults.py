@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fixtures.sandbox import Sandbox
+import pytest
+
+from fixtures.sandbox import Sandbox, emulation
 from fixtures.sandbox.processes import run as command
 from tests.selftests import support
+from tests.selftests.cluster import refuse
 
 Inject = Callable[[Sandbox], AbstractContextManager[Any]]
 
@@ -51,6 +54,32 @@ class Outcome:
     """Red rows that the fault does not explain: criterion and subject."""
     rows: list[dict[str, Any]]
     said: str
+
+
+def emulated(**shape: Any) -> Any:
+    """Return a fixture: a sandbox of this shape with emulated GPUs, for the tests of one module.
+
+    It skips with the reason where there can be none, and fails where there must be one.
+    """
+
+    @pytest.fixture(scope="module")
+    def up(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+        refuse(request, Sandbox.refusal() or emulation.refusal())
+        with Sandbox.up(**shape) as sandbox:
+            yield sandbox
+
+    return up
+
+
+def named(found: Outcome, fault: Fault) -> None:
+    """Hold that the fault's node and part are named in its words, and nothing else is red."""
+    assert found.named == (fault.culprit,), found.said
+    assert fault.says in found.lines[0], found.lines
+    assert found.others == ()
+    red = {r["criterion"] for r in found.rows if r["outcome"] == "FAIL"}
+    assert red == {fault.criterion, *fault.also}
+    if fault.device:
+        assert found.devices == (fault.device,)
 
 
 @contextmanager
