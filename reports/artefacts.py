@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fixtures.records.files import read_json, replace_file
+from fixtures.records.files import replace_file
 from fixtures.records.run_directory import RunDirectory
 from fixtures.verdict.node_lists import NodeLists
 from reports import blame, certificate, export, junit, page, statement
@@ -32,7 +32,7 @@ class Artefacts:
 
     @cached_property
     def run(self) -> Mapping[str, Any]:
-        run: Mapping[str, Any] = read_json(self.directory.run_json)
+        run: Mapping[str, Any] = self.directory.read_run()
         return run
 
     @property
@@ -54,6 +54,8 @@ class Artefacts:
             certificate.write(self.directory, self.verdict)
         elif name == statement.NAME:
             statement.write(self.directory, self.verdict)
+        elif name == "results.csv":
+            export.write_results(self.directory, self.verdict)
         else:
             replace_file(self.directory.root / name, (self.make(name),), durable=False)
 
@@ -69,7 +71,7 @@ class Artefacts:
 def _report(artefacts: Artefacts) -> str:
     return page.page(
         artefacts.directory, artefacts.verdict, thresholds=artefacts.thresholds,
-        ledger=artefacts.ledger, lists=artefacts.lists,
+        run=artefacts.run, ledger=artefacts.ledger, lists=artefacts.lists,
     )  # fmt: skip
 
 

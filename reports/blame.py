@@ -18,7 +18,7 @@ from fixtures.thresholds.definitions import shipped
 from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.causes import IN_NODE
 from fixtures.verdict.model import Verdict
-from fixtures.verdict.node_lists import NodeLists, node_lists, nodes_of_rows
+from fixtures.verdict.node_lists import NodeLists, RowNodes, node_lists
 from fixtures.wording import counted
 
 MAX_NAMES = 6
@@ -32,11 +32,11 @@ def lists_of(
 ) -> NodeLists:
     """Return the good and bad nodes of a run, with the reasons."""
     nodes = tuple(str(n) for n in (verdict.get("scope") or {}).get("nodes") or ())
-    verdicts = [Verdict.from_json(v) for v in verdict["criteria"]]
-    nodes_of = nodes_of_rows(verdicts, nodes, run.get("smaller_subjects") or {})
+    verdicts = map(Verdict.from_json, verdict["criteria"])
+    nodes_of = RowNodes(nodes, run.get("smaller_subjects") or {})
     at_fault = located.nodes_at_fault(directory, str(run.get("nonce")))
     places = located.nodes_in_doubt(directory, str(run.get("nonce")))
-    return node_lists(verdicts, nodes_of, nodes, at_fault, places)
+    return node_lists(verdicts, nodes_of, at_fault, places)
 
 
 @dataclass(frozen=True)

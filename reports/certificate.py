@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fixtures.records.files import read_json, replace_file
+from fixtures.records.files import replace_file
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
 from fixtures.slurm.hostlist import hostlist
@@ -68,7 +68,7 @@ def write(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> 
 
 def page(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> str:
     """Return the page, made from the files of the run directory alone."""
-    run: Mapping[str, Any] = read_json(directory.run_json)
+    run: Mapping[str, Any] = directory.read_run()
     if verdict is None:
         verdict = read_verdict(directory)
     criteria = verdict["criteria"]

@@ -39,20 +39,29 @@ def write_results(directory: RunDirectory, verdict: Mapping[str, Any] | None = N
     """Write results.csv from verdict.json, one row per verdict."""
     verdict = read_verdict(directory) if verdict is None else verdict
     path = directory.root / "results.csv"
-    replace_file(path, (results(verdict).encode("utf-8", "replace"),), durable=False)
+    lines = (line.encode("utf-8", "replace") for line in _lines(verdict))
+    replace_file(path, lines, durable=False)
     return path
 
 
 def results(verdict: Mapping[str, Any]) -> str:
-    """Return the text of results.csv.
+    """Return the text of results.csv."""
+    return "".join(_lines(verdict))
 
-    Written by the csv module, which unlike pandas needs no list of all rows.
-    """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows([escape_formula(cell) for cell in _cells(v)] for v in verdict["criteria"])
-    return text.getvalue()
+
+class _Echo:
+    """What the csv module writes to: writerow() returns what write() returns."""
+
+    def write(self, line: str) -> str:
+        return line
+
+
+def _lines(verdict: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines by the csv module, which unlike pandas needs no list of all rows."""
+    writer: Any = csv.writer(_Echo(), lineterminator="\n")
+    yield writer.writerow(COLUMNS)
+    for v in verdict["criteria"]:
+        yield writer.writerow([escape_formula(cell) for cell in _cells(v)])
 
 
 def data_frame(verdict: Mapping[str, Any]) -> Any:
@@ -143,7 +152,7 @@ def escape_formula(value: Any) -> Any:
     return _escaped(value) if isinstance(value, str) else value
 
 
-@functools.lru_cache(maxsize=50_000)
+@functools.lru_cache(maxsize=4096)
 def _escaped(value: str) -> str:
     """Return escape_formula() of a text; a large run has few that differ."""
     # Spreadsheets skip a leading tab or line break.

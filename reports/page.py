@@ -23,7 +23,7 @@ import pytest_html
 from markupsafe import Markup
 
 from fixtures.paths import version
-from fixtures.records.files import read_json, read_lines
+from fixtures.records.files import read_lines
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
 from fixtures.verdict.model import Outcome, Verdict
@@ -66,15 +66,19 @@ def page(
     verdict: Mapping[str, Any] | None = None,
     *,
     thresholds: Path | None = None,
+    run: Mapping[str, Any] | None = None,
     ledger: Ledger | None = None,
     lists: NodeLists | None = None,
 ) -> str:
     """Return the page.
 
     `thresholds`: the run's file of limits, where it is no longer at the path that run.json names.
-    `ledger`, `lists`: what read_ledger() and blame.lists_of() give, where they are known.
+    `run`, `ledger`, `lists`: what is in run.json, and what read_ledger() and blame.lists_of() give,
+    where they are known.
     """
-    run: Mapping[str, Any] = read_json(directory.run_json)
+    if run is None:
+        run = directory.read_run()
+    assert run is not None
     if verdict is None:
         verdict = read_verdict(directory)
     criteria = verdict["criteria"]
@@ -241,11 +245,11 @@ def _tests(
 ) -> dict[str, Row]:
     """Return the rows of the table by name, the most urgent first."""
     found: list[tuple[str, Row]] = []
-    summarised: dict[rows.SummaryKey, list[Verdict]] = {}
+    summarised: dict[rows.SummaryKey, list[Mapping[str, Any]]] = {}
     for data in criteria:
         verdict = Verdict.from_json(data)
         if (key := rows.summary_key(verdict, summarise=summarise)) is not None:
-            summarised.setdefault(key, []).append(verdict)
+            summarised.setdefault(key, []).append(data)
         else:
             found.append(
                 (f"[{verdict.criterion}-{verdict.subject}]", _row(verdict, ledger, sources))
@@ -274,8 +278,9 @@ def _row(verdict: Verdict, ledger: Ledger, sources: LimitSources) -> Row:
     return {**made, "result": rows.RECORDED_FILTER if recorded else result}
 
 
-def _summary_row(key: rows.SummaryKey, verdicts: list[Verdict]) -> Row:
+def _summary_row(key: rows.SummaryKey, criteria: Iterable[Mapping[str, Any]]) -> Row:
     """Return the row of several verdicts on a node of a large run; results.csv has each of them."""
+    verdicts = [Verdict.from_json(data) for data in criteria]
     outcome = rows.summary_outcome(verdicts)
     recorded = outcome is Outcome.RECORDED
     result = rows.RECORDED_FILTER if recorded else rows.RESULT[outcome]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.records.files import RecordError, read_json
+from fixtures.records.files import RecordError
 from fixtures.records.run_directory import RunDirectory
 from reports import banner, junit, page, tables, terminal
 from reports.artefacts import NAMES, NODE_LISTS, Artefacts
@@ -74,6 +74,8 @@ class Writer:
         self._directory: RunDirectory | None = None
         self._verdict: Mapping[str, Any] | None = None
         """That of this session, as soon as it has concluded."""
+        self._artefacts: Artefacts | None = None
+        """What is made of it."""
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_acceptance_started(self, session: pytest.Session, directory: RunDirectory) -> None:
@@ -90,7 +92,7 @@ class Writer:
     ) -> None:
         """Keep the verdict for the pages; write all but those that pytest's plug-ins stand for."""
         self._verdict = verdict
-        artefacts = Artefacts(directory, verdict)
+        self._artefacts = artefacts = Artefacts(directory, verdict)
         for name in artefacts.names:
             if name not in (*PAGE_OF_PLUGIN, *NODE_LISTS):
                 self._write(name, artefacts.write)
@@ -100,7 +102,9 @@ class Writer:
         """Write report.html and junit.xml; an OSError here takes the verdict back."""
         if self._directory is None:
             return
-        artefacts = Artefacts(self._directory, self._shown_verdict(self._directory))
+        artefacts = self._artefacts or Artefacts(
+            self._directory, self._shown_verdict(self._directory)
+        )
         for name, plugin in PAGE_OF_PLUGIN.items():
             if self._config.pluginmanager.hasplugin(plugin):
                 self._write(name, artefacts.write, unless=OSError)
@@ -122,7 +126,7 @@ class Writer:
         """Return the verdict; for a session that did not conclude INCOMPLETE, without criteria."""
         run: Any = {}
         with suppress(OSError, RecordError):
-            run = read_json(directory.run_json)
+            run = directory.read_run()
         return self._verdict or page.without_verdict(directory, run)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
@@ -136,7 +140,7 @@ class Writer:
     def print_verdict(self) -> None:
         """Print the verdict with what failed: after all else, so that it is what remains."""
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
-        if reporter is None or self._directory is None or self._verdict is None:
+        if reporter is None or self._verdict is None or self._artefacts is None:
             return
         width = min(reporter._tw.fullwidth, MAX_WIDTH)
         for line in terminal.not_applicable(self._verdict["criteria"], width):
@@ -145,7 +149,7 @@ class Writer:
         colour = terminal.COLOURS.get(word, "green")
         reporter.write_sep("=", word, fullwidth=width, **{colour: True, "bold": True})
         try:
-            lines = terminal.summary(Artefacts(self._directory, self._verdict), width)
+            lines = terminal.summary(self._artefacts, width)
         except (OSError, RecordError) as error:  # the verdict does not depend on its summary
             lines = [f"no summary: {error}"]
         for line in lines:
@@ -163,5 +167,5 @@ class Writer:
             return
         run: Any = {}
         with suppress(OSError, RecordError):
-            run = read_json(self._directory.run_json)
+            run = self._directory.read_run()
         prefix += [banner.style(), banner.banner(self._shown_verdict(self._directory), run)]

@@ -34,7 +34,7 @@ FAILED = ("FAIL", "NOT_MEASURED")
 
 def page(directory: RunDirectory, verdict: Mapping[str, Any]) -> str:
     """Return the text of the statement, made from the files of the run directory alone."""
-    run: Mapping[str, Any] = read_json(directory.run_json)
+    run: Mapping[str, Any] = directory.read_run()
     limits = run.get("thresholds") or {}
     stated = {"limits": limits.get("sha256"), "definitions": limits.get("definitions_sha256")}
     rows = verdict["criteria"]

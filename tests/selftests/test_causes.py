@@ -11,7 +11,7 @@ from fixtures.records.files import RecordError
 from fixtures.records.run_directory import RunDirectory, assemble
 from fixtures.verdict.causes import CAUSE_OF_KIND, IN_NODE, NEXT_STEP, Cause, of_missing
 from fixtures.verdict.model import Outcome, Verdict
-from fixtures.verdict.node_lists import node_lists
+from fixtures.verdict.node_lists import RowNodes, node_lists
 from tests.selftests import support
 from tests.selftests.fleets import NODES, Data, fleet, names, whole_fleet
 from tests.selftests.support import NONCE, bf16, result_line
@@ -61,8 +61,7 @@ def test_only_what_lies_in_a_node_takes_it_out_of_service(cause):
         verdict(Outcome.NOT_MEASURED, NODES[0], cause, at_fault),
         verdict(Outcome.PASS, NODES[1]),
     ]
-    lists = node_lists(verdicts, {(v.criterion, v.subject): (v.subject,) for v in verdicts},
-                       NODES[:2], None)  # fmt: skip
+    lists = node_lists(verdicts, RowNodes(NODES[:2], {}), None)
     assert lists.bad == ([NODES[0]] if at_fault else [])
     assert lists.good == [NODES[1]]
     kind = "bad" if at_fault else "neither"
@@ -75,9 +74,7 @@ def test_of_a_row_of_all_nodes_without_a_culprit_nobody_is_good_or_bad():
         *(verdict(Outcome.PASS, node) for node in NODES),
         verdict(Outcome.FAIL, "cluster", criterion="allreduce.cluster.1GiB", worst=worst),
     ]
-    nodes_of = {(v.criterion, v.subject): (v.subject,) for v in verdicts}
-    nodes_of["allreduce.cluster.1GiB", "cluster"] = NODES
-    lists = node_lists(verdicts, nodes_of, NODES, None)
+    lists = node_lists(verdicts, RowNodes(NODES, {}), None)
     assert (lists.good, lists.bad) == ([], [])
     assert len(lists.reasons) == len(NODES)
 

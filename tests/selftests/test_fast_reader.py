@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from array import array
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fixtures.records import fast_reader
 from fixtures.records.fast_reader import read_record
+from fixtures.records.model import Record
 from tests.selftests import support
 
 pytestmark = pytest.mark.cpu
@@ -29,7 +32,34 @@ def both(
     whole = outcome(path, without_facts=without_facts)
     with monkeypatch.context() as patch:
         patch.setattr(fast_reader, "LARGE_BYTES", 0)
-        return whole, outcome(path, without_facts=without_facts)
+        return whole, unpacked(outcome(path, without_facts=without_facts))
+
+
+def unpacked(found: object) -> object:
+    """A record with its numbers in lists: those of a large one are packed, and as large."""
+    if not isinstance(found, Record):
+        return found
+    ranks = [
+        replace(
+            rank,
+            measurements=[
+                replace(m, samples=list(m.samples), ended=list(m.ended)) for m in rank.measurements
+            ],
+        )
+        for rank in found.ranks
+    ]
+    return replace(found, ranks=ranks)
+
+
+def test_the_numbers_of_a_large_record_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all are floats: what is judged of 600 and of 600.0 is not written alike."""
+    path = support.DATA / "h200-2x2" / "records" / "gemm@worker0.json"
+    monkeypatch.setattr(fast_reader, "LARGE_BYTES", 0)
+    first = read_record(path).ranks[0].measurements[0]
+    assert isinstance(first.samples, array)
+    assert isinstance(first.ended, array)
+    whole = replace(first, samples=[600, 601.5])
+    assert whole.shared({}).samples == [600, 601.5]
 
 
 def test_recorded_records_can_be_cut() -> None:

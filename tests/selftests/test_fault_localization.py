@@ -15,7 +15,7 @@ from fixtures.records.run_directory import RunDirectory
 from fixtures.run import fault_localization
 from fixtures.sandbox import Sandbox
 from fixtures.verdict.model import Outcome, Verdict
-from fixtures.verdict.node_lists import node_lists, nodes_of_rows
+from fixtures.verdict.node_lists import RowNodes, node_lists
 from tests.selftests.cluster import on, queued, suite
 
 pytestmark = pytest.mark.cpu
@@ -129,8 +129,7 @@ def test_the_nodes_of_an_accused_place_are_neither_good_nor_bad(
     nodes = ("n1", "n2", "n3", "n4")
     lists = node_lists(
         verdicts,
-        nodes_of_rows(verdicts, nodes, {}),
-        nodes,
+        RowNodes(nodes, {}),
         located.nodes_at_fault(directory, "nonce"),
         located.nodes_in_doubt(directory, "nonce"),
     )

@@ -18,7 +18,7 @@ from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds import loader
 from fixtures.verdict.judge import judge
 from fixtures.verdict.model import Outcome, Verdict
-from fixtures.verdict.node_lists import node_lists
+from fixtures.verdict.node_lists import RowNodes, node_lists
 from fixtures.verdict.run_verdict import conclude, judged_of
 from reports import __main__ as command
 from reports import certificate, compare, earlier, github, tables
@@ -144,12 +144,11 @@ def test_what_the_hardware_does_not_have_is_not_owed(limits, fact, said, outcome
 def test_it_never_accuses(limits):
     slow = found(limits, node_record(300, 3), siblings=(300.0,) * 15 + (3.0,))
     assert slow.outcome is Outcome.RECORDED
-    key = slow.criterion, slow.subject
     healthy = replace(slow, criterion="gemm.fp32", outcome=Outcome.PASS)
-    nodes = {key: ("worker0",), (healthy.criterion, healthy.subject): ("worker0",)}
-    lists = node_lists([slow, healthy], nodes, ["worker0"], None)
+    nodes = RowNodes(("worker0",), {})
+    lists = node_lists([slow, healthy], nodes, None)
     assert (lists.good, lists.bad) == (["worker0"], [])
-    alone = node_lists([slow], nodes, ["worker0"], None)
+    alone = node_lists([slow], nodes, None)
     assert (alone.good, alone.bad) == ([], [])
 
 
