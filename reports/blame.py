@@ -32,7 +32,7 @@ def lists_of(
 ) -> NodeLists:
     """Return the good and bad nodes of a run, with the reasons."""
     nodes = tuple(str(n) for n in (verdict.get("scope") or {}).get("nodes") or ())
-    verdicts = map(Verdict.from_json, verdict["criteria"])
+    verdicts = map(Verdict.of_row, verdict["criteria"])
     nodes_of = RowNodes(nodes, run.get("smaller_subjects") or {})
     at_fault = located.nodes_at_fault(directory, str(run.get("nonce")))
     places = located.nodes_in_doubt(directory, str(run.get("nonce")))

@@ -33,7 +33,7 @@ def text(
     verdict: Mapping[str, Any], tests: Iterable[Mapping[str, Any]], *, created: str = ""
 ) -> str:
     """Return the text of junit.xml; `tests` are ledger lines on tests that judge no criterion."""
-    criteria = [Verdict.from_json(v) for v in verdict["criteria"]]
+    criteria = [Verdict.of_row(v) for v in verdict["criteria"]]
     area_of_criterion = areas(verdict["criteria"])
     cases = [
         *(_large_cases if len(criteria) > MAX_CASES else _cases)(criteria, area_of_criterion),

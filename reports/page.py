@@ -245,11 +245,11 @@ def _tests(
 ) -> dict[str, Row]:
     """Return the rows of the table by name, the most urgent first."""
     found: list[tuple[str, Row]] = []
-    summarised: dict[rows.SummaryKey, list[Mapping[str, Any]]] = {}
+    summarised: dict[rows.SummaryKey, list[Verdict]] = {}
     for data in criteria:
-        verdict = Verdict.from_json(data)
+        verdict = Verdict.of_row(data)
         if (key := rows.summary_key(verdict, summarise=summarise)) is not None:
-            summarised.setdefault(key, []).append(data)
+            summarised.setdefault(key, []).append(verdict)
         else:
             found.append(
                 (f"[{verdict.criterion}-{verdict.subject}]", _row(verdict, ledger, sources))
@@ -278,9 +278,8 @@ def _row(verdict: Verdict, ledger: Ledger, sources: LimitSources) -> Row:
     return {**made, "result": rows.RECORDED_FILTER if recorded else result}
 
 
-def _summary_row(key: rows.SummaryKey, criteria: Iterable[Mapping[str, Any]]) -> Row:
+def _summary_row(key: rows.SummaryKey, verdicts: list[Verdict]) -> Row:
     """Return the row of several verdicts on a node of a large run; results.csv has each of them."""
-    verdicts = [Verdict.from_json(data) for data in criteria]
     outcome = rows.summary_outcome(verdicts)
     recorded = outcome is Outcome.RECORDED
     result = rows.RECORDED_FILTER if recorded else rows.RESULT[outcome]

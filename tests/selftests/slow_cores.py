@@ -2,7 +2,7 @@
 
     python -m tests.selftests.slow_cores INIT WHAT CORE RUN_MS STOP_MS
 
-Processes below INIT (the node's first process) that measure WHAT (cores, memory, disk) and are
+Processes below INIT (the node's first process) that measure WHAT (cores, memory) and are
 bound to CORE (any where it is -1) run for RUN_MS and are stopped for STOP_MS, in turn, until
 standard input ends. It runs at real-time priority where it may: a stop that comes late would leave
 the core fast.
