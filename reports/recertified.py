@@ -82,7 +82,10 @@ def _measured(directory: RunDirectory, run_id: str) -> list[str]:
 
 
 def differences(directory: RunDirectory, run: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what does not follow from the evidence of the runs that this one recertifies."""
+    """Yield what does not follow from the evidence of the runs that this one recertifies.
+
+    `run`: all that is in its run.json.
+    """
     dropped: set[tuple[str, str]] = set()
     for repair in reversed(run.get("recertifies") or []):
         name = f"recertified/{repair['run']}"
@@ -111,7 +114,7 @@ def differences(directory: RunDirectory, run: Mapping[str, Any]) -> Iterator[str
             yield f"run.json: judged by other limits than the recertified run {repair['run']}"
         dropped |= {(row[0], row[1]) for row in repair["not_repeated"]}
         scope = {(key[0], key[1]) for key in earlier.get("scope", ())}
-        missing = scope - {(key[0], key[1]) for key in run.get("scope", ())} - dropped
+        missing = scope - {(key[0], key[1]) for key in run["scope"]} - dropped
         if missing:
             yield (
                 f"run.json: {counted(len(missing), 'row')} of run {repair['run']} left out without "

@@ -198,7 +198,8 @@ def _check_artefacts(artefacts: Artefacts, found: Findings) -> None:
 def _check_recertified(artefacts: Artefacts, found: Findings) -> None:
     """Hold a return to service against the evidence of the run that was accepted."""
     if repairs := artefacts.run.get("recertifies"):
-        wrong = list(recertified.differences(artefacts.directory, artefacts.run))
+        directory = artefacts.directory
+        wrong = list(recertified.differences(directory, read_json(directory.run_json)))
         found.wrong += wrong
         if not wrong:
             runs = ", ".join(str(repair["run"]) for repair in repairs)
