@@ -17,7 +17,7 @@ from fixtures.run.evidence import Evidence
 from fixtures.run.judge_item import judge_item, siblings_of
 from fixtures.thresholds import loader
 from fixtures.thresholds.contract import Contract
-from fixtures.verdict.model import Outcome
+from fixtures.verdict.model import Outcome, Verdict
 from reports import junit
 from tests.selftests import derive_runs, support
 
@@ -69,6 +69,18 @@ def test_several_processes_give_what_one_gives(tmp_path, monkeypatch, large):
     assert [v.criterion for v in alone.verdicts.values() if v.outcome is Outcome.FAIL] == [
         "gemm.fp32"
     ]
+
+
+def test_a_part_in_which_no_record_was_read_is_kept():
+    """What is not applicable is judged without one, and may be a part by itself."""
+    parts = []
+    for key, records in ((("a", "n1"), {}), (("b", "n1"), {("gemm", "n1"): False})):
+        verdict = Verdict(id="", criterion=key[0], title="", subject=key[1], outcome=Outcome.PASS)
+        parts.append(batch_judging.BatchResult(verdicts={key: verdict}, records=records))
+    whole = batch_judging.BatchResult()
+    for part in parts:
+        whole.add(part)
+    assert list(whole.verdicts) == [("a", "n1"), ("b", "n1")]
 
 
 def test_siblings_of_a_part_are_those_of_the_whole_fleet(tmp_path):
