@@ -54,7 +54,7 @@ class Artefacts:
             certificate.write(self.directory, self.verdict)
         elif name == statement.NAME:
             statement.write(self.directory, self.verdict)
-        elif name == "results.csv":
+        elif name == export.NAME:
             export.write_results(self.directory, self.verdict)
         else:
             replace_file(self.directory.root / name, (self.make(name),), durable=False)
@@ -85,7 +85,7 @@ _MAKERS: dict[str, Callable[[Artefacts], str]] = {
     certificate.NAME: lambda a: certificate.page(a.directory, a.verdict),
     statement.NAME: lambda a: statement.page(a.directory, a.verdict),
     junit.NAME: _junit,
-    "results.csv": lambda a: export.results(a.verdict),
+    export.NAME: lambda a: export.results(a.verdict),
     "good-nodes.txt": lambda a: a.lists.text("good"),
     "bad-nodes.txt": lambda a: a.lists.text("bad"),
     "node-reasons.txt": lambda a: a.lists.text("reasons"),

@@ -15,6 +15,7 @@ from fixtures.records.files import replace_file
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
 
+NAME = "results.csv"
 COLUMNS = (
     "id", "criterion", "title", "subject", "outcome", "value", "unit", "limit", "ceiling", "margin",
     "worst_node", "worst_gpu", "worst_uuid", "worst_part", "worst_value", "devices_planned",
@@ -38,7 +39,7 @@ _FORMULA = ("=", "+", "-", "@")
 def write_results(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> Path:
     """Write results.csv from verdict.json, one row per verdict."""
     verdict = read_verdict(directory) if verdict is None else verdict
-    path = directory.root / "results.csv"
+    path = directory.root / NAME
     lines = (line.encode("utf-8", "replace") for line in _lines(verdict))
     replace_file(path, lines, durable=False)
     return path

@@ -76,9 +76,7 @@ def page(
     `run`, `ledger`, `lists`: what is in run.json, and what read_ledger() and blame.lists_of() give,
     where they are known.
     """
-    if run is None:
-        run = directory.read_run()
-    assert run is not None
+    run = directory.read_run() if run is None else run
     if verdict is None:
         verdict = read_verdict(directory)
     criteria = verdict["criteria"]

@@ -72,10 +72,8 @@ class Writer:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._directory: RunDirectory | None = None
-        self._verdict: Mapping[str, Any] | None = None
-        """That of this session, as soon as it has concluded."""
         self._artefacts: Artefacts | None = None
-        """What is made of it."""
+        """What is made of this session's verdict, as soon as it has concluded."""
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_acceptance_started(self, session: pytest.Session, directory: RunDirectory) -> None:
@@ -91,7 +89,6 @@ class Writer:
         self, session: pytest.Session, directory: RunDirectory, verdict: Mapping[str, Any]
     ) -> None:
         """Keep the verdict for the pages; write all but those that pytest's plug-ins stand for."""
-        self._verdict = verdict
         self._artefacts = artefacts = Artefacts(directory, verdict)
         for name in artefacts.names:
             if name not in (*PAGE_OF_PLUGIN, *NODE_LISTS):
@@ -102,9 +99,7 @@ class Writer:
         """Write report.html and junit.xml; an OSError here takes the verdict back."""
         if self._directory is None:
             return
-        artefacts = self._artefacts or Artefacts(
-            self._directory, self._shown_verdict(self._directory)
-        )
+        artefacts = self._shown(self._directory)
         for name, plugin in PAGE_OF_PLUGIN.items():
             if self._config.pluginmanager.hasplugin(plugin):
                 self._write(name, artefacts.write, unless=OSError)
@@ -122,12 +117,14 @@ class Writer:
             if reporter is not None:
                 reporter.write_line(f"{name} was not written: {error!r}")
 
-    def _shown_verdict(self, directory: RunDirectory) -> Mapping[str, Any]:
-        """Return the verdict; for a session that did not conclude INCOMPLETE, without criteria."""
+    def _shown(self, directory: RunDirectory) -> Artefacts:
+        """Return what is made of the session: INCOMPLETE without criteria unless it concluded."""
+        if self._artefacts is not None:
+            return self._artefacts
         run: Any = {}
         with suppress(OSError, RecordError):
             run = directory.read_run()
-        return self._verdict or page.without_verdict(directory, run)
+        return Artefacts(directory, page.without_verdict(directory, run))
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print the measured tables with -v, in the form of nccl-tests and nvbandwidth."""
@@ -140,12 +137,13 @@ class Writer:
     def print_verdict(self) -> None:
         """Print the verdict with what failed: after all else, so that it is what remains."""
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
-        if reporter is None or self._verdict is None or self._artefacts is None:
+        if reporter is None or self._artefacts is None:
             return
+        verdict = self._artefacts.verdict
         width = min(reporter._tw.fullwidth, MAX_WIDTH)
-        for line in terminal.not_applicable(self._verdict["criteria"], width):
+        for line in terminal.not_applicable(verdict["criteria"], width):
             reporter.write_line(line)
-        word = str(self._verdict["verdict"])
+        word = str(verdict["verdict"])
         colour = terminal.COLOURS.get(word, "green")
         reporter.write_sep("=", word, fullwidth=width, **{colour: True, "bold": True})
         try:
@@ -165,7 +163,8 @@ class Writer:
     def pytest_html_results_summary(self, prefix: list[str]) -> None:
         if self._directory is None:
             return
+        shown = self._shown(self._directory)
         run: Any = {}
         with suppress(OSError, RecordError):
-            run = self._directory.read_run()
-        prefix += [banner.style(), banner.banner(self._shown_verdict(self._directory), run)]
+            run = shown.run
+        prefix += [banner.style(), banner.banner(shown.verdict, run)]

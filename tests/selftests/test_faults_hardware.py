@@ -35,6 +35,7 @@ def test_fault_of_a_device_names_it(sandbox: Sandbox, fault: Fault, tmp_path: Pa
 def test_fault_of_a_roce_port_names_it(roce: Sandbox, fault: Fault, tmp_path: Path):
     found = faults.drill(roce, fault, tmp_path / "run")
     named(found, fault)
+    assert found.devices == (fault.device,)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,7 @@ def test_fault_of_a_roce_port_names_it(roce: Sandbox, fault: Fault, tmp_path: Pa
 def test_fault_of_an_efa_device_names_it(efa: Sandbox, fault: Fault, tmp_path: Path):
     found = faults.drill(efa, fault, tmp_path / "run")
     named(found, fault)
+    assert found.devices == (fault.device,)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +55,7 @@ def test_fault_of_a_node_unlike_the_others_names_node_and_fact(
 ):
     found = faults.drill(three, fault, tmp_path / "run")
     named(found, fault)
+    assert found.devices == (fault.device,)
 
 
 def test_fault_that_resets_a_counter_is_not_measured_and_no_pass(sandbox: Sandbox, tmp_path: Path):

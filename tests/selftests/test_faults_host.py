@@ -45,6 +45,7 @@ def test_fault_of_a_host_with_memory_of_its_own(alone: Sandbox, fault: Fault, tm
 def test_fault_of_a_host_unlike_the_others_names_it(three: Sandbox, fault: Fault, tmp_path: Path):
     found = faults.drill(three, fault, tmp_path / "run")
     named(found, fault)
+    assert found.devices == (fault.device,)
 
 
 def test_a_healthy_host_passes_what_it_shows(sandbox: Sandbox, tmp_path: Path):

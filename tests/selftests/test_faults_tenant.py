@@ -19,6 +19,7 @@ sandbox = emulated(nodes=2, gpus=2)
 def test_what_is_left_names_node_and_part(sandbox: Sandbox, fault: Fault, tmp_path: Path):
     found = faults.drill(sandbox, fault, tmp_path / "run")
     named(found, fault)
+    assert found.devices == (fault.device,)
 
 
 def test_a_site_that_clears_everything_is_accused_of_nothing(sandbox: Sandbox, tmp_path: Path):
