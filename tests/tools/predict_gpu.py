@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,8 @@ ONE_GPU = (
       ((4096, 2), (8192, 2), (2048, 8))),
     _case("single", "160m", 2048, 32), _case("single", "160m", 4096, 16),
 )  # fmt: skip
+LARGE_MIB = 100 << 10
+"""GPUs with less memory than that train smaller batches."""
 ON_CPU = (_case("single", "tiny", 64, 4), _case("ddp", "tiny", 64, 4, 2))
 """Only to try the script: nothing is predicted of a CPU."""
 
@@ -260,8 +262,9 @@ def main() -> int:
         return 0
     until = time.monotonic() + 60 * options.minutes
     out = (options.out or Path(tempfile.mkdtemp(prefix="predict-"))).absolute()
-    gpus = options.gpus or (2 if options.cpu else min(2, _count_gpus()))
-    cases = ON_CPU if options.cpu else TWO_GPUS if gpus > 1 else ONE_GPU
+    memories = [0, 0] if options.cpu else memories_mib()
+    gpus = options.gpus or min(2, len(memories))
+    cases = ON_CPU if options.cpu else cases_of(gpus, min(memories))
     if not measure(out / "measured", gpus, until, cpu=options.cpu):
         return 2
     predictions = {case: _predicted(case, out / "measured") for case in cases}
@@ -280,6 +283,25 @@ def main() -> int:
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
     return conclude(rows)
+
+
+def cases_of(gpus: int, memory_mib: int) -> list[Case]:
+    """Return the ten trainings, as GPUs with so much memory can hold them."""
+    cases = TWO_GPUS if gpus > 1 else ONE_GPU
+    return list(cases) if memory_mib >= LARGE_MIB else [on_80_gb(case) for case in cases]
+
+
+def on_80_gb(case: Case) -> Case:
+    if case.preset == "8b":
+        return _case("fsdp", "1b", 4096, 4, 2)
+    most = 8192 if case.preset == "8b-mini" and case.gpus == 1 else 16384
+    return replace(case, batch=case.batch // 2) if case.batch * case.sequence > most else case
+
+
+def memories_mib() -> list[int]:
+    """Return the memory of every GPU of this host."""
+    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    return [int(mib) for mib in subprocess.check_output(command, text=True).split()]
 
 
 def measure(out: Path, gpus: int, until: float, *, cpu: bool) -> bool:
@@ -372,10 +394,6 @@ def conclude(rows: Sequence[dict[str, Any]]) -> int:
         and widest <= throughput.MAX_HALF_WIDTH and agree and max(agree) <= MAX_JOULES_DIFFERENCE
     )  # fmt: skip
     return 0 if good else 1
-
-
-def _count_gpus() -> int:
-    return len(list(Path("/dev").glob("nvidia[0-9]*")))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """`make soak-gpu`: does a healthy GPU pass every time, and is a slowed one named every time?
 
-python -m tests.tools.soak_gpu [--rounds 20] [--launches 4 8] [--json FILE]
+python -m tests.tools.soak_gpu [--rounds 20] [--parts gemm memory hostcopy p2p] [--launches 4 8]
+[--json FILE]
 
 Rounds of bf16, HBM, host and GPU-to-GPU copies on GPUs that are left alone, then rounds of bf16
 with a neighbour process on GPU 0 that computes a part of the time. Every round is judged by the
@@ -29,6 +30,7 @@ from tests.tools.bench_gpu import run_with_torchrun
 
 COMPUTE = ("gemm.bf16", "gemm.bf16_per_ghz")
 HEALTHY = (*COMPUTE, "memory.copy", "hostcopy.h2d", "p2p.write")
+PARTS = ("gemm", "memory", "hostcopy", "p2p")
 PARALLEL_REPLAYS = 8
 """Number of replays at a time; they use no GPU."""
 
@@ -72,6 +74,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.tools.soak_gpu", description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument(
+        "--parts", nargs="+", choices=PARTS, default=list(PARTS), help="of the healthy rounds"
+    )
+    parser.add_argument(
         "--launches", type=int, nargs="*", default=[4, 8],
         help="products of 8192 cubed (1.6 ms each) that the neighbour does every 0.1 s",
     )  # fmt: skip
@@ -84,7 +89,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     with tempfile.TemporaryDirectory(prefix="acceptance-soak-") as folder:
         root = Path(folder)
-        all_series = [healthy(root / "healthy", gpus, options.rounds)]
+        all_series = [healthy(root / "healthy", gpus, options.rounds, options.parts)]
         for launches in options.launches:
             into = root / f"neighbour{launches}"
             all_series.append(with_neighbour(into, gpus, options.neighbour_rounds, launches))
@@ -96,11 +101,11 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def healthy(out: Path, gpus: int, rounds: int) -> tuple[Series, Path, int]:
+def healthy(out: Path, gpus: int, rounds: int, parts: list[str]) -> tuple[Series, Path, int]:
     """Measure rounds on warm GPUs without a neighbour process."""
-    names = ["gemm", "memory", "hostcopy"] + (["p2p"] if gpus > 1 else [])
+    names = [name for name in parts if gpus > 1 or name != "p2p"]
     criteria = tuple(c for c in HEALTHY if c.split(".")[0] in names)
-    metrics = ["bf16", "bf16_per_ghz", "copy", "h2d"] + (["write"] if gpus > 1 else [])
+    metrics = [criterion.split(".")[1] for criterion in criteria]
     if rounds:
         run_with_torchrun(gpus, ["gemm"], {"soak_s": 30}, metrics=["bf16"])
         run_with_torchrun(gpus, names, {"gemm.soak_s": 1}, metrics=metrics, out=out, repeat=rounds)
