@@ -114,8 +114,11 @@ class FakeCluster:
 
     backend = "fake"
 
-    def __init__(self, scripts: Mapping[str, Callable[[FakeJob], JobState]]) -> None:
+    def __init__(
+        self, scripts: Mapping[str, Callable[[FakeJob], JobState]], *, queues: bool = True
+    ) -> None:
         self.scripts = scripts
+        self.queues = queues
         self.jobs: dict[str, FakeJob] = {}
         self.events: list[tuple[str, str]] = []
         self.cancelled: list[str] = []
@@ -249,6 +252,7 @@ def conductor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Conduct:
         refusals: Iterable[Refusal] = (),
         idle: bool = False,
         others_queued: bool = True,
+        queues: bool = True,
         **deadlines: float,
     ) -> Conducted:
         people = support.population(nodes)
@@ -259,7 +263,7 @@ def conductor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Conduct:
         directory = RunDirectory(tmp_path / "run")
         directory.jobs.mkdir(parents=True, exist_ok=True)
         directory.records.mkdir(exist_ok=True)
-        cluster = FakeCluster(scripts or {})
+        cluster = FakeCluster(scripts or {}, queues=queues)
         cluster.refusals = iter(refusals)
         cluster.idle, cluster.others_queued = idle, others_queued
         context = RunContext(

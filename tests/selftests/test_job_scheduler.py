@@ -125,6 +125,27 @@ def test_a_stage_opens_when_all_jobs_of_the_one_before_have_delivered(conduct):
         assert max(ran) < opened
 
 
+def test_where_nothing_queues_a_job_waits_until_the_ranks_before_it_have_ended(conduct):
+    order: list[str] = []
+
+    def ends(job: FakeJob) -> None:
+        order.append(f"{job.name} has ended")
+        job.state = healthy(job)
+
+    def delivers(job: FakeJob) -> JobState:
+        job.deliver(*job.workloads)
+        threading.Timer(0.1, ends, [job]).start()
+        return RUNNING
+
+    def begins(job: FakeJob) -> JobState:
+        order.append(job.name)
+        return healthy(job)
+
+    scripts = {"node-worker0": delivers, "cluster": begins}
+    conduct(scripts, only=["node-worker0", "cluster"], queues=False)
+    assert order == ["node-worker0 has ended", "cluster"]
+
+
 def test_a_job_file_says_what_a_later_process_needs_to_find_the_job(conduct):
     done = conduct()
     job = json.loads((done.directory.job("cluster") / "job.json").read_text())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -94,6 +95,25 @@ def has_ended(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except OSError:
         return True
+
+
+@pytest.mark.parametrize(
+    ("seen", "value"), [([[7], [7], []], 0), ([[7, 8]], 2), ([[]], 0)],
+    ids=["ends in time", "stays", "none"],
+)  # fmt: skip
+def test_a_process_that_leaves_its_gpu_within_the_grace_is_not_found(
+    ranks: Any, monkeypatch: pytest.MonkeyPatch, seen: list[list[int]], value: int
+):
+    answers = itertools.chain(seen, itertools.repeat(seen[-1]))
+    monkeypatch.setattr(tenant, "gpu_processes", lambda nvml, handle: next(answers))
+    monkeypatch.setattr(
+        tenant.devices, "gpu_handle_and_facts",
+        lambda node, local_rank: (SimpleNamespace(NVMLError=OSError), object(), "", {}),
+    )  # fmt: skip
+    leave(ranks, *HERE)
+    result = tenant.run(ranks, ["gpu_processes"], grace_s=1.0 if value == 0 else 0.0)
+    (found,) = result.measurements
+    assert found.value == value
 
 
 def test_where_a_site_clears_them_nothing_is_found(ranks: Any):
