@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from fixtures.workloads.runtime import checked_calls
+from fixtures.workloads.runtime import checked_calls, operation_buffers
 from fixtures.workloads.runtime.checked_calls import Patterns
 from fixtures.workloads.runtime.collective_ops import EXACT, OPERATIONS, Peers
 from fixtures.workloads.runtime.collective_sweep import Sweep
@@ -52,7 +53,35 @@ def test_small_sizes_get_299_calls_and_those_up_to_a_gibibyte_44() -> None:
 def test_calls_that_do_not_all_fit_are_checked_as_long_as_there_is_time(
     size: int, call_s: float, more: int
 ) -> None:
-    assert checked_calls.affordable(size, call_s=call_s, all_s=2.0, some_s=0.15) == more
+    assert checked_calls.next_round(size, 1, call_s=call_s, all_s=2.0, some_s=0.15) == more
+
+
+@pytest.mark.parametrize(
+    ("first_s", "others_s", "checked"),
+    [
+        pytest.param(0.01, 0.0002, 299, id="one call took long"),
+        pytest.param(0.9, 0.0002, 299, id="one call took very long"),
+        pytest.param(0.01, 0.01, 16, id="slow network"),
+        pytest.param(0.9, 0.9, 2, id="very slow network"),
+        pytest.param(1.5, 0.0002, 1, id="too long to try another"),
+    ],
+)
+def test_a_first_call_that_took_long_by_chance_leaves_no_size_with_few_calls(
+    monkeypatch: pytest.MonkeyPatch, first_s: float, others_s: float, checked: int
+) -> None:
+    now = 0.0
+
+    def check(self: Any, count: int, first: int, calls: int) -> list[int]:
+        nonlocal now
+        now += sum(others_s if first + k else first_s for k in range(calls))
+        return [0] * calls
+
+    monkeypatch.setattr(operation_buffers.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(operation_buffers.OperationBuffers, "_checked", check)
+    buffers = operation_buffers.OperationBuffers.__new__(operation_buffers.OperationBuffers)
+    buffers.ranks = SimpleNamespace(on_gpu=True, agree=lambda item, choose: choose([item]))  # type: ignore[assignment]
+    buffers.peers = SimpleNamespace(size=2)  # type: ignore[assignment]
+    assert buffers.check_calls(2 << 20, 1) == (checked, [])
 
 
 def test_a_row_says_how_many_calls_were_checked_and_what_they_find() -> None:

@@ -80,9 +80,11 @@ class SlowJob:
                 wrong=0,
             )
             self.points.append(point)
-            checked = checked_calls.affordable(
-                size, call_s=seconds, all_s=CHECK_BUDGET_S, some_s=SOME_CHECKS_S
-            )
+            checked = 1
+            while more := checked_calls.next_round(
+                size, checked, call_s=seconds, all_s=CHECK_BUDGET_S, some_s=SOME_CHECKS_S
+            ):
+                checked += more
             self.now += (collective_sweep.LEAST_OPERATIONS + checked) * seconds
         return budget
 
