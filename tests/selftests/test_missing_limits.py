@@ -58,7 +58,7 @@ def test_an_order_that_has_all_its_limits_can_be_accepted():
 def test_what_is_missing_is_named_with_who_can_supply_it():
     first, second = missing_limits.lines(*plan("H100 SXM", 4))
     assert "CANNOT be ACCEPTED by thresholds.yaml as it is" in first
-    assert "3 limits for H100 SXM are not set: gemm.bf16_per_ghz" in first
+    assert "2 limits for H100 SXM are not set: finetune.rate, finetune.rate_optimised" in first
     assert "`pytest --calibrate` on healthy nodes can supply them" in second
 
 
