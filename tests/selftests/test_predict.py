@@ -102,6 +102,8 @@ def test_what_the_suite_does_not_stand_for_is_said():
     assert "wider than" in throughput.predict(big, uneven).refusal
     other = throughput.predict(big, replace(RATES, gpu_model="B200"))
     assert other.shares["another GPU model"] == throughput.OTHER_MODEL
+    same_chip = throughput.predict(big, replace(RATES, gpu_model="H100 SXM"))
+    assert "another GPU model" not in same_chip.shares
     with pytest.raises(ValueError, match="needs allgather, reducescatter: not measured"):
         throughput.predict(big, replace(RATES, bus_gb_s={}))
 
