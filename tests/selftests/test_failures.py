@@ -251,6 +251,23 @@ def test_the_rank_that_srun_first_said_to_be_dead_is_the_culprit():
     assert "task 1 on worker1: Killed: rank 1 of 2" in failure.reason
 
 
+@pytest.mark.parametrize(
+    ("why", "kind"),
+    [
+        ("Communication connection failure", Kind.NEVER_STARTED),
+        ("Invalid job credential", Kind.CREDENTIAL),
+    ],
+)
+def test_a_node_on_which_srun_starts_no_task_is_meant_not_those_that_srun_ends_for_it(why, kind):
+    log = f"""srun: error: Task launch for StepId=3.0 failed on node worker1: {why}
+srun: error: Application launch failed: {why}
+slurmstepd-worker0: error: *** STEP 3.0 ON worker0 CANCELLED AT 2026-11-25T10:39:27 ***
+srun: error: worker0: task 0: Killed"""
+    failure = diagnosed(started(0), error(0, **PEER_LOST), log_tail=log)
+    assert culprit(failure) == (kind, None, "worker1", None)
+    assert failure.reason.endswith(f"srun could not start its task on worker1: {why}")
+
+
 def test_a_rank_that_ended_because_it_lost_a_peer_is_not_meant():
     log = "srun: error: worker0: task 0: Exited with exit code 1\n" + SRUN
     failure = diagnosed(started(0), error(0, **PEER_LOST), started(1), log_tail=log)
