@@ -37,6 +37,8 @@ class Fault:
     """The GPU (UUID) or the port that must be named, where the fault is in one."""
     destructive: bool = False
     """It shows in jobs that are made to fail: only the tests that `select` takes, in minutes."""
+    alone: bool = False
+    """Its sandbox is too large, or too slow, for all tests: only those that `select` takes."""
     also: tuple[str, ...] = ()
     """Criteria that the same fault breaks as well; every other row must not be red."""
 
@@ -98,7 +100,8 @@ def drill(
 ) -> Outcome:
     """Put the fault in, run the tests of its area (or all of them), take the fault out again."""
     destructive = getattr(fault, "destructive", False)
-    selected = [] if whole and not destructive else ["-k", fault.select]
+    selected_only = not whole or destructive or getattr(fault, "alone", False)
+    selected = ["-k", fault.select] if selected_only else []
     selected += ["--allow-destructive"] if destructive else []
     # What is made to fail is a training.
     marks = "multinode" if training or destructive else "multinode and not training"

@@ -11,22 +11,17 @@ from typing import Any
 import pytest
 
 from fixtures.sandbox import Sandbox
-from tests.selftests.leaf_switches import plug, two_leaves
+from tests.selftests.faults import drill, named
+from tests.selftests.faults_wiring import LEAVES, ON_SECOND, SHAPE, WIRING_FAULTS
+from tests.selftests.leaf_switches import two_leaves
 from tests.selftests.support import run_pytest
 
 pytestmark = pytest.mark.cpu
 
-LEAVES = {f"worker{k}": f"leaf{k // 4}" for k in range(8)}
-SITE = {
-    "slurm": "TopologyPlugin=topology/tree",
-    "topology.conf": "SwitchName=leaf0 Nodes=worker[0-3]\nSwitchName=leaf1 Nodes=worker[4-7]\n"
-    "SwitchName=spine Switches=leaf[0-1]\n",
-}
-
 
 @pytest.fixture(scope="module")
 def sandbox(machine: None) -> Iterator[Sandbox]:
-    with Sandbox.up(nodes=8, gpus=1, site=SITE) as up:
+    with Sandbox.up(**SHAPE) as up:
         yield up
 
 
@@ -54,17 +49,20 @@ def test_the_plan_is_that_of_topology_conf_and_nobody_is_accused(sandbox: Sandbo
     assert all(len(of_rank["latency_us"]) == 7 for of_rank in facts)
 
 
+def test_ports_are_confirmed_where_near_and_far_can_be_told(sandbox: Sandbox, tmp_path: Path):
+    with two_leaves(sandbox, ON_SECOND):
+        rows = leaf_rows(sandbox, tmp_path / "run")
+    assert {row["outcome"] for row in rows.values()} == {"PASS"}, rows
+
+
 def test_a_cable_in_the_wrong_leaf_switch_is_named_and_where_it_is(
     sandbox: Sandbox, tmp_path: Path
 ):
-    with two_leaves(sandbox, [node for node, leaf in LEAVES.items() if leaf == "leaf1"]):
-        healthy = leaf_rows(sandbox, tmp_path / "healthy")
-        assert {row["outcome"] for row in healthy.values()} == {"PASS"}, healthy
-        plug(sandbox, "worker3", 1)
-        rows = leaf_rows(sandbox, tmp_path / "moved")
-    outcomes = {node: row["outcome"] for node, row in rows.items()}
+    (fault,) = WIRING_FAULTS
+    found = drill(sandbox, fault, tmp_path / "run")
+    named(found, fault)
+    outcomes = {r["subject"]: r["outcome"] for r in found.rows if r["criterion"] == "wiring.leaf"}
     # Of the first leaf three are left, too few to tell near from far.
     assert outcomes == {
         node: "PASS" if leaf == "leaf1" else "NOT_APPLICABLE" for node, leaf in LEAVES.items()
-    } | {"worker3": "FAIL"}, rows
-    assert "worker3 gpu0 is on leaf1, planned on leaf0" in " ".join(rows["worker3"]["notes"])
+    } | {fault.culprit: "FAIL"}

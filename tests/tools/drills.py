@@ -32,7 +32,7 @@ from fixtures.records.files import write_json
 from fixtures.records.model import SCHEMA
 from fixtures.sandbox import Sandbox, SandboxError
 from fixtures.thresholds import loader
-from tests.selftests import faults, faults_hardware, planted, training_faults
+from tests.selftests import faults, faults_hardware, faults_wiring, planted, training_faults
 from tests.selftests.faults import Fault
 from tests.selftests.support import SHIPPED
 
@@ -47,6 +47,7 @@ SHAPES: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("faults_host", "ALONE_FAULTS"): {"nodes": 1, "gpus": 2},
     ("faults_scheduler", "BINDING_FAULTS"): {"nodes": 1, "gpus": 2},
     ("faults_scheduler", "GRES_FAULTS"): {"nodes": 2, "gpus": 2, "withheld": {"worker1": 1}},
+    ("faults_wiring", "WIRING_FAULTS"): faults_wiring.SHAPE,
 }
 """(module, list of faults) -> options of its sandbox, where not DEFAULT_SHAPE."""
 BELOW_TRAINING = "below a training of two ranks"
