@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from fixtures.sandbox import Sandbox
 from tests.selftests.faults import Fault
 from tests.selftests.leaf_switches import two_leaves
 
@@ -23,19 +19,13 @@ SHAPE = {
 }
 
 
-@contextmanager
-def wrong_leaf(sandbox: Sandbox) -> Iterator[None]:
-    with two_leaves(sandbox, [*ON_SECOND, CULPRIT]):
-        yield
-
-
 WIRING_FAULTS = [
     Fault(
         criterion="wiring.leaf",
         name="cable in the wrong leaf switch",
         where="on the bridge that the node's link ends in",
         culprit=CULPRIT,
-        inject=wrong_leaf,
+        inject=lambda sandbox: two_leaves(sandbox, [*ON_SECOND, CULPRIT]),
         select="leaf_switch",
         says="worker3 gpu0 is on leaf1, planned on leaf0",
         alone=True,

@@ -25,6 +25,7 @@ from typing import Any
 
 from fixtures.records.files import read_lines
 from tests.tools.bench import machine, save
+from tests.tools.gpus import gpus_here
 from tests.tools.soak_gpu import PARALLEL_REPLAYS, replay
 
 EVERY = 15
@@ -221,9 +222,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--gpus", type=int, help="processes, where there are no GPUs to count")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
-    gpus = options.gpus or len(
-        subprocess.run(["nvidia-smi", "-L"], capture_output=True, check=False).stdout.splitlines()
-    )
+    gpus = options.gpus or gpus_here()
     if gpus < 2:
         print("fewer than two NVIDIA GPUs here", file=sys.stderr)
         return 2

@@ -20,6 +20,7 @@ from typing import Any
 
 from tests.tools.bench import machine, save
 from tests.tools.bench_gpu import run_with_torchrun
+from tests.tools.gpus import gpus_here, neighbour
 from tests.tools.soak_gpu import replay
 
 BURST_S, EVERY_S = 0.25, 4.0
@@ -67,15 +68,8 @@ def judged(fault: str, run: Path, *, one_gpu: bool) -> Round:
 
 def with_bursts(root: Path, gpus: int, rounds: int) -> list[Round]:
     """Measure memory beside a neighbour process on GPU 0."""
-    with subprocess.Popen(
-        [sys.executable, "-c", NEIGHBOUR], stdout=subprocess.PIPE, text=True
-    ) as neighbour:
-        try:
-            assert neighbour.stdout is not None
-            neighbour.stdout.readline()  # wait until it copies
-            run_with_torchrun(gpus, ["memory"], {}, out=root, repeat=rounds)
-        finally:
-            neighbour.kill()
+    with neighbour(NEIGHBOUR):
+        run_with_torchrun(gpus, ["memory"], {}, out=root, repeat=rounds)
     runs = [root / str(k) for k in range(1, rounds + 1)]
     return [judged("bursts of copies on GPU 0", run, one_gpu=True) for run in runs]
 
@@ -127,8 +121,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.stalled_rank:
         stalled_rank(options.stalled_rank)
         return 0
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
-    if not (gpus := len(listed.stdout.splitlines())):
+    if not (gpus := gpus_here()):
         print("no NVIDIA GPUs here", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory(prefix="acceptance-intermittent-") as folder:

@@ -19,14 +19,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fixtures.patrol.visits import DONE, FAILED, values_of, visit_command
 from fixtures.records.files import append_line, read_json
 from tests.tools.bench import machine, save
+from tests.tools.gpus import gpus_here, neighbour
 from tests.tools.soak_gpu import NEIGHBOUR
 
 
@@ -49,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     accused_before = sorted({gpu for visit in series for gpu in visit["accused"]})
     named: list[int] = []
     if not options.cpu:
-        with neighbour(options.launches):
+        with neighbour(NEIGHBOUR, options.launches):
             for number in range(options.visits):
                 series.append(visited(state, options, options.healthy + number, beside=True))
                 if named := series[-1]["accused"]:
@@ -61,20 +60,6 @@ def main(arguments: list[str] | None = None) -> int:
     return 0 if not accused_before and (options.cpu or named == [0]) else 1
 
 
-@contextmanager
-def neighbour(launches: int) -> Iterator[None]:
-    """Let another process compute on GPU 0."""
-    with subprocess.Popen(
-        [sys.executable, "-c", NEIGHBOUR, str(launches)], stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            process.stdout.readline()  # wait until it computes
-            yield
-        finally:
-            process.kill()
-
-
 def visited(
     state: Path, options: argparse.Namespace, number: int, *, beside: bool
 ) -> dict[str, Any]:
@@ -83,7 +68,7 @@ def visited(
     directory = state / "visits" / str(number)
     directory.mkdir(parents=True)
     done = subprocess.run(
-        visit_command(directory, gpus_here() or 1, cpu=options.cpu),
+        visit_command(directory, 1 if options.cpu else gpus_here(), cpu=options.cpu),
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     values = values_of(directory / "run") if done.returncode == 0 else []
@@ -114,11 +99,6 @@ def visited(
     if not gpus:
         raise SystemExit(f"{options.certificate} did not measure these GPUs: {json.dumps(values)}")
     return {"neighbour": beside, "seconds": seconds, "gpus": gpus, "accused": accused}
-
-
-def gpus_here() -> int:
-    """Return the number of GPUs of this host."""
-    return len(list(Path("/dev").glob("nvidia[0-9]*")))
 
 
 if __name__ == "__main__":

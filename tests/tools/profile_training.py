@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from fixtures.records.files import write_json
+from tests.tools.gpus import gpus_here
 
 if TYPE_CHECKING:
     from training.attention import Kernel
@@ -192,12 +193,6 @@ def main(arguments: list[str] | None = None) -> int:
         *(sys.argv[1:] if arguments is None else arguments),
     ]  # fmt: skip
     return subprocess.run(command, check=False).returncode
-
-
-def gpus_here() -> int:
-    """Return the number of GPUs that nvidia-smi lists."""
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
-    return len(listed.stdout.splitlines())
 
 
 def run_rank(options: argparse.Namespace) -> None:

@@ -27,10 +27,11 @@ from rich.table import Table
 from fixtures.records.files import read_json
 from tests.tools.bench import machine, save
 from tests.tools.bench_gpu import run_with_torchrun
+from tests.tools.gpus import gpus_here, neighbour
 
 COMPUTE = ("gemm.bf16", "gemm.bf16_per_ghz")
 HEALTHY = (*COMPUTE, "memory.copy", "hostcopy.h2d", "p2p.write")
-PARTS = ("gemm", "memory", "hostcopy", "p2p")
+PARTS = tuple(dict.fromkeys(criterion.split(".")[0] for criterion in HEALTHY))
 PARALLEL_REPLAYS = 8
 """Number of replays at a time; they use no GPU."""
 
@@ -83,8 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--neighbour-rounds", type=int, default=20)
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
-    if not (gpus := len(listed.stdout.splitlines())):
+    if not (gpus := gpus_here()):
         print("no NVIDIA GPUs here", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory(prefix="acceptance-soak-") as folder:
@@ -114,16 +114,9 @@ def healthy(out: Path, gpus: int, rounds: int, parts: list[str]) -> tuple[Series
 
 def with_neighbour(out: Path, gpus: int, rounds: int, launches: int) -> tuple[Series, Path, int]:
     """Measure rounds of bf16 with a neighbour process on GPU 0."""
-    with subprocess.Popen(
-        [sys.executable, "-c", NEIGHBOUR, str(launches)], stdout=subprocess.PIPE, text=True
-    ) as neighbour:
-        try:
-            assert neighbour.stdout is not None
-            neighbour.stdout.readline()  # wait until it computes
-            run_with_torchrun(gpus, ["gemm"], {"soak_s": 1}, metrics=["bf16", "bf16_per_ghz"],
-                              out=out, repeat=rounds)  # fmt: skip
-        finally:
-            neighbour.kill()
+    with neighbour(NEIGHBOUR, launches):
+        run_with_torchrun(gpus, ["gemm"], {"soak_s": 1}, metrics=["bf16", "bf16_per_ghz"],
+                          out=out, repeat=rounds)  # fmt: skip
     return Series(f"neighbour, {launches} products in 0.1 s", launches, COMPUTE), out, rounds
 
 
