@@ -21,6 +21,7 @@ import yaml
 from fixtures.paths import CHECKOUT
 from fixtures.sandbox import Sandbox
 from fixtures.sandbox.processes import run
+from tests.selftests import drill_limits
 from tests.selftests.faults import Fault, Inject, bound
 from tests.selftests.faults_hardware import NODE, PORT, broken
 
@@ -65,18 +66,6 @@ def ordered(sandbox: Sandbox, **fields: Any) -> list[str]:
     file, state = sandbox.state.home / "order.yaml", sandbox.state
     order = {"nodes": state.nodes, "gpus_per_node": state.gpus, "gpu_model": "cpu", **fields}
     text = {"base": str(CHECKOUT / "thresholds.yaml"), "cluster": order}
-    file.write_text(yaml.safe_dump(text), encoding="utf-8")
-    return [f"--thresholds={file}"]
-
-
-def held_to(sandbox: Sandbox, criterion: str, **limit: float) -> list[str]:
-    """Write a limit for a demonstration's CPUs; return the arguments for pytest that use it."""
-    file = sandbox.state.home / "limit.yaml"
-    row = {"model": "cpu", **limit, "loose": "the drill", "source": "the drill"}
-    text = {
-        "base": str(CHECKOUT / "thresholds.yaml"),
-        "criteria": {criterion: {"limits": [row]}},
-    }
     file.write_text(yaml.safe_dump(text), encoding="utf-8")
     return [f"--thresholds={file}"]
 
@@ -144,7 +133,7 @@ def slow_memory(sandbox: Sandbox) -> Iterator[list[str]]:
     A demonstration asks for 1 GB/s only: a fast host has more in an eightieth of its time.
     """
     with slow(sandbox, "worker0", "memory", run_ms=1, stop_ms=80):
-        yield held_to(sandbox, "host.memory_bandwidth", fail_below=10)
+        yield drill_limits.held_to(sandbox, "host.memory_bandwidth", fail_below=10)
 
 
 @contextmanager

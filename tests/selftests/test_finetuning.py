@@ -14,7 +14,7 @@ import pytest
 from tests.selftests import support
 from tests.selftests.finetuning_cases import ROW
 from tests.selftests.rank_job import clean_environment
-from training.finetune import glaive, sample, settings
+from training.finetune import acceptance, glaive, sample, settings
 from training.finetune.settings import InputError, LoraSettings, Settings
 
 pytestmark = pytest.mark.cpu
@@ -267,3 +267,11 @@ def test_the_loss_of_the_head_is_cross_entropy():
     (3 * loss).backward()
     torch.testing.assert_close(loss, expected.detach())
     torch.testing.assert_close(hidden.grad, usual.grad)
+
+
+def test_on_shared_cores_a_speedup_is_of_steps_that_were_not_disturbed():
+    steady, disturbed = [100.0] * 6, [5.0, 6.0, 5.0, 100.0, 6.0, 98.0]
+    assert acceptance.undisturbed(disturbed, on_gpu=False) == 100.0
+    assert acceptance.undisturbed(steady, on_gpu=False) == 100.0
+    # On a GPU nothing else runs: steps that are slow more often than not are the training's own.
+    assert acceptance.undisturbed(disturbed, on_gpu=True) == 6.0

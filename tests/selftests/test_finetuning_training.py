@@ -15,7 +15,7 @@ from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.model import Outcome
 from tests.selftests import support
 from tests.selftests.finetuning_cases import CALL, ROW, judged
-from training.finetune import acceptance, evaluate, glaive, sample, settings
+from training.finetune import evaluate, glaive, sample, settings
 from training.finetune.settings import InputError, Settings
 
 pytestmark = pytest.mark.cpu
@@ -394,11 +394,3 @@ def test_a_loss_that_is_no_number_ends_the_workload(learned):
     broken = SimpleNamespace(losses=[1.0, float("nan")], norms=[1.0, 1.0])
     with pytest.raises(RuntimeError, match=r"small\.yaml: loss nan, .* at step 2 of 2"):
         summary.check_finite(broken, "small.yaml")  # type: ignore[arg-type]
-
-
-def test_on_shared_cores_a_speedup_is_of_steps_that_were_not_disturbed():
-    steady, disturbed = [100.0] * 6, [5.0, 6.0, 5.0, 100.0, 6.0, 98.0]
-    assert acceptance.undisturbed(disturbed, on_gpu=False) == 100.0
-    assert acceptance.undisturbed(steady, on_gpu=False) == 100.0
-    # On a GPU nothing else runs: steps that are slow more often than not are the training's own.
-    assert acceptance.undisturbed(disturbed, on_gpu=True) == 6.0
