@@ -14,14 +14,11 @@ import sysconfig
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from fixtures.paths import CHECKOUT
 from fixtures.sandbox import Sandbox
 from fixtures.sandbox.processes import run
-from tests.selftests import drill_limits
+from tests.selftests.drill_limits import held_to, ordered
 from tests.selftests.faults import Fault, Inject, bound
 from tests.selftests.faults_hardware import NODE, PORT, broken
 
@@ -59,15 +56,6 @@ def limit(criterion: str, name: str, option: str, says: str) -> Fault:
         criterion=criterion, name=name, where=f"limits of jobs on {NODE}: prlimit {option}",
         culprit=NODE, inject=limited(option), select=SELECT, says=says,
     )  # fmt: skip
-
-
-def ordered(sandbox: Sandbox, **fields: Any) -> list[str]:
-    """Write an order with these fields; return the arguments for pytest that use it."""
-    file, state = sandbox.state.home / "order.yaml", sandbox.state
-    order = {"nodes": state.nodes, "gpus_per_node": state.gpus, "gpu_model": "cpu", **fields}
-    text = {"base": str(CHECKOUT / "thresholds.yaml"), "cluster": order}
-    file.write_text(yaml.safe_dump(text), encoding="utf-8")
-    return [f"--thresholds={file}"]
 
 
 @contextmanager
@@ -133,7 +121,7 @@ def slow_memory(sandbox: Sandbox) -> Iterator[list[str]]:
     A demonstration asks for 1 GB/s only: a fast host has more in an eightieth of its time.
     """
     with slow(sandbox, "worker0", "memory", run_ms=1, stop_ms=80):
-        yield drill_limits.held_to(sandbox, "host.memory_bandwidth", fail_below=10)
+        yield held_to(sandbox, "host.memory_bandwidth", fail_below=10)
 
 
 @contextmanager

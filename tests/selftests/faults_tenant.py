@@ -13,9 +13,10 @@ from fixtures.sandbox import Sandbox
 from fixtures.sandbox.faults import reload_configuration
 from fixtures.sandbox.processes import run
 from fixtures.workloads.tenant_marks import NAME
+from tests.selftests.drill_limits import ordered
 from tests.selftests.faults import Fault, Inject
 from tests.selftests.faults_hardware import GPU, NODE, broken
-from tests.selftests.faults_host import ordered, preloaded
+from tests.selftests.faults_host import preloaded
 from tests.selftests.faults_scheduler import after_line, replaced
 
 SELECT = "tenant"
