@@ -48,6 +48,19 @@ def plug(sandbox: Sandbox, node: str, leaf: int) -> None:
 @contextmanager
 def two_leaves(sandbox: Sandbox, on_second: Sequence[str]) -> Iterator[None]:
     """Put these nodes behind a second leaf switch, and all on the first one again at the end."""
+    with second_switch(sandbox):
+        try:
+            for node in on_second:
+                plug(sandbox, node, 1)
+            yield
+        finally:
+            for node in sandbox.state.names:
+                plug(sandbox, node, 0)
+
+
+@contextmanager
+def second_switch(sandbox: Sandbox) -> Iterator[None]:
+    """A second leaf switch, with nothing plugged in, and the slow link between the two."""
     first, second = sandbox.state.bridge, second_bridge(sandbox)
     uplinks = uplinks_of(sandbox)
     made = [second, *uplinks]
@@ -65,26 +78,29 @@ def two_leaves(sandbox: Sandbox, on_second: Sequence[str]) -> Iterator[None]:
             try:
                 assert link.stdout is not None
                 assert link.stdout.readline() == b"ready\n"
-                for node in on_second:
-                    plug(sandbox, node, 1)
                 yield
             finally:
                 link.kill()
     finally:
-        for node in sandbox.state.names:
-            plug(sandbox, node, 0)
         delete_links(sandbox.tools["ip"], made)
+
+
+def link_end(name: str) -> socket.socket:
+    """Return a socket that receives and sends the frames of this network device, and of no other.
+
+    A packet socket that is made with a protocol receives those of every device until it is bound:
+    of the loopback device too, whose frames are longer than another device may send.
+    """
+    end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+    for option in (PACKET_VNET_HDR, PACKET_IGNORE_OUTGOING):
+        end.setsockopt(SOL_PACKET, option, 1)
+    end.bind((name, ETH_P_ALL))
+    return end
 
 
 def forward(names: Sequence[str]) -> None:
     """Carry frames between two network devices, each DELAY_S later; does not return."""
-    ends = []
-    for name in names:
-        end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
-        for option in (PACKET_VNET_HDR, PACKET_IGNORE_OUTGOING):
-            end.setsockopt(SOL_PACKET, option, 1)
-        end.bind((name, 0))
-        ends.append(end)
+    ends = [link_end(name) for name in names]
     held: deque[tuple[float, socket.socket, bytes]] = deque()
     os.write(1, b"ready\n")
     while True:

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -16,13 +18,14 @@ from typing import Any
 import pytest
 
 from fixtures.entry import Workload, describe
+from fixtures.jobs.failures import Kind, kind_of_text
 from fixtures.records.files import read_json, read_lines
 from fixtures.records.model import Measurement, Record
 from fixtures.records.run_directory import assemble
 from fixtures.workloads import connectivity, inventory
 from fixtures.workloads.runtime import nccl_log
 from fixtures.workloads.runtime.identity import Identity, identify
-from fixtures.workloads.runtime.rank_main import kind_of
+from fixtures.workloads.runtime.rank_main import kind_of, nic_identities
 from fixtures.workloads.runtime.ranks import Ranks
 from tests.selftests.rank_job import (
     LIMIT_S,
@@ -418,6 +421,30 @@ def test_lost_rank_is_told_from_a_failure_of_its_own() -> None:
     assert kind_of(DistNetworkError("EADDRINUSE: address already in use")) == "raised"
     assert kind_of(RuntimeError("Connection closed by peer [127.0.0.1]")) == "peer_lost"
     assert kind_of(RuntimeError("shapes do not match")) == "raised"
+
+
+def test_what_the_kernel_shows_and_takes_away_is_no_fault_of_the_shared_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stale = errno.ESTALE, "Stale file handle"
+    for path, kind in (("/sys/class/net/eth1", "raised"), ("/shared/run/record", "storage")):
+        error = OSError(*stale, path)
+        assert kind_of(error) == kind
+        assert (kind_of_text(f"OSError: {error}") is Kind.STORAGE) == (kind == "storage")
+    for name in ("eth0", "eth1"):
+        (tmp_path / "net" / name / "device").mkdir(parents=True)
+        (tmp_path / "net" / name / "address").write_text(f"mac of {name}\n")
+    # As the kernel answers for an interface that was taken away while the folder is remembered.
+    stat = os.stat
+
+    def gone(path: Any, **how: Any) -> os.stat_result:
+        if "/net/eth1" in str(path):
+            raise OSError(*stale, str(path))
+        return stat(path, **how)
+
+    monkeypatch.setattr(os, "stat", gone)
+    monkeypatch.setattr(os, "lstat", gone)
+    assert nic_identities(tmp_path) == {"eth0": "mac of eth0"}
 
 
 def test_watchdog_shows_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,8 @@ SHAPES: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("faults_scheduler", "BINDING_FAULTS"): {"nodes": 1, "gpus": 2},
     ("faults_scheduler", "GRES_FAULTS"): {"nodes": 2, "gpus": 2, "withheld": {"worker1": 1}},
     ("faults_wiring", "WIRING_FAULTS"): faults_wiring.SHAPE,
+    ("faults_wiring", "RAIL_FAULTS"): faults_wiring.RAIL_SHAPE,
+    ("faults_wiring", "PORT_FAULTS"): faults_wiring.PORT_SHAPE,
 }
 """(module, list of faults) -> options of its sandbox, where not DEFAULT_SHAPE."""
 BELOW_TRAINING = "below a training of two ranks"
