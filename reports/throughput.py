@@ -54,7 +54,8 @@ COMMON = 0.04
 """Of a step: what clock, compiler and choice of kernels differ by between otherwise like runs."""
 SAME_CHIP = ("H200 SXM", "H100 SXM")
 """The constants are fitted on the first. Nine of ten trainings on two H100 that they do not come
-from lay -0.2 to +4.1 % from the prediction. H100 was added after these; no run confirms it yet."""
+from lay -0.2 to +4.1 % from the prediction. H100 was added after these: what the
+others say holds for each that is left out, but no new run has confirmed it."""
 OTHER_MODEL = 0.06
 """More of a step on other GPUs."""
 MAX_HALF_WIDTH = 0.10
