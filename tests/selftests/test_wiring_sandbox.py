@@ -111,6 +111,7 @@ def test_the_slow_link_carries_no_frames_of_other_devices(sandbox: Sandbox):
     assert not heard
 
 
+@pytest.mark.slow
 def test_ports_are_confirmed_on_their_rails_and_swapped_cables_named(machine: None, tmp_path: Path):
     with Sandbox.up(**RAIL_SHAPE) as sandbox:
         healthy = drill(sandbox, replace(SWAPPED, inject=rails), tmp_path / "healthy")
