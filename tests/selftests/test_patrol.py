@@ -176,13 +176,20 @@ def patrol_of(state: Path, said: list[str] | None = None, **more: object) -> Pat
 
 
 class Round(threading.Thread):
-    """A round of patrol that holds all idle nodes when the constructor returns."""
+    """A round of patrol that holds so many nodes when the constructor returns."""
 
     def __init__(self, patrol: Patrol, nodes: int) -> None:
         super().__init__(daemon=True)
         self.patrol, self.visits = patrol, list[dict[str, object]]()
+        # A node is completing for a moment after its last job, and a round takes idle ones only.
+        assert wait_until(self._all_idle, timeout_s=60), queue.idle_nodes(None)
         self.start()
-        wait_until(lambda: self._running() == nodes, timeout_s=60)
+        assert wait_until(lambda: self._running() == nodes, timeout_s=60), queue.own_jobs()
+
+    @staticmethod
+    def _all_idle() -> bool:
+        idle, fleet = queue.idle_nodes(None)
+        return len(idle) == fleet
 
     def run(self) -> None:
         self.visits = self.patrol.round()
