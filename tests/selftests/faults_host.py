@@ -165,12 +165,18 @@ int clock_gettime(clockid_t clock, struct timespec *now) {
 """
 
 
-def preloaded(sandbox: Sandbox, name: str, source: str, where: str) -> list[str]:
-    """Let the jobs' Python start with a C library of this source, where a shell's test is true."""
+def compiled(sandbox: Sandbox, name: str, source: str) -> Path:
+    """Make a C library of this source, for LD_PRELOAD; return its path."""
     code, library = (sandbox.state.home / f"{name}.{ending}" for ending in ("c", "so"))
     code.write_text(source)
     command = ["gcc", "-shared", "-fPIC", "-o", str(library), str(code), "-ldl"]
     subprocess.run(command, check=True, timeout=60)
+    return library
+
+
+def preloaded(sandbox: Sandbox, name: str, source: str, where: str) -> list[str]:
+    """Let the jobs' Python start with a C library of this source, where a shell's test is true."""
+    library = compiled(sandbox, name, source)
     return started_with(sandbox, f"python-{name}", f"! {where} || export LD_PRELOAD={library}")
 
 

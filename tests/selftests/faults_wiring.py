@@ -36,18 +36,18 @@ SLOW = "100mbit"
 
 @contextmanager
 def rails(sandbox: Sandbox, swapped: Sequence[str] = ()) -> Iterator[list[str]]:
-    with two_rails(sandbox, swapped):
-        yield ordered(sandbox, rail_optimized=True)
+    with two_rails(sandbox, swapped) as own_ports:
+        yield [*own_ports, *ordered(sandbox, rail_optimized=True)]
 
 
 @contextmanager
 def ports(sandbox: Sandbox, slow: str | None = None) -> Iterator[list[str]]:
     """Two NICs per node, as ordered; the second one of the node `slow` carries less."""
     limits = {"rails.alone": {"fail_below": LEAST_GB_S}}
-    with two_rails(sandbox):
+    with two_rails(sandbox) as own_ports:
         if slow is not None:
             slow_second_port(sandbox, slow, SLOW)
-        yield ordered(sandbox, limits, nics_per_node=2, nic_gbps=1)
+        yield [*own_ports, *ordered(sandbox, limits, nics_per_node=2, nic_gbps=1)]
 
 
 WIRING_FAULTS = [

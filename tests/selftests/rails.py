@@ -1,34 +1,26 @@
 """A second port for every node of a sandbox: one rail per GPU, each with its own leaf switch.
 
 `two_rails` gives each node a second network device, eth1, whose link ends in a second switch
-(leaf_switches.py). A TaskProlog, as a site may have, gives the rank of the node's second GPU that
-port, as NCCL takes the NIC that is nearest to the GPU.
+(leaf_switches.py). The nodes' interpreter gives the rank of the second GPU that port, as NCCL takes
+the NIC that is nearest to the GPU.
 """
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from fixtures.sandbox import Sandbox
-from fixtures.sandbox.faults import reload_configuration
-from fixtures.sandbox.network import delete_links, run_ip_batch
+from fixtures.sandbox.network import delete_links, run_ip_batch, set_rate
 from fixtures.sandbox.processes import run
-from tests.selftests.faults_scheduler import after_line
+from tests.selftests.faults_host import compiled, started_with
 from tests.selftests.leaf_switches import plug, second_bridge, second_switch
 
 FIRST_HOST = 128
 """Last part of the first node's second address."""
 TABLE = 101
 """Routing table of what is sent from the second address."""
-PROLOG = """\
-#!/bin/sh
-[ -z "$SLURM_LOCALID" ] && exit 0
-echo "export GLOO_SOCKET_IFNAME=eth$SLURM_LOCALID"
-echo "export LD_PRELOAD={library}"
-"""
 
 
 def second_link(sandbox: Sandbox, node: str) -> str:
@@ -37,8 +29,11 @@ def second_link(sandbox: Sandbox, node: str) -> str:
 
 
 @contextmanager
-def two_rails(sandbox: Sandbox, swapped: Sequence[str] = ()) -> Iterator[None]:
-    """Give every node a second port; of the nodes `swapped` the two cables are exchanged."""
+def two_rails(sandbox: Sandbox, swapped: Sequence[str] = ()) -> Iterator[list[str]]:
+    """Give every node a second port; of the nodes `swapped` the two cables are exchanged.
+
+    Yields the arguments for pytest by which the ranks use their ports.
+    """
     state = sandbox.state
     with ExitStack() as undo:
         undo.enter_context(second_switch(sandbox))
@@ -51,8 +46,7 @@ def two_rails(sandbox: Sandbox, swapped: Sequence[str] = ()) -> Iterator[None]:
                 cable = f"link set {second_link(sandbox, node)} master {state.bridge}"
                 run_ip_batch(sandbox.tools, cable)
                 undo.callback(plug, sandbox, node, 0)
-        undo.enter_context(_ranks_on_their_ports(sandbox))
-        yield
+        yield _ranks_on_their_ports(sandbox)
 
 
 def _add_port(sandbox: Sandbox, node: str) -> None:
@@ -79,30 +73,15 @@ def _add_port(sandbox: Sandbox, node: str) -> None:
     run(sandbox.inside(node, "sh", "-c", script), env=sandbox.environ)
 
 
-@contextmanager
-def _ranks_on_their_ports(sandbox: Sandbox) -> Iterator[None]:
-    library, script = (sandbox.state.home / n for n in ("rail_port.so", "rail-port.sh"))
-    source = Path(__file__).with_name("rail_port.c")
-    subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-o", library, source], check=True)
-    script.write_text(PROLOG.format(library=library))
-    script.chmod(0o755)
-    first, *others = sandbox.state.names
-    line = after_line("TaskPlugin=", f"TaskProlog={script}")
-    try:
-        with sandbox.reconfigured(first, "slurm.conf", line):
-            for node in others:
-                reload_configuration(sandbox, node)
-            yield
-    finally:
-        for node in others:
-            reload_configuration(sandbox, node)
+def _ranks_on_their_ports(sandbox: Sandbox) -> list[str]:
+    """Let every rank use the port of its GPU; return the argument for pytest that says so."""
+    source = Path(__file__).with_name("rail_port.c").read_text(encoding="utf-8")
+    library = compiled(sandbox, "rail-port", source)
+    port = f"GLOO_SOCKET_IFNAME=eth$SLURM_LOCALID LD_PRELOAD={library}"
+    return started_with(sandbox, "python-rails", f'[ -z "$SLURM_LOCALID" ] || export {port}')
 
 
 def slow_second_port(sandbox: Sandbox, node: str, rate: str) -> None:
     """Limit the second link of a node in both directions, as tc writes it (`100mbit`)."""
-    pid = sandbox.state.processes[f"{node}.init"].pid
-    inside = [sandbox.tools["nsenter"], f"--net=/proc/{pid}/ns/net"]
-    bucket = ["root", "tbf", "rate", rate, "burst", "128kb", "latency", "200ms"]
-    ends: list[tuple[list[str], str]] = [([], second_link(sandbox, node)), (inside, "eth1")]
-    for prefix, device in ends:
-        run([*prefix, sandbox.tools["tc"], "qdisc", "replace", "dev", device, *bucket])
+    link = second_link(sandbox, node)
+    set_rate(sandbox.tools, sandbox.state, node, rate, link=link, device="eth1")
