@@ -103,9 +103,13 @@ def test_the_data_of_a_call_are_those_of_no_other_rank_call_or_element(
     patterns = [Patterns(op, Peers(group=None, members=(0, 1, 2), rank=r), cpu) for r in range(n)]  # type: ignore[arg-type]
 
     def filled(rank: int, call: int) -> Any:
-        buffer = torch.empty(elements)
-        patterns[rank].fill(buffer, call)
-        return buffer
+        buffers = torch.empty(2, elements)  # of two calls, written together
+        patterns[rank].fill(buffers, torch.tensor([call, call + 3]))
+        return buffers[0]
+
+    def counted(rank: int, results: list[Any], share: int, calls: list[int]) -> list[int]:
+        together = torch.stack([result.reshape(-1) for result in results])
+        return list(patterns[rank].count_wrong(together, share, torch.tensor(calls)).tolist())
 
     assert not torch.equal(filled(0, 1), filled(1, 1)) or name == "send_recv"
     assert not torch.equal(filled(0, 1), filled(0, 2))
@@ -116,15 +120,13 @@ def test_the_data_of_a_call_are_those_of_no_other_rank_call_or_element(
     for rank in range(n):
         result = torch.stack([filled(r, 5) for r in range(n)]).view(n, -1, share)
         result = _by_hand(name, result, rank)
-        for call, right in ((5, True), (6, False)):
-            wrong = torch.zeros((), dtype=torch.int64)
-            patterns[rank].count_wrong(result.reshape(-1), share, call, wrong)
-            assert (int(wrong) == 0) is right, (rank, call)
-        result = result.clone()
-        result.view(-1)[-1] += 1
-        wrong = torch.zeros((), dtype=torch.int64)
-        patterns[rank].count_wrong(result.reshape(-1), share, 5, wrong)
-        assert int(wrong) == 1
+        assert [int(n) == 0 for n in counted(rank, [result, result], share, [5, 6])] == [
+            True,
+            False,
+        ]
+        another = result.clone()
+        another.view(-1)[-1] += 1
+        assert counted(rank, [result, another, result], share, [5, 5, 5]) == [0, 1, 0]
 
 
 def _by_hand(name: str, put: Any, rank: int) -> Any:
