@@ -77,14 +77,14 @@ def _case(strategy: str, preset: str, sequence: int, batch: int, gpus: int = 1, 
 
 
 TWO_GPUS = (
-    _case("fsdp", "8b-short", 4096, 2, 2),
-    _case("single", "1b", 4096, 4), _case("single", "1b", 16384, 1),
-    _case("ddp", "1b", 4096, 4, 2),
-    _case("single", "1b", 2048, 16), _case("single", "8b-mini", 4096, 2),
-    _case("fsdp", "8b-mini", 8192, 4, 2),
-    _case("ddp", "1b", 8192, 2, 2, 2),
-    _case("fsdp", "8b", 4096, 2, 2),
-    _case("single", "160m", 2048, 32),
+    _case("fsdp", "8b-short", 2048, 4, 2),
+    _case("single", "1b", 4096, 2), _case("single", "1b", 2048, 4),
+    _case("ddp", "1b", 2048, 8, 2),
+    _case("single", "1b", 4096, 3), _case("single", "8b-mini", 8192, 1),
+    _case("fsdp", "8b-mini", 4096, 4, 2),
+    _case("ddp", "1b", 4096, 2, 2, 2),
+    _case("fsdp", "1b", 8192, 2, 2),
+    _case("single", "160m", 4096, 8),
 )  # fmt: skip
 ONE_GPU = (
     *(_case("single", "1b", sequence, batch) for sequence, batch in
