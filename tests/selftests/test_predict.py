@@ -95,12 +95,12 @@ def test_communication_that_cannot_hide_is_added_in_full():
     )
 
 
-def _on_h100() -> list[tuple[str, float, throughput.Prediction]]:
+def _on_h100(name: str = "predict-h100") -> list[tuple[str, float, throughput.Prediction]]:
     """Preset, deviation from the prediction and the prediction of ten trainings on two H100.
 
     None of them is one that the constants were fitted to.
     """
-    recorded = json.loads((support.DATA / "predict-h100.json").read_text(encoding="utf-8"))
+    recorded = json.loads((support.DATA / f"{name}.json").read_text(encoding="utf-8"))
     found = []
     for row in recorded["trainings"]:
         measured = row.pop("tokens_per_s")
@@ -120,6 +120,15 @@ def test_nine_of_ten_trainings_on_h100_lie_in_their_intervals_and_the_tenth_is_r
         else:
             outside.append((preset, made.refusal))
     assert outside == [("8b", "the interval is wider than +-10 %")]
+
+
+def test_ten_trainings_that_nobody_had_seen_lie_in_intervals_that_were_fixed_before():
+    """On other two H100, of other shapes, after H100 had lost its allowance."""
+    new = _on_h100("predict-h100-new")
+    assert len(new) == 10
+    for _, off, made in new:
+        assert not made.refusal
+        assert abs(off) < made.half_width <= throughput.MAX_HALF_WIDTH
 
 
 def test_what_the_others_say_of_a_chip_holds_for_the_training_that_is_left_out():
