@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import select
 import signal
 import sys
 import time
@@ -338,6 +340,23 @@ def test_summary_has_mean_maximum_rates_and_cost() -> None:
     assert found["nics"] == {"mlx5_0": {"tx_gb_s": 2.0, "rx_gb_s": 0.0}}
     assert (found["hz"], found["cpu_percent"], found["cost_percent_of_a_core"]) == (1.0, 50.0, 1.0)
     assert telemetry.summarize([sample(1.0)]) == {}
+
+
+def test_a_sample_that_takes_longer_than_its_period_does_not_end_the_recording(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As a driver answers while processes start on its GPUs."""
+    clock, waits, honest = itertools.count(step=2 * telemetry.PERIOD_S), [], select.select
+
+    def wait(*until: Any) -> Any:
+        waits.append(until)
+        return ([0], [], []) if len(waits) == 3 else honest([], [], [], until[-1])
+
+    monkeypatch.setattr(telemetry.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(telemetry.select, "select", wait)
+    monkeypatch.setattr(telemetry.os, "nice", lambda _: 0)
+    telemetry.record(tmp_path / "telemetry.jsonl", {})
+    assert len((tmp_path / "telemetry.jsonl").read_text().splitlines()) == 3
 
 
 def test_telemetry_records_until_it_is_stopped(tmp_path: Path) -> None:
