@@ -124,7 +124,7 @@ def test_nine_of_ten_trainings_on_h100_lie_in_their_intervals_and_the_tenth_is_r
 
 def test_ten_trainings_that_nobody_had_seen_lie_in_intervals_that_were_fixed_before():
     """On other two H100, of other shapes, after H100 had lost its allowance."""
-    new = _on_h100("predict-h100-new")
+    new = _on_h100("predict-h100-again")
     assert len(new) == 10
     for _, off, made in new:
         assert not made.refusal

@@ -292,8 +292,6 @@ def cases_of(gpus: int, memory_mib: int) -> list[Case]:
 
 
 def on_80_gb(case: Case) -> Case:
-    if case.preset == "8b":
-        return _case("fsdp", "1b", 4096, 4, 2)
     most = 8192 if case.preset == "8b-mini" and case.gpus == 1 else 16384
     return replace(case, batch=case.batch // 2) if case.batch * case.sequence > most else case
 
