@@ -1,8 +1,11 @@
 """`make bench-gpu`: our figures beside those of nccl-tests and nvbandwidth, on the same GPUs.
 
-python -m tests.tools.bench_gpu [--tools DIR] [--rounds 3] [--json FILE] [--parts PART ...]
+python -m tests.tools.bench_gpu [--tools DIR] [--rounds 3] [--most-rounds 12] [--json FILE]
+[--parts PART ...]
 
 A and B take turns, three times or more, and every round is printed: the two never share the GPUs.
+What differs too much from one start to the next for its goal is measured again, up to --most-rounds
+times; what is still uncertain then is neither met nor missed but open.
 The tools (`all_reduce_perf`, ..., `nvbandwidth`) are taken from DIR or the PATH; one that is not
 there is left out, and the table says so. For products there is no such tool: ours are compared with
 the wall clock of the same window, and with PLAIN, a loop that shares no code with the suite; the
@@ -20,18 +23,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 from fixtures.records.files import read_lines
 from fixtures.records.run_directory import RunDirectory
 from fixtures.workloads import crosscheck
 from tests.tools.bench import machine, save
+from tests.tools.figures_in_turns import Figure, show
 
 MIB = 1 << 20
 TIMEOUT_S = 3600
@@ -76,39 +75,14 @@ print(products(float(sys.argv[3])))
 WARMUP_S, WINDOW_S = 10.0, 6.0
 
 
-@dataclass
-class Figure:
-    """One quantity, measured by the suite (ours) and by the other tool (theirs) in each round."""
-
-    name: str
-    unit: str
-    goal: float
-    """Largest accepted relative difference of the medians."""
-    slack: float = 0.0
-    """Largest accepted absolute difference: the goal is met where either holds."""
-    ours: list[float] = field(default_factory=list)
-    theirs: list[float] = field(default_factory=list)
-
-    @property
-    def difference(self) -> float | None:
-        """Ours divided by theirs, minus 1; None where one of them is missing."""
-        if not self.ours or not self.theirs:
-            return None
-        return statistics.median(self.ours) / statistics.median(self.theirs) - 1
-
-    @property
-    def met(self) -> bool | None:
-        if self.difference is None:
-            return None
-        distance = abs(statistics.median(self.ours) - statistics.median(self.theirs))
-        return abs(self.difference) <= self.goal or distance <= self.slack
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print the table and write the JSON."""
     parser = argparse.ArgumentParser(prog="python -m tests.tools.bench_gpu", description=__doc__)
     parser.add_argument("--tools", type=Path, metavar="DIR", help="where the binaries are")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="of everything")
+    parser.add_argument(
+        "--most-rounds", type=int, default=12, help="of what starts do not agree on (default: 12)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument(
@@ -121,23 +95,33 @@ def main(arguments: list[str] | None = None) -> int:
     if not gpus:
         print("no NVIDIA GPUs here: nothing to compare", file=sys.stderr)
         return 2
-    parts = {**PARTS, "collectives": partial(collectives, operations=options.operations)}
+    due = [part for part in options.parts if part != "collectives"]
+    if "collectives" in options.parts:
+        due += options.operations
     path = options.json
     figures: dict[str, Figure] = {}
-    for number in range(options.rounds):
-        for part in options.parts:
-            if number == 0 or part != "shape":  # which alternates by itself
-                parts[part](figures, gpus)
-        print(f"round {number + 1} of {options.rounds} done", file=sys.stderr)
+    for number in range(1, max(options.rounds, options.most_rounds) + 1):
+        if operations := [name for name in due if name in TOOLS]:
+            collectives(figures, gpus, operations=operations)
+        for part in due:
+            if part in PARTS:
+                PARTS[part](figures, gpus)
+        print(f"round {number}: {' '.join(due)}", file=sys.stderr)
         # After every round, so that an aborted run keeps its measurements.
         path = save(
             "bench-gpu",
-            [{**asdict(f), "difference": f.difference, "met": f.met} for f in figures.values()],
+            [f.as_json() for f in figures.values()],
             machine(),
             path,
             gpus=_run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv"]),
         )
-    show(list(figures.values()))
+        if "shape" in due:
+            due.remove("shape")  # it takes turns by itself
+        if number >= options.rounds:
+            due = list(dict.fromkeys(f.part for f in figures.values() if f.open))
+        if not due:
+            break
+    show(figures.values())
     return 0
 
 
@@ -152,7 +136,7 @@ def collectives(
             mib = row["size"] // MIB
             goal = 0.01 if mib >= 256 else 0.10 if (name, mib) == ("sendrecv", 64) else 0.03
             key = f"{name} {mib} MiB"
-            figures.setdefault(key, Figure(key, "GB/s", goal)).ours.append(row["busbw"])
+            figures.setdefault(key, Figure(key, "GB/s", goal, name)).ours.append(row["busbw"])
     for name, (tool, in_place) in tools.items():
         for size, _, busbw in _nccl_tests(
             tool, gpus, "16M", "4G", 4, in_place=in_place, threads=gpus
@@ -165,7 +149,8 @@ def latency(figures: dict[str, Figure], gpus: int) -> None:
     tables = _tables(gpus, ["allreduce"], {"min_size": 8, "max_size": MIB, "step": 2})
     for row in tables["allreduce"]:
         key = f"allreduce latency {row['size']} B"
-        figures.setdefault(key, Figure(key, "us", 0.10, slack=1.0)).ours.append(row["graph_us"])
+        figure = figures.setdefault(key, Figure(key, "us", 0.10, "latency", slack=1.0))
+        figure.ours.append(row["graph_us"])
     extra_arguments = ["-G", "20"]
     for size, time_us, _ in _nccl_tests(
         "all_reduce_perf", gpus, "8", "1M", 2, in_place=True, extra_arguments=extra_arguments
@@ -191,7 +176,9 @@ def copies(figures: dict[str, Figure], gpus: int) -> None:
         if not values:
             continue  # one GPU alone copies to no other
         key = f"{name} (mean over GPUs)"
-        figures.setdefault(key, Figure(key, "GB/s", 0.01)).ours.append(statistics.fmean(values))
+        figures.setdefault(key, Figure(key, "GB/s", 0.01, "copies")).ours.append(
+            statistics.fmean(values)
+        )
     if shutil.which("nvbandwidth") is None:
         return
     for name, (test, factor) in NVBANDWIDTH.items():
@@ -221,7 +208,7 @@ def products(figures: dict[str, Figure], gpus: int) -> None:
     theirs = [float(process.communicate(timeout=TIMEOUT_S)[0]) for process in plain]
     for name, references in (("wall clock", walls), ("a plain loop", theirs)):
         key = f"bf16 8192 cubed, {name} (mean over GPUs)"
-        figure = figures.setdefault(key, Figure(key, "TFLOPS", 0.01))
+        figure = figures.setdefault(key, Figure(key, "TFLOPS", 0.01, "products"))
         figure.ours.append(statistics.fmean(rates))
         figure.theirs.append(statistics.fmean(references))
 
@@ -235,7 +222,7 @@ def best_shape(figures: dict[str, Figure], gpus: int) -> None:
     if "published" in medians:
         key = "bf16 published shape, best found (mean over GPUs)"
         figures[key] = Figure(
-            key, "TFLOPS", 0.03, ours=[statistics.fmean(medians["published"])],
+            key, "TFLOPS", 0.03, "shape", ours=[statistics.fmean(medians["published"])],
             theirs=[statistics.fmean(medians["search"])],
         )  # fmt: skip
 
@@ -244,6 +231,7 @@ PARTS = {
     "collectives": collectives, "latency": latency, "copies": copies, "products": products,
     "shape": best_shape,
 }  # fmt: skip
+"""Each but the first measures all that it has again; that one only the operations it is told."""
 
 
 def _tables(
@@ -341,22 +329,6 @@ def _run(command: list[str]) -> str:
     except subprocess.TimeoutExpired as error:
         raise SystemExit(f"{' '.join(command)}: no end after {TIMEOUT_S} s") from error
     return done.stdout
-
-
-def show(figures: list[Figure]) -> None:
-    """Print one line per figure, with every round."""
-    table = Table(title="ours beside nccl-tests and nvbandwidth, same GPUs, in turns")
-    for name in ("figure", "unit", "ours", "theirs", "difference", "goal", "met"):
-        table.add_column(name, justify="left" if name == "figure" else "right")
-    for f in figures:
-        shown = "" if f.difference is None else f"{f.difference:+.2%}"
-        goal = f"{f.goal:.0%}" + (f" or {f.slack:g} {f.unit}" if f.slack else "")
-        table.add_row(
-            f.name, f.unit, " ".join(f"{x:.5g}" for x in f.ours),
-            " ".join(f"{x:.5g}" for x in f.theirs) or "not there", shown, goal,
-            {True: "yes", False: "NO", None: "-"}[f.met],
-        )  # fmt: skip
-    Console(width=None if sys.stdout.isatty() else 170).print(table)
 
 
 if __name__ == "__main__":
