@@ -17,6 +17,7 @@ import pytest
 
 from fixtures.records.files import RecordError
 from fixtures.records.run_directory import RunDirectory
+from fixtures.verdict.run_verdict import RunVerdict
 from reports import banner, junit, page, tables, terminal
 from reports.artefacts import NAMES, NODE_LISTS, Artefacts
 
@@ -74,6 +75,8 @@ class Writer:
         self._directory: RunDirectory | None = None
         self._artefacts: Artefacts | None = None
         """What is made of this session's verdict, as soon as it has concluded."""
+        self._unwritten: RunVerdict | None = None
+        """The verdict of a run of which not everything could be written."""
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_acceptance_started(self, session: pytest.Session, directory: RunDirectory) -> None:
@@ -93,6 +96,16 @@ class Writer:
         for name in artefacts.names:
             if name not in (*PAGE_OF_PLUGIN, *NODE_LISTS):
                 self._write(name, artefacts.write)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_acceptance_unwritten(
+        self, session: pytest.Session, directory: RunDirectory, verdict: RunVerdict
+    ) -> None:
+        """Remove what was made of a verdict that does not hold: nobody may sign it."""
+        self._artefacts, self._unwritten = None, verdict
+        for name in NAMES:
+            with suppress(OSError):
+                (directory.root / name).unlink(missing_ok=True)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
@@ -137,10 +150,17 @@ class Writer:
     def print_verdict(self) -> None:
         """Print the verdict with what failed: after all else, so that it is what remains."""
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
-        if reporter is None or self._artefacts is None:
+        if reporter is None:
+            return
+        width = min(reporter._tw.fullwidth, MAX_WIDTH)
+        if self._unwritten is not None:
+            word, reasons = self._unwritten.verdict, self._unwritten.reasons
+            reporter.write_sep("=", word, fullwidth=width, yellow=True, bold=True)
+            for line in (*reasons, "there is no verdict.json and no certificate"):
+                reporter.write_line(line)
+        if self._artefacts is None:
             return
         verdict = self._artefacts.verdict
-        width = min(reporter._tw.fullwidth, MAX_WIDTH)
         for line in terminal.not_applicable(verdict["criteria"], width):
             reporter.write_line(line)
         word = str(verdict["verdict"])

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,7 +24,9 @@ from fixtures.thresholds import loader
 from fixtures.verdict.model import Outcome, Verdict
 from fixtures.verdict.run_verdict import conclude
 from reports import charts, figures
+from reports.artefacts import NAMES
 from reports.page import page as made_page
+from reports.plugin import Writer
 from tests.selftests.support import DATA, SHIPPED
 
 pytestmark = pytest.mark.cpu
@@ -331,3 +334,31 @@ def test_a_rate_that_gpus_have_together_is_a_bar_of_the_node():
     assert said["training_ddp.efficiency"].startswith("node0 97.17 %")
     assert "4 GPUs, median" in said["training_single.tokens"]
     assert "worst node0 gpu2" in said["training_single.tokens"]
+
+
+def test_what_was_made_of_a_verdict_goes_when_it_does_not_hold(tmp_path):
+    """A certificate that says ACCEPTED must not stay beside a report that could not be written."""
+    said: list[str] = []
+    reporter = SimpleNamespace(
+        _tw=SimpleNamespace(fullwidth=80),
+        write_line=said.append,
+        write_sep=lambda sep, word, **style: said.append(word),
+    )
+    plugins = SimpleNamespace(getplugin=lambda name: reporter)
+    writer = Writer(SimpleNamespace(pluginmanager=plugins))
+    directory = RunDirectory(tmp_path)
+    directory.run_json.write_text("{}")
+    accepted = conclude(
+        [], planned=0, whole_scope=True, ordered=True, origin="cluster", demonstration=False
+    )
+    row = {"verdict": "ACCEPTED", "counts": {}, "reasons": [], "criteria": [], "scope": {}}
+    writer.pytest_acceptance_concluded(None, directory, row)
+    for name in NAMES:
+        (tmp_path / name).write_text("ACCEPTED")
+    held = replace(accepted, verdict="INCOMPLETE", reasons=["no space left"])
+    writer.pytest_acceptance_unwritten(None, directory, held)
+    writer.print_verdict()
+    assert not [name for name in NAMES if (tmp_path / name).exists()]
+    assert "INCOMPLETE" in said
+    assert "no space left" in said
+    assert "ACCEPTED" not in said

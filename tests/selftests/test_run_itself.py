@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ from tests.selftests.cluster import (
     resume,
     suite,
 )
+from tests.selftests.support import DATA, run_pytest
 
 pytestmark = pytest.mark.cpu
 
@@ -114,16 +115,22 @@ def _results(done: Finished) -> list[dict[str, float | str]]:
 # --- the disk that the run directory is on
 
 
+@contextmanager
+def disk_of(kib: int, path: Path) -> Iterator[Path]:
+    """A filesystem of its own."""
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", path], check=True)
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "--lazy", path], check=True)
+
+
 @pytest.fixture
 def small_disk(machine: None, tmp_path: Path) -> Iterator[Path]:
-    """16 MiB of a filesystem of its own, there before the nodes are, so that they see it."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", disk], check=True)
-    try:
+    """16 MiB, there before the nodes are, so that they see it."""
+    with disk_of(16 << 10, tmp_path / "disk") as disk:
         yield disk
-    finally:
-        subprocess.run(["umount", "--lazy", disk], check=True)
 
 
 def fill(path: Path) -> None:
@@ -143,7 +150,7 @@ def test_the_disk_fills_up_and_is_freed_for_the_resume(small_disk: Path, waiting
             waiting.let_go()
             done = run.wait()
         assert done.status in (2, 3), done.said
-        assert "No space left on device" in done.said
+        assert "No space left on device" in done.said, done.said
         assert queued(sandbox) == {}
         before = measured(done.directory)
         filler.unlink()
@@ -154,6 +161,33 @@ def test_the_disk_fills_up_and_is_freed_for_the_resume(small_disk: Path, waiting
         whole = {key[:3] for key in before if all((*key[:3], k) in before for k in (0, 1))}
         assert whole
         assert {key[:3] for key, n in measured(again.directory).items() if n > 1} & whole == set()
+
+
+@pytest.mark.parametrize(
+    "kib",
+    [
+        pytest.param(64, id="no run directory"),
+        pytest.param(700, id="no verdict"),
+        pytest.param(1500, id="no report"),
+    ],
+)
+def test_a_run_that_cannot_be_written_says_so_and_shows_no_verdict(
+    machine: None, tmp_path: Path, kib: int
+) -> None:
+    """The report is the largest file and comes last: the verdict had been written, and passed."""
+    with disk_of(kib, tmp_path / "disk") as disk:
+        done = run_pytest(
+            "-q", "-m", "multinode", "--cluster", "replay", f"--from={DATA / 'h200-1x2'}",
+            f"--run-dir={disk / 'run'}",
+        )  # fmt: skip
+        said = done.stdout + done.stderr
+        assert done.returncode in (2, 4), said
+        assert "the run directory cannot be written: No space left on device" in said
+        assert "PARTIAL" not in said
+        assert "INTERNALERROR" not in said
+        assert ("INCOMPLETE" in said) == (done.returncode == 2), said
+        left = {path.name for path in (disk / "run").glob("*")}
+        assert not left & {"verdict.json", "certificate.html", "good-nodes.txt", "results.csv"}
 
 
 # --- accounting
