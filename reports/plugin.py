@@ -154,24 +154,26 @@ class Writer:
             return
         width = min(reporter._tw.fullwidth, MAX_WIDTH)
         if self._unwritten is not None:
-            word, reasons = self._unwritten.verdict, self._unwritten.reasons
-            reporter.write_sep("=", word, fullwidth=width, yellow=True, bold=True)
-            for line in (*reasons, "there is no verdict.json and no certificate"):
+            self._print_word(self._unwritten.verdict, width)
+            for line in (*self._unwritten.reasons, "there is no verdict.json and no certificate"):
                 reporter.write_line(line)
         if self._artefacts is None:
             return
         verdict = self._artefacts.verdict
         for line in terminal.not_applicable(verdict["criteria"], width):
             reporter.write_line(line)
-        word = str(verdict["verdict"])
-        colour = terminal.COLOURS.get(word, "green")
-        reporter.write_sep("=", word, fullwidth=width, **{colour: True, "bold": True})
+        self._print_word(str(verdict["verdict"]), width)
         try:
             lines = terminal.summary(self._artefacts, width)
         except (OSError, RecordError) as error:  # the verdict does not depend on its summary
             lines = [f"no summary: {error}"]
         for line in lines:
             reporter.write_line(line)
+
+    def _print_word(self, word: str, width: int) -> None:
+        reporter = self._config.pluginmanager.getplugin("terminalreporter")
+        colour = terminal.COLOURS.get(word, "green")
+        reporter.write_sep("=", word, fullwidth=width, **{colour: True, "bold": True})
 
     # --- a page of pytest-html that the user asked for
 
