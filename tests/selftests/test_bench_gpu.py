@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,36 +17,35 @@ from tests.tools.figures_in_turns import Figure
 pytestmark = pytest.mark.cpu
 
 RECORDED = json.loads((support.DATA / "bench-h200.json").read_text())["figures"]
-MOST = 12
 
 
-def _of(entry: dict[str, object]) -> Figure:
-    return Figure(unit="GB/s", part=str(entry["name"]).split()[0], **entry)  # type: ignore[arg-type]
+def _of(entry: dict[str, Any]) -> Figure:
+    return Figure(unit="GB/s", part=str(entry["name"]).split()[0], **entry)
 
 
 def _drawn(starts: list[float], goal: float, shift: float, chance: random.Random) -> Figure:
     """Starts of one program held against each other, one side SHIFT higher, until it is decided."""
     figure = Figure("drawn", "GB/s", goal, "drawn")
-    while len(figure.ours) < 3 or (figure.open and len(figure.ours) < MOST):
+    while len(figure.ours) < 3 or (figure.open and len(figure.ours) < bench_gpu.MOST_ROUNDS):
         figure.ours.append((1 + shift) * chance.choice(starts))
         figure.theirs.append(chance.choice(starts))
     return figure
 
 
 @pytest.mark.parametrize("entry", RECORDED, ids=lambda entry: entry["name"])
-def test_a_program_is_not_found_to_differ_from_itself(entry: dict[str, object]) -> None:
+def test_a_program_is_not_found_to_differ_from_itself(entry: dict[str, Any]) -> None:
     chance, starts, goal = random.Random(1), entry["theirs"], entry["goal"]
-    figures = [_drawn(starts, goal, 0, chance) for _ in range(400)]  # type: ignore[arg-type]
+    figures = [_drawn(starts, goal, 0, chance) for _ in range(400)]
     missed = sum(figure.met is False for figure in figures)
     assert missed <= 12, "the medians of three starts alone: up to 180 of 400"
 
 
 @pytest.mark.parametrize("entry", RECORDED, ids=lambda entry: entry["name"])
 def test_a_program_that_is_off_by_three_times_the_goal_is_not_called_met(
-    entry: dict[str, object],
+    entry: dict[str, Any],
 ) -> None:
     chance, starts, goal = random.Random(2), entry["theirs"], entry["goal"]
-    figures = [_drawn(starts, goal, 3 * goal, chance) for _ in range(400)]  # type: ignore[arg-type, operator]
+    figures = [_drawn(starts, goal, 3 * goal, chance) for _ in range(400)]
     assert sum(figure.met is True for figure in figures) <= 12
 
 

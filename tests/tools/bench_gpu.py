@@ -34,6 +34,7 @@ from tests.tools.figures_in_turns import Figure, show
 
 MIB = 1 << 20
 TIMEOUT_S = 3600
+MOST_ROUNDS = 12
 
 TOOLS = {
     "allreduce": ("all_reduce_perf", True),
@@ -81,10 +82,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--tools", type=Path, metavar="DIR", help="where the binaries are")
     parser.add_argument("--rounds", type=int, default=3, help="of everything")
     parser.add_argument(
-        "--most-rounds", type=int, default=12, help="of what starts do not agree on (default: 12)"
-    )
+        "--most-rounds", type=int, default=MOST_ROUNDS, metavar="N",
+        help=f"of what starts do not agree on (default: {MOST_ROUNDS})",
+    )  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    every = ["collectives", *PARTS]
+    parser.add_argument("--parts", nargs="+", choices=every, default=every)
     parser.add_argument(
         "--operations", nargs="+", choices=TOOLS, default=list(TOOLS), help="in collectives"
     )
@@ -95,7 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not gpus:
         print("no NVIDIA GPUs here: nothing to compare", file=sys.stderr)
         return 2
-    due = [part for part in options.parts if part != "collectives"]
+    due = [part for part in options.parts if part in PARTS]
     if "collectives" in options.parts:
         due += options.operations
     path = options.json
@@ -227,11 +230,8 @@ def best_shape(figures: dict[str, Figure], gpus: int) -> None:
         )  # fmt: skip
 
 
-PARTS = {
-    "collectives": collectives, "latency": latency, "copies": copies, "products": products,
-    "shape": best_shape,
-}  # fmt: skip
-"""Each but the first measures all that it has again; that one only the operations it is told."""
+PARTS = {"latency": latency, "copies": copies, "products": products, "shape": best_shape}
+"""Beside the collectives, of which each operation can be measured by itself."""
 
 
 def _tables(

@@ -17,8 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-MEDIAN_OVER_MEAN = math.sqrt(math.pi / 2)
-"""Standard error of the median over that of the mean, of normal samples (the limit for many)."""
+from fixtures.verdict.fleet_slots import OF_MEDIAN
 
 
 @dataclass
@@ -85,7 +84,7 @@ class Figure:
 
 def _error_of_median(values: Sequence[float]) -> float:
     """Return the relative standard error of the median."""
-    error = MEDIAN_OVER_MEAN * statistics.stdev(values) / math.sqrt(len(values))
+    error = OF_MEDIAN * statistics.stdev(values) / math.sqrt(len(values))
     return error / statistics.median(values)
 
 
