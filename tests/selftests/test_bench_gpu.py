@@ -98,3 +98,25 @@ def test_only_what_is_open_is_measured_again(
     assert (saved["alltoall"]["open"], saved["alltoall"]["met"]) == (True, None)
     assert (saved["allreduce"]["open"], saved["allreduce"]["met"]) == (False, True)
     assert "open" in capsys.readouterr().out
+
+
+def test_another_checkout_takes_turns_with_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[Path | None] = []
+
+    def run(*arguments: Any, checkout: Path | None, **more: Any) -> list[dict[str, Any]]:
+        ran.append(checkout)
+        rate = 400.0 if checkout else 404.0
+        metrics = [{"metric": name, "samples": [rate, rate]} for name in ("bf16", "copy", "write")]
+        return [{"measurements": metrics}] * 2
+
+    monkeypatch.setattr(bench_gpu, "run_with_torchrun", run)
+    monkeypatch.setattr(bench_gpu, "_run", lambda command: "GPU 0\nGPU 1\n")
+    out, old = tmp_path / "bench.json", tmp_path / "old"
+    bench_gpu.main(["--before", str(old), "--json", str(out)])
+    assert ran == [None, old, old, None, None, old]
+    figures = json.loads(out.read_text())["figures"]
+    assert [(f["ours"], f["theirs"], f["met"]) for f in figures] == [
+        ([404] * 3, [400] * 3, False)
+    ] * 3

@@ -69,6 +69,22 @@ def test_calls_that_do_not_all_fit_are_checked_as_long_as_there_is_time(
 def test_a_first_call_that_took_long_by_chance_leaves_no_size_with_few_calls(
     monkeypatch: pytest.MonkeyPatch, first_s: float, others_s: float, checked: int
 ) -> None:
+    assert calls_checked(monkeypatch, 2 << 20, first_s, others_s) == checked
+
+
+def test_the_sizes_above_a_gibibyte_take_a_twentieth_of_a_second_beside_their_first_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pace = 0.007 / (1 << 30)  # seconds per byte: an all-reduce of two H200, with its data
+    sizes = [1 << 30, 2 << 30, 4 << 30, 8 << 30, 16 << 30]
+    calls = [calls_checked(monkeypatch, size, pace * size, pace * size) for size in sizes]
+    assert calls == [44, 4, 2, 1, 1]
+
+
+def calls_checked(
+    monkeypatch: pytest.MonkeyPatch, size: int, first_s: float, others_s: float
+) -> int:
+    """Return how many calls of a size are checked where they take so long on a GPU."""
     now = 0.0
 
     def check(self: Any, count: int, first: int, calls: int) -> list[int]:
@@ -81,7 +97,9 @@ def test_a_first_call_that_took_long_by_chance_leaves_no_size_with_few_calls(
     buffers = operation_buffers.OperationBuffers.__new__(operation_buffers.OperationBuffers)
     buffers.ranks = SimpleNamespace(on_gpu=True, agree=lambda item, choose: choose([item]))  # type: ignore[assignment]
     buffers.peers = SimpleNamespace(size=2)  # type: ignore[assignment]
-    assert buffers.check_calls(2 << 20, 1) == (checked, [])
+    calls, wrong = buffers.check_calls(size, 1)
+    assert not wrong
+    return calls
 
 
 def test_a_row_says_how_many_calls_were_checked_and_what_they_find() -> None:

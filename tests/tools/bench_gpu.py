@@ -1,7 +1,7 @@
 """`make bench-gpu`: our figures beside those of nccl-tests and nvbandwidth, on the same GPUs.
 
 python -m tests.tools.bench_gpu [--tools DIR] [--rounds 3] [--most-rounds 12] [--json FILE]
-[--parts PART ...]
+[--parts PART ...] [--before DIR]
 
 A and B take turns, three times or more, and every round is printed: the two never share the GPUs.
 What differs too much from one start to the next for its goal is measured again, up to --most-rounds
@@ -9,7 +9,8 @@ times; what is still uncertain then is neither met nor missed but open.
 The tools (`all_reduce_perf`, ..., `nvbandwidth`) are taken from DIR or the PATH; one that is not
 there is left out, and the table says so. For products there is no such tool: ours are compared with
 the wall clock of the same window, and with PLAIN, a loop that shares no code with the suite; the
-published best shape with the best of a search. Nothing is asserted.
+published best shape with the best of a search. With --before the same workloads of another checkout
+are "theirs": whether a change of the suite has moved its figures. Nothing is asserted.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +88,12 @@ def main(arguments: list[str] | None = None) -> int:
         help=f"of what starts do not agree on (default: {MOST_ROUNDS})",
     )  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument(
+        "--before", type=Path, metavar="DIR",
+        help="compare bf16, HBM and P2P with another checkout; other PARTs only where named",
+    )  # fmt: skip
     every = ["collectives", *PARTS]
-    parser.add_argument("--parts", nargs="+", choices=every, default=every)
+    parser.add_argument("--parts", nargs="+", choices=every)
     parser.add_argument(
         "--operations", nargs="+", choices=TOOLS, default=list(TOOLS), help="in collectives"
     )
@@ -98,17 +104,22 @@ def main(arguments: list[str] | None = None) -> int:
     if not gpus:
         print("no NVIDIA GPUs here: nothing to compare", file=sys.stderr)
         return 2
-    due = [part for part in options.parts if part in PARTS]
-    if "collectives" in options.parts:
+    parts = dict(PARTS)
+    wanted = options.parts or ([] if options.before else every)
+    due = [part for part in wanted if part in PARTS]
+    if "collectives" in wanted:
         due += options.operations
+    if options.before:
+        parts["before"] = partial(before, checkout=options.before)
+        due.append("before")
     path = options.json
     figures: dict[str, Figure] = {}
     for number in range(1, max(options.rounds, options.most_rounds) + 1):
         if operations := [name for name in due if name in TOOLS]:
             collectives(figures, gpus, operations=operations)
         for part in due:
-            if part in PARTS:
-                PARTS[part](figures, gpus)
+            if part in parts:
+                parts[part](figures, gpus)
         print(f"round {number}: {' '.join(due)}", file=sys.stderr)
         # After every round, so that an aborted run keeps its measurements.
         path = save(
@@ -216,6 +227,27 @@ def products(figures: dict[str, Figure], gpus: int) -> None:
         figure.theirs.append(statistics.fmean(references))
 
 
+def before(figures: dict[str, Figure], gpus: int, *, checkout: Path) -> None:
+    """Compare bf16, HBM and P2P with those of another checkout; the two take turns to go first."""
+    metrics = {"bf16": "TFLOPS", "copy": "GB/s", "write": "GB/s"}
+    turns: list[tuple[str, Path | None]] = [("ours", None), ("theirs", checkout)]
+    rounds = max((len(f.ours) for f in figures.values() if f.part == "before"), default=0)
+    for side, directory in turns if rounds % 2 == 0 else reversed(turns):
+        lines = run_with_torchrun(
+            gpus, ["gemm", "memory", "p2p"], {"gemm.soak_s": WARMUP_S},
+            metrics=metrics, checkout=directory,
+        )  # fmt: skip
+        for metric, unit in metrics.items():
+            medians = [
+                statistics.median(m["samples"])
+                for line in lines for m in line["measurements"] if m["metric"] == metric
+            ]  # fmt: skip
+            key = f"{metric}, {checkout.name} (mean over GPUs)"
+            figure = figures.setdefault(key, Figure(key, unit, 0.005, "before"))
+            if medians:  # one GPU alone copies to no other
+                getattr(figure, side).append(statistics.fmean(medians))
+
+
 def best_shape(figures: dict[str, Figure], gpus: int) -> None:
     """Compare the published best shape of this GPU model, if any, with the best of a search."""
     medians: dict[str, list[float]] = {}
@@ -282,8 +314,12 @@ def run_with_torchrun(
     metrics: Iterable[str] = (),
     out: Path | None = None,
     repeat: int | None = None,
+    checkout: Path | None = None,
 ) -> list[dict[str, Any]]:
-    """Run workloads with torchrun and return their result lines, one per rank and workload."""
+    """Run workloads with torchrun and return their result lines, one per rank and workload.
+
+    `checkout`: where the suite lies that is run, if not here.
+    """
     with tempfile.TemporaryDirectory(prefix="acceptance-bench-") as folder:
         into = out or Path(folder)
         command = [
@@ -296,7 +332,7 @@ def run_with_torchrun(
             command += ["--metrics", wanted]
         if repeat is not None:
             command += ["--repeat", str(repeat)]
-        _run(command)
+        _run(command, directory=checkout)
         return [
             line
             for path in sorted(RunDirectory(into).jobs.glob("*/rank*.jsonl"))
@@ -314,13 +350,14 @@ def _tool_output(command: list[str]) -> str:
         return ""
 
 
-def _run(command: list[str]) -> str:
+def _run(command: list[str], directory: Path | None = None) -> str:
     """Return the output of a command, '' where it is not installed; SystemExit where it fails."""
     env = {**os.environ, "NCCL_GRAPH_MIXING_SUPPORT": "0"}  # the same for both sides
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=TIMEOUT_S, env=env, check=True
-        )
+            command, capture_output=True, text=True, timeout=TIMEOUT_S, env=env, check=True,
+            cwd=directory,
+        )  # fmt: skip
     except FileNotFoundError:
         return ""
     except subprocess.CalledProcessError as error:

@@ -5,9 +5,9 @@ python -m tests.tools.corruption_gpu [--rounds 20] [--json FILE]
 Rounds with faults on the last GPU, put in below the workloads: one element of one product in 15,
 in each dtype; one flipped gradient bit of a replayed training; one wrong word of one copy in 15
 between GPUs; one wrong element of one all-reduce in 30. Then healthy rounds of the parts that look
-for wrong bits. Last, what the repeated checks of the collectives cost: the same sweeps with and
-without them. Every run is judged by the acceptance tests (`--cluster replay`); nothing is asserted,
-the lines say what came out.
+for wrong bits. Last, what looking for wrong bits takes of a node's job: the seconds of the checked
+calls in whole sweeps, and of these parts. Every other run is judged by the acceptance tests
+(`--cluster replay`); nothing is asserted, the lines say what came out.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PARTS = ("identical", "p2p_together")
 COLLECTIVES = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "sendrecv")
 FEW_SIZES = {"min_size": 1 << 20, "max_size": 64 << 20, "step": 64}
 """1 MiB and 64 MiB: 299 and 44 checked calls of each collective."""
-COST = ("allreduce", "alltoall")
+RING = "allreduce_ring"
 SILENT = {"gemm.identical", "p2p.errors_together", *(f"{name}.node.errors" for name in COLLECTIVES)}
 """Criteria that look for wrong bits; rates stay open, as a few sizes are not a whole sweep."""
 FAULT_VARIABLE = "ACCEPTANCE_PLANTED_FAULT"
@@ -111,13 +111,6 @@ def reductions() -> None:
     dist.all_reduce = all_reduce
 
 
-def unchecked() -> None:
-    """Check each size of a collective once, as before: what the repetitions cost."""
-    from fixtures.workloads.runtime import checked_calls
-
-    checked_calls.WANTED = ((1 << 30, 1),)  # type: ignore[assignment]
-
-
 FAULTS: dict[str, tuple[Callable[[], None], str, str]] = {
     **{
         f"product {dtype}": (products(dtype), "gemm.identical", f"{dtype} ")
@@ -145,9 +138,7 @@ def on_a_rank() -> None:
     from fixtures.workloads.__main__ import main as workloads
 
     fault = os.environ.pop(FAULT_VARIABLE, "")
-    if fault == "unchecked":
-        unchecked()
-    elif fault and int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1:
+    if fault and int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1:
         for plant, _, _ in FAULTS.values():
             plant()
     workloads()
@@ -174,8 +165,11 @@ def run(
     return time.monotonic() - began
 
 
-def seconds_of(run_directory: Path) -> dict[str, float]:
-    """Return the seconds of each workload, from its start to its result, on the first rank."""
+def seconds_of(run_directory: Path, *, checks: bool = False) -> dict[str, float]:
+    """Return the seconds of each workload, from its start to its result, on the first rank.
+
+    `checks`: of sweeps those of the checked calls alone.
+    """
     seconds: dict[str, float] = {}
     for path in run_directory.glob("jobs/*/rank0.jsonl"):
         started: dict[str, float] = {}
@@ -183,7 +177,9 @@ def seconds_of(run_directory: Path) -> dict[str, float]:
             if line["event"] == "started":
                 started[line["workload"]] = line["time"]
             elif line["event"] == "result":
-                seconds[line["workload"]] = round(line["time"] - started[line["workload"]], 2)
+                took = line["time"] - started[line["workload"]]
+                checks_s = line["facts"].get("checks_s") if checks else None
+                seconds[line["workload"]] = round(took if checks_s is None else checks_s, 2)
     return seconds
 
 
@@ -259,10 +255,11 @@ def main(arguments: list[str] | None = None) -> int:
             wrong = [f"{r['criterion']} {r['outcome']}" for rows in found for r in rows]
             say(healthy=names, rounds=rounds, seconds=round(took), wrong=wrong,
                 last=seconds_of(out / str(rounds)))  # fmt: skip
-        for fault in () if options.no_cost else ("", "unchecked"):
-            out = root / f"cost{fault}"
-            run(gpus, COST, {}, out, fault=fault)
-            say(whole_sweeps=fault or "checked", seconds=seconds_of(out))
+        if not options.no_cost:
+            out = root / "cost"
+            run(gpus, (*COLLECTIVES, RING, *PARTS), {}, out)
+            seconds = seconds_of(out, checks=True)
+            say(cost=seconds, all=round(sum(seconds.values()), 2), whole=seconds_of(out))
     return 0
 
 
