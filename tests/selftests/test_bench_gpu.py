@@ -16,7 +16,13 @@ from tests.tools.figures_in_turns import Figure
 
 pytestmark = pytest.mark.cpu
 
-RECORDED = json.loads((support.DATA / "bench-h200.json").read_text())["figures"]
+RECORDED = [
+    (session, entry)
+    for session in ("bench-h200", "bench-h200-again")
+    for entry in json.loads((support.DATA / f"{session}.json").read_text())["figures"]
+]
+"""Starts of two sessions; in the second a start of reduce-scatter of 4 GiB has one of two rates."""
+SERIES = [pytest.param(entry, id=f"{session} {entry['name']}") for session, entry in RECORDED]
 
 
 def _of(entry: dict[str, Any]) -> Figure:
@@ -32,15 +38,15 @@ def _drawn(starts: list[float], goal: float, shift: float, chance: random.Random
     return figure
 
 
-@pytest.mark.parametrize("entry", RECORDED, ids=lambda entry: entry["name"])
+@pytest.mark.parametrize("entry", SERIES)
 def test_a_program_is_not_found_to_differ_from_itself(entry: dict[str, Any]) -> None:
     chance, starts, goal = random.Random(1), entry["theirs"], entry["goal"]
     figures = [_drawn(starts, goal, 0, chance) for _ in range(400)]
     missed = sum(figure.met is False for figure in figures)
-    assert missed <= 12, "the medians of three starts alone: up to 180 of 400"
+    assert missed <= 12, "the medians of three starts alone: up to 230 of 400"
 
 
-@pytest.mark.parametrize("entry", RECORDED, ids=lambda entry: entry["name"])
+@pytest.mark.parametrize("entry", SERIES)
 def test_a_program_that_is_off_by_three_times_the_goal_is_not_called_met(
     entry: dict[str, Any],
 ) -> None:
@@ -50,9 +56,10 @@ def test_a_program_that_is_off_by_three_times_the_goal_is_not_called_met(
 
 
 def test_the_recorded_rates_agree_with_those_of_nccl_tests() -> None:
-    missed = {f.name: f.difference for f in map(_of, RECORDED) if f.met is False}
-    decided = [f for f in map(_of, RECORDED) if f.met]
-    assert (missed, len(decided)) == ({}, 12)
+    figures = [_of(entry) for _, entry in RECORDED]
+    missed = {f.name: f.difference for f in figures if f.met is False}
+    decided = [f for f in figures if f.met]
+    assert (missed, len(decided)) == ({}, 32)
 
 
 @pytest.mark.parametrize(

@@ -90,11 +90,11 @@ def _error_of_median(values: Sequence[float]) -> float:
 
 def show(figures: Iterable[Figure]) -> None:
     """Print one line per figure, with every round."""
-    table = Table(title="ours beside nccl-tests and nvbandwidth, same GPUs, in turns")
+    table = Table(title="ours beside the other program's, same GPUs, in turns")
     for name in ("figure", "unit", "ours", "theirs", "difference", "+-", "goal", "met"):
         table.add_column(name, justify="left" if name == "figure" else "right")
     for f in figures:
-        goal = f"{f.goal:.0%}" + (f" or {f.slack:g} {f.unit}" if f.slack else "")
+        goal = f"{100 * f.goal:g}%" + (f" or {f.slack:g} {f.unit}" if f.slack else "")
         table.add_row(
             f.name, f.unit, " ".join(f"{x:.5g}" for x in f.ours),
             " ".join(f"{x:.5g}" for x in f.theirs) or "not there",
