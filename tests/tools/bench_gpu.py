@@ -174,19 +174,9 @@ def latency(figures: dict[str, Figure], gpus: int) -> None:
 
 def copies(figures: dict[str, Figure], gpus: int) -> None:
     """Compare copies from and to the host, between GPUs and within a GPU with nvbandwidth."""
-    wanted = {
-        "h2d": ("hostcopy", "h2d"), "d2h": ("hostcopy", "d2h"), "p2p": ("p2p", "write"),
-        "copy": ("memory", "copy"),
-    }  # fmt: skip
     lines = run_with_torchrun(gpus, ["memory", "hostcopy", "p2p"], {})
-    for name, (workload, metric) in wanted.items():
-        values = [
-            statistics.median(m["samples"])
-            for line in lines
-            if line["workload"] == workload
-            for m in line["measurements"]
-            if m["metric"] == metric
-        ]
+    for name, metric in {"h2d": "h2d", "d2h": "d2h", "p2p": "write", "copy": "copy"}.items():
+        values = medians(lines, metric)
         if not values:
             continue  # one GPU alone copies to no other
         key = f"{name} (mean over GPUs)"
@@ -205,7 +195,7 @@ def copies(figures: dict[str, Figure], gpus: int) -> None:
 def products(figures: dict[str, Figure], gpus: int) -> None:
     """Compare bf16 products of 8192 cubed on all GPUs at once, after a warm-up."""
     lines = run_with_torchrun(gpus, ["gemm"], {"soak_s": WARMUP_S}, metrics=["bf16"])
-    rates = [statistics.median(m["samples"]) for line in lines for m in line["measurements"]]
+    rates = medians(lines, "bf16")
     # Of the whole window, whereas a rate is the median batch's: the ratio is never exactly 1.
     walls = [
         statistics.harmonic_mean(m["samples"]) / line["facts"]["dtypes"]["bf16"]["wall_over_events"]
@@ -238,32 +228,33 @@ def before(figures: dict[str, Figure], gpus: int, *, checkout: Path) -> None:
             metrics=metrics, checkout=directory,
         )  # fmt: skip
         for metric, unit in metrics.items():
-            medians = [
-                statistics.median(m["samples"])
-                for line in lines for m in line["measurements"] if m["metric"] == metric
-            ]  # fmt: skip
             key = f"{metric}, {checkout.name} (mean over GPUs)"
             figure = figures.setdefault(key, Figure(key, unit, 0.005, "before"))
-            if medians:  # one GPU alone copies to no other
-                getattr(figure, side).append(statistics.fmean(medians))
+            if values := medians(lines, metric):  # one GPU alone copies to no other
+                getattr(figure, side).append(statistics.fmean(values))
 
 
 def best_shape(figures: dict[str, Figure], gpus: int) -> None:
     """Compare the published best shape of this GPU model, if any, with the best of a search."""
-    medians: dict[str, list[float]] = {}
-    for line in run_with_torchrun(gpus, ["gemm_search"], {"soak_s": WARMUP_S}):
-        for m in line["measurements"]:
-            medians.setdefault(m["metric"], []).append(statistics.median(m["samples"]))
-    if "published" in medians:
+    lines = run_with_torchrun(gpus, ["gemm_search"], {"soak_s": WARMUP_S})
+    if published := medians(lines, "published"):
         key = "bf16 published shape, best found (mean over GPUs)"
         figures[key] = Figure(
-            key, "TFLOPS", 0.03, "shape", ours=[statistics.fmean(medians["published"])],
-            theirs=[statistics.fmean(medians["search"])],
+            key, "TFLOPS", 0.03, "shape", ours=[statistics.fmean(published)],
+            theirs=[statistics.fmean(medians(lines, "search"))],
         )  # fmt: skip
 
 
 PARTS = {"latency": latency, "copies": copies, "products": products, "shape": best_shape}
 """Beside the collectives, of which each operation can be measured by itself."""
+
+
+def medians(lines: Iterable[Mapping[str, Any]], metric: str) -> list[float]:
+    """Return the median of each measurement of a metric, one or more per rank."""
+    return [
+        statistics.median(m["samples"])
+        for line in lines for m in line["measurements"] if m["metric"] == metric
+    ]  # fmt: skip
 
 
 def _tables(

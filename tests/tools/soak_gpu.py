@@ -24,9 +24,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fixtures.records.files import read_json
+from fixtures.records.files import read_json, read_lines
 from tests.tools.bench import machine, save
-from tests.tools.bench_gpu import run_with_torchrun
+from tests.tools.bench_gpu import medians, run_with_torchrun
 from tests.tools.gpus import gpus_here, neighbour
 
 COMPUTE = ("gemm.bf16", "gemm.bf16_per_ghz")
@@ -156,15 +156,7 @@ def _outcome_text(row: dict[str, Any] | None) -> str:
 
 def _bf16_rates(path: Path) -> list[float]:
     """Return the median bf16 TFLOPS of each result of a rank."""
-    from fixtures.records.files import read_lines
-
-    return [
-        statistics.median(m["samples"])
-        for line in read_lines(path)
-        if line["event"] == "result" and line["workload"] == "gemm"
-        for m in line["measurements"]
-        if m["metric"] == "bf16"
-    ]
+    return medians((line for line in read_lines(path) if line["event"] == "result"), "bf16")
 
 
 def show(all_series: list[Series]) -> None:
