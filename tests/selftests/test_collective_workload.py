@@ -64,7 +64,9 @@ def test_allreduce_on_two_ranks_is_a_valid_measurement(tmp_path: Path) -> None:
         assert busbw.conditions["gpus_per_domain"] == 2
     assert [m.value for _, m in record.points("errors", {})] == [0, 0]
     sizes = [8 << k for k in range(20)]
-    assert [line["size"] for line in record.ranks[0].facts["table"]] == sizes
+    table = record.ranks[0].facts["table"]
+    assert [line["size"] for line in table] == sizes
+    assert all(line["launch_us"] > 0 for line in table)
     measured = {m.at["size"] for _, m in record.points("latency", {})}
     assert measured == {size for size in sizes if size <= 1 << 20}
     assert {m.at["size"] for _, m in record.points("busbw", {})} == {1 << 20, 2 << 20, 4 << 20}

@@ -20,8 +20,8 @@ from fixtures.workloads.runtime.collective_sweep import SweepBudget, table_row
 from fixtures.workloads.runtime.operation_buffers import (
     CHECK_BUDGET_S,
     JUDGED_MIN,
-    SOME_CHECKS_S,
     Point,
+    least_checks_s,
 )
 from fixtures.workloads.runtime.timing import Batches
 from tests.selftests.support import SHIPPED, case, rank, record
@@ -82,7 +82,7 @@ class SlowJob:
             self.points.append(point)
             checked = 1
             while more := checked_calls.next_round(
-                size, checked, call_s=seconds, all_s=CHECK_BUDGET_S, some_s=SOME_CHECKS_S
+                size, checked, call_s=seconds, all_s=CHECK_BUDGET_S, some_s=least_checks_s(size)
             ):
                 checked += more
             self.now += (collective_sweep.LEAST_OPERATIONS + checked) * seconds

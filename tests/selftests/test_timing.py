@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -78,3 +79,34 @@ def test_a_window_too_short_for_a_slow_device_is_measured_again():
 
     found = measured([0.001, 0.001, None], launch, window_s=0.05)
     assert all(b.inside >= 3 for b in found.values())
+
+
+def test_how_long_the_host_launches_is_told_from_waiting_for_the_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, mark = SimpleNamespace(now=0.0), timing.Marks.mark
+    monkeypatch.setattr(
+        timing,
+        "time",
+        SimpleNamespace(perf_counter=lambda: clock.now, time=lambda: clock.now),
+    )
+
+    def launch() -> None:
+        clock.now += 0.001
+
+    def waiting(marks: timing.Marks) -> None:
+        clock.now += 0.003
+        mark(marks)
+
+    monkeypatch.setattr(timing.Marks, "mark", waiting)
+    found = timing.measure_batches(Meeting(1).rank(0), launch, launches=4, count=5)
+    assert found.launching_s == pytest.approx(0.001)
+    assert found.median == pytest.approx(0.007 / 4)
+
+
+def test_marks_that_are_set_by_hand_say_nothing_of_launching() -> None:
+    marks = timing.Marks(Meeting(1).rank(0))
+    for _ in range(3):
+        marks.mark()
+    found = marks.finish(1)
+    assert (len(found.seconds), found.launching_s) == (2, None)
