@@ -11,17 +11,18 @@ from typing import Any
 import pytest
 
 from tests.selftests import support
-from tests.tools import bench_gpu
+from tests.tools import bench_gpu, figures_in_turns
 from tests.tools.figures_in_turns import Figure
 
 pytestmark = pytest.mark.cpu
 
 RECORDED = [
     (session, entry)
-    for session in ("bench-h200", "bench-h200-again")
+    for session in ("bench-h200", "bench-h200-again", "bench-h200-calls")
     for entry in json.loads((support.DATA / f"{session}.json").read_text())["figures"]
 ]
-"""Starts of two sessions; in the second a start of reduce-scatter of 4 GiB has one of two rates."""
+"""Starts of three sessions. A start has one of two rates at reduce-scatter of 4 GiB in the second,
+and one of ours at send-receive of 16 MiB in the third."""
 SERIES = [pytest.param(entry, id=f"{session} {entry['name']}") for session, entry in RECORDED]
 
 
@@ -59,7 +60,7 @@ def test_the_recorded_rates_agree_with_those_of_nccl_tests() -> None:
     figures = [_of(entry) for _, entry in RECORDED]
     missed = {f.name: f.difference for f in figures if f.met is False}
     decided = [f for f in figures if f.met]
-    assert (missed, len(decided)) == ({}, 32)
+    assert (missed, len(decided)) == ({}, 52)
 
 
 @pytest.mark.parametrize(
@@ -127,3 +128,49 @@ def test_another_checkout_takes_turns_with_this_one(
     assert [(f["ours"], f["theirs"], f["met"]) for f in figures] == [
         ([404] * 3, [400] * 3, False)
     ] * 3
+
+
+def _rows(command: list[str]) -> str:
+    """What nccl-tests prints for a command: 1 GB/s per timed call at every size."""
+    low, high, calls = (command[command.index(flag) + 1] for flag in ("-b", "-e", "-n"))
+    first, last = (int(size.replace("M", "").replace("G", "000")) for size in (low, high))
+    sizes = [mib for mib in (16, 64, 256, 1024, 4096) if first <= mib <= last * 1.024]
+    return "".join(
+        f"{mib << 20} {mib << 18} float none -1 10 {calls} {calls} 0 10 {calls} {calls} 0\n"
+        for mib in sizes
+    )
+
+
+def test_small_sizes_are_timed_in_as_many_calls_as_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = [mib << 20 for mib in (16, 64, 256, 1024, 4096)]
+    row = {"time_us": 10.0, "launch_us": 4.0, "busbw": 1.0}
+
+    def run(gpus: int, names: Iterable[str], *more: Any) -> list[dict[str, Any]]:
+        table = [{**row, "size": size} for size in sizes]
+        slow = [{**line, "launch_us": 9.5} for line in table]
+        return [
+            {"workload": name, "facts": {"table": rows}} for name in names for rows in (table, slow)
+        ]
+
+    monkeypatch.setattr(bench_gpu, "run_with_torchrun", run)
+    monkeypatch.setattr(bench_gpu.shutil, "which", lambda tool: tool)
+    monkeypatch.setattr(bench_gpu, "_tool_output", _rows)
+    figures: dict[str, Figure] = {}
+    bench_gpu.collectives(figures, 2)
+    assert len(figures) == len(sizes) * len(bench_gpu.TOOLS)
+    for name in bench_gpu.TOOLS:
+        theirs = {size: figures[f"{name} {size >> 20} MiB"].theirs for size in sizes}
+        assert list(theirs.values()) == [[200], [200], [20], [20], [20]]
+    assert figures["sendrecv 16 MiB"].of_the_host == [1], "one rank's host holds all of them up"
+
+
+def test_a_rate_that_is_the_hosts_is_said_to_be(capsys: pytest.CaptureFixture[str]) -> None:
+    rates = {"goal": 0.03, "ours": [166.0, 209.0], "theirs": [210.0, 210.0]}
+    figures_in_turns.show(
+        [
+            Figure("sendrecv 16 MiB", "GB/s", part="sendrecv", launching=[0.97, 0.8], **rates),
+            Figure("sendrecv 64 MiB", "GB/s", part="sendrecv", launching=[0.4, 0.3], **rates),
+        ]
+    )
+    lines = [line for line in capsys.readouterr().out.splitlines() if "launching" in line]
+    assert lines == ["sendrecv 16 MiB: launching took all of our time in start 1"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -18,6 +18,9 @@ from rich.console import Console
 from rich.table import Table
 
 from fixtures.verdict.fleet_slots import OF_MEDIAN
+
+LAUNCH_BOUND = 0.9
+"""Share of the time from which on launching is what takes it."""
 
 
 @dataclass
@@ -34,6 +37,8 @@ class Figure:
     """Largest accepted absolute difference: the goal is met where either holds."""
     ours: list[float] = field(default_factory=list)
     theirs: list[float] = field(default_factory=list)
+    launching: list[float] = field(default_factory=list)
+    """Share of our time that the host took to launch, in each start; empty where nobody asked."""
 
     @property
     def difference(self) -> float | None:
@@ -72,6 +77,11 @@ class Figure:
         return False if beyond > 3 * uncertainty else None
 
     @property
+    def of_the_host(self) -> list[int]:
+        """The starts, from 1, in which the host launched all the time: our rate is the host's."""
+        return [k for k, share in enumerate(self.launching, 1) if share >= LAUNCH_BOUND]
+
+    @property
     def open(self) -> bool:
         """Whether both programs were measured, and more rounds can still say who is right."""
         return self.difference is not None and self.met is None
@@ -88,7 +98,7 @@ def _error_of_median(values: Sequence[float]) -> float:
     return error / statistics.median(values)
 
 
-def show(figures: Iterable[Figure]) -> None:
+def show(figures: Collection[Figure]) -> None:
     """Print one line per figure, with every round."""
     table = Table(title="ours beside the other program's, same GPUs, in turns")
     for name in ("figure", "unit", "ours", "theirs", "difference", "+-", "goal", "met"):
@@ -103,3 +113,7 @@ def show(figures: Iterable[Figure]) -> None:
             "open" if f.open else {True: "yes", False: "NO", None: "-"}[f.met],
         )  # fmt: skip
     Console(width=None if sys.stdout.isatty() else 190).print(table)
+    for f in figures:
+        if f.of_the_host:
+            starts = ", ".join(map(str, f.of_the_host))
+            print(f"{f.name}: launching took all of our time in start {starts}")
