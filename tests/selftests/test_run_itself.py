@@ -183,6 +183,7 @@ def test_a_run_that_cannot_be_written_says_so_and_shows_no_verdict(
         said = done.stdout + done.stderr
         assert done.returncode in (2, 4), said
         assert "the run directory cannot be written: No space left on device" in said
+        assert "make room, then give the same command again" in said, "a replay measures nothing"
         assert "PARTIAL" not in said
         assert "INTERNALERROR" not in said
         assert ("INCOMPLETE" in said) == (done.returncode == 2), said

@@ -1,10 +1,11 @@
 """Are faults that come and go named, on real GPUs? Part of `make soak-gpu`.
 
-python -m tests.tools.intermittent_gpu [--bursts 10] [--stalls 1] [--json FILE]
+python -m tests.tools.intermittent_gpu [--bursts 10] [--stalls 1] [--runs DIR] [--json FILE]
 
 Rounds of the memory workload with a neighbour process that copies memory on GPU 0 for 0.25 s every
 4 s, and trainings whose every tenth step waits 300 ms. Each is judged by the acceptance tests
-(`--cluster replay`); nothing is asserted, the lines say what came out.
+(`--cluster replay`); nothing is asserted, the lines say what came out. With --runs the runs stay
+in DIR: why a round was not named can only be seen in its samples.
 """
 
 from __future__ import annotations
@@ -115,6 +116,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--bursts", type=int, default=10)
     parser.add_argument("--stalls", type=int, default=1)
+    parser.add_argument("--runs", type=Path, metavar="DIR", help="keep the runs here")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--stalled-rank", metavar="DIR", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -125,8 +127,9 @@ def main(arguments: list[str] | None = None) -> int:
         print("no NVIDIA GPUs here", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory(prefix="acceptance-intermittent-") as folder:
-        rounds = with_bursts(Path(folder, "bursts"), gpus, options.bursts)
-        rounds += with_stalls(Path(folder, "stalls"), gpus, options.stalls)
+        root: Path = options.runs or Path(folder)
+        rounds = with_bursts(root / "bursts", gpus, options.bursts)
+        rounds += with_stalls(root / "stalls", gpus, options.stalls)
     for fault in dict.fromkeys(r.fault for r in rounds):
         of_fault = [r for r in rounds if r.fault == fault]
         print(f"{fault}: named in {sum(r.named for r in of_fault)} of {len(of_fault)} rounds")
