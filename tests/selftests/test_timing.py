@@ -102,6 +102,9 @@ def test_how_long_the_host_launches_is_told_from_waiting_for_the_device(
     found = timing.measure_batches(Meeting(1).rank(0), launch, launches=4, count=5)
     assert found.launching_s == pytest.approx(0.001)
     assert found.median == pytest.approx(0.007 / 4)
+    of_two = timing.measure_batches(Meeting(1).rank(0), launch, launches=4, count=5, operations=2)
+    assert of_two.median == pytest.approx(found.median / 2)
+    assert of_two.launching_s == pytest.approx(0.0005)
 
 
 def test_marks_that_are_set_by_hand_say_nothing_of_launching() -> None:

@@ -49,7 +49,9 @@ TOOLS = {
 CALLS = (("16M", "256M", 200), ("256M", "4G", 20))
 """Sizes that nccl-tests measures in one start, and how many calls it times of each. Its time has
 the start of the first call and the wait for the last in it: 3 % of 20 calls of 16 MiB, 1 ms in all.
-Ours times some 200 calls in a batch there. A size in both is taken from the second start."""
+Ours times some 200 calls in a batch there. The first start goes up to 256 MiB because its buffers
+are as large as its largest size, and calls of 16 MiB that move within 64 may be served from a
+cache; that size itself is taken from the second."""
 
 NVBANDWIDTH = {
     "h2d": ("host_to_device_memcpy_ce", 1.0),
