@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Iterable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -18,11 +19,11 @@ pytestmark = pytest.mark.cpu
 
 RECORDED = [
     (session, entry)
-    for session in ("bench-h200", "bench-h200-again", "bench-h200-calls")
+    for session in ("bench-h200", "bench-h200-again", "bench-h200-calls", "bench-h100")
     for entry in json.loads((support.DATA / f"{session}.json").read_text())["figures"]
 ]
-"""Starts of three sessions. A start has one of two rates at reduce-scatter of 4 GiB in the second,
-and one of ours at send-receive of 16 MiB in the third."""
+"""Starts of four sessions. A start has one of two rates at reduce-scatter of 4 GiB in the second,
+and one of ours at send-receive of 16 MiB in the third; in the fourth NCCL's own call is timed."""
 SERIES = [pytest.param(entry, id=f"{session} {entry['name']}") for session, entry in RECORDED]
 
 
@@ -60,7 +61,20 @@ def test_the_recorded_rates_agree_with_those_of_nccl_tests() -> None:
     figures = [_of(entry) for _, entry in RECORDED]
     missed = {f.name: f.difference for f in figures if f.met is False}
     decided = [f for f in figures if f.met]
-    assert (missed, len(decided)) == ({}, 52)
+    assert (missed, len(decided)) == ({}, 71)
+
+
+@pytest.mark.parametrize("session", ["bench-h200-calls", "bench-h100"])
+def test_three_starts_of_a_program_seldom_agree_with_its_next_three_on_every_rate(
+    session: str,
+) -> None:
+    """Why a rate is open after three rounds: within every goal in 9 % and 2 % of the draws."""
+    chance, draws, agreed = random.Random(3), 1000, 0
+    entries = [e for name, e in RECORDED if name == session and len(e["theirs"]) >= 6]
+    for _ in range(draws):
+        pairs = [(chance.sample(e["theirs"], 6), e["goal"]) for e in entries]
+        agreed += all(abs(median(s[:3]) / median(s[3:]) - 1) <= goal for s, goal in pairs)
+    assert agreed <= 0.15 * draws
 
 
 @pytest.mark.parametrize(
