@@ -160,7 +160,10 @@ def main() -> None:
             )  # fmt: skip
             with made_up_time(seconds[RANK], prefix):
                 standalone.run_once(request, RANK, 2, prefix)
-            print(f"trainings in memory on rank {RANK}: {trainings_in_memory()}", flush=True)
+            # Lines and their ends are written apart where output is unbuffered: in one write, and
+            # on a line of its own, this cannot be mixed with what the other rank prints.
+            line = f"\ntrainings in memory on rank {RANK}: {trainings_in_memory()}\n"
+            print(line, end="", flush=True)
         request = standalone.Request(
             names=[f"training_{strategy}"], out=out / f"{strategy}-batches", cpu=True,
             params={"preset": "tiny", "steps": 12, "show": True}, metrics=["gradients"],
