@@ -16,7 +16,7 @@ from fixtures.records.model import Measurement, RankResult
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds.conditions import digits
 from fixtures.thresholds.loader import Criterion
-from fixtures.verdict.tails import COMES_AND_GOES
+from fixtures.verdict.tails import COMES_AND_GOES, Series, whole_series
 from fixtures.wording import counted
 from reports.charts import Chart
 from reports.drawing import GREY, PALE_BLUE, RED, new_figure, svg_of
@@ -39,9 +39,33 @@ def tail_chart(
         node = worst.get("node") or record.nodes[0]
         points = record.points(criterion.metric, criterion.at, node=str(node))
         if points:
-            uuid = worst.get("uuid") or points[0][0].device.get("uuid")
-            return _draw(v, criterion, points, uuid, _telemetry(directory, str(node), uuid, points))
+            named, others = _lines(criterion, points, worst)
+            uuid = named.rank.device.get("uuid")
+            telemetry = _telemetry(directory, str(node), uuid, points)
+            return _draw(v, criterion, named, others, telemetry)
     return None
+
+
+def _lines(
+    criterion: Criterion,
+    points: Sequence[tuple[RankResult, Measurement]],
+    worst: Mapping[str, Any],
+) -> tuple[Series, list[Series]]:
+    """Return what was judged red (all rounds of it), and what is drawn beside it.
+
+    That is the named device or link beside the others, or the mean over ranks beside the ranks.
+    """
+    of_each = [whole_series(criterion, [point])[0] for point in points]
+    if criterion.over == "ranks":
+        return whole_series(criterion, points)[0], of_each
+    named = [
+        s
+        for s, (rank, m) in zip(of_each, points, strict=True)
+        if rank.device.get("uuid") == worst.get("uuid", rank.device.get("uuid"))
+        and worst.get("part") in (None, m.at.get("part"))
+    ]
+    red = min(named or of_each, key=lambda s: s.ratio)
+    return red, [s for s in of_each if s is not red]
 
 
 def _telemetry(
@@ -59,31 +83,34 @@ def _telemetry(
         for line in path.read_text(encoding="utf-8").splitlines():
             with suppress(ValueError, KeyError, TypeError):
                 sample = json.loads(line)
-                if start <= sample["t"] <= end and uuid in sample["gpus"]:
-                    found.append((float(sample["t"]), sample["gpus"][uuid]))
+                gauges = sample["gpus"][uuid]
+                if start <= sample["t"] <= end and isinstance(gauges, Mapping):
+                    found.append((float(sample["t"]), gauges))
     return sorted(found, key=lambda pair: pair[0])
 
 
 def _draw(
     v: Mapping[str, Any],
     criterion: Criterion,
-    points: Sequence[tuple[RankResult, Measurement]],
-    uuid: Any,
+    named: Series,
+    others: Sequence[Series],
     telemetry: Sequence[tuple[float, Mapping[str, Any]]],
 ) -> Chart:
-    gauges = [name for name in GAUGES if any(name in values for _, values in telemetry)]
+    drawn = [*others[:MOST_OTHERS], named]
+    timed = all(s.ended and len(s.ended) == len(s.samples) for s in drawn)
+    gauges = [name for name in GAUGES if any(_is_number(x.get(name)) for _, x in telemetry)]
+    if not timed:
+        gauges = []  # samples that are only counted have no seconds to show a gauge at
     figure, axes = new_figure(7.2, 1.7 + 0.75 * len(gauges), rows=1 + len(gauges))
-    timed = all(len(m.ended) == len(m.samples) and m.ended for _, m in points)
-    begin = min(m.ended[0] for _, m in points) if timed else 0.0
-    of_worst = [m for rank, m in points if rank.device.get("uuid") == uuid] or [points[0][1]]
-    others = [m for _, m in points if m not in of_worst][:MOST_OTHERS]
-    for m, colour in [*((m, PALE_BLUE) for m in others), *((m, RED) for m in of_worst)]:
-        when = [t - begin for t in m.ended] if timed else range(len(m.samples))
-        axes[0].plot(when, m.samples, color=colour, linewidth=1.0, marker=".", markersize=3)
+    begin = min(s.ended[0] for s in drawn) if timed else 0.0
+    for s in drawn:
+        when = [t - begin for t in s.ended] if timed else range(len(s.samples))
+        colour = RED if s is named else PALE_BLUE
+        axes[0].plot(when, s.samples, color=colour, linewidth=1.0, marker=".", markersize=3)
     axes[0].set_ylabel(criterion.unit, fontsize=7)
-    first, last = (0.0, max(m.ended[-1] for _, m in points) - begin) if timed else (0.0, 0.0)
+    first, last = (0.0, max(s.ended[-1] for s in drawn) - begin) if timed else (0.0, 0.0)
     for axis, name in zip(axes[1:], gauges, strict=True):
-        shown = [(t - begin, x[name]) for t, x in telemetry if x.get(name) is not None]
+        shown = [(t - begin, x[name]) for t, x in telemetry if _is_number(x.get(name))]
         shown = [(t, x) for t, x in shown if first - 1 <= t <= last + 1]
         axis.plot([t for t, _ in shown], [x for _, x in shown], color=GREY, linewidth=1.0)
         axis.set_ylabel(GAUGES[name], fontsize=7)
@@ -91,11 +118,25 @@ def _draw(
         for axis in axes:
             axis.set_xlim(first, last)
     axes[-1].set_xlabel("seconds" if timed else "sample", fontsize=7)
-    beside = f"beside {len(others)} other GPUs of the node" if others else "of the only GPU"
     below = f"; below it {', '.join(GAUGES[name] for name in gauges)}" if gauges else ""
-    samples = of_worst[0].samples
     description = (
-        f"{counted(len(samples), 'sample')} over time (red) {beside}{below}: "
-        f"{digits(min(samples))} to {digits(max(samples))} {criterion.unit}"
+        f"{counted(len(named.samples), 'sample')} over time (red) {_beside(criterion, others)}"
+        f"{below}: "
+        f"{digits(min(named.samples))} to {digits(max(named.samples))} {criterion.unit}"
     )
     return Chart(f"{v['criterion']} {v['subject']}", description, svg_of(figure))
+
+
+def _beside(criterion: Criterion, others: Sequence[Series]) -> str:
+    """Return what the other lines are."""
+    if criterion.over == "ranks":
+        return f"of all ranks together, beside {counted(len(others), 'rank')} of the node"
+    what = "link" if criterion.over == "links" else "GPU"
+    count = min(len(others), MOST_OTHERS)
+    some = f"{count} of {len(others)}" if count < len(others) else f"{count}"
+    plural = "s" if len(others) != 1 else ""
+    return f"beside {some} other {what}{plural} of the node" if others else f"of the only {what}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -19,7 +19,9 @@ from reports.second_judge.physics import TABLES, Cannot, Json, Unknown, ceiling,
 from reports.second_judge.plan import choose, planned, unresolved
 from reports.second_judge.samples import (
     SlotValue,
+    beyond,
     check,
+    each_and_all,
     far_below,
     is_steady,
     lacks,
@@ -35,8 +37,6 @@ Point = tuple[Json, Json]  # a rank's entry, and one of its measurements
 Limit = tuple[str, Any]  # kind and number: below, above, equals, recorded, calibrate
 Answer = tuple[str, Any]
 """Outcome, and the figure that decides."""
-OVER_BOUND = 1.02
-"""A value this many times above a physical bound is a measurement error."""
 
 
 def satisfies(kind: str, limit: Any, value: Any) -> bool:
@@ -327,22 +327,22 @@ class SecondJudge:
         c, (kind, number), time = row.c, limit, row.c["unit"] in TABLES["times"]
         devices = [medians(m) for _, m in points]
         figures, typical = devices, [statistics.median(d) for d in devices]
-        series = [[x for s in rounds_of(m) for x in s] for _, m in points]
+        series = [s for _, m in points for s in each_and_all(rounds_of(m))]
         if c["statistic"] == "spread":
             figures = [[100 * (max(typical) - min(typical)) / statistics.median(typical)]]
         elif c["over"] == "ranks":
             if len({len(rounds_of(m)) for _, m in points}) > 1:
                 raise Cannot("some ranks measured more rounds")
-            by_round = zip(*(rounds_of(m) for _, m in points), strict=True)
-            means = [
-                [mean_over_ranks(b, c["unit"]) for b in zip(*r, strict=False)] for r in by_round
-            ]
+            by_round = list(zip(*(rounds_of(m) for _, m in points), strict=True))
+            if any(len(set(map(len, ranks))) > 1 for ranks in by_round):
+                raise Cannot("some ranks measured more batches")
+            means = [[mean_over_ranks(b, c["unit"]) for b in zip(*r)] for r in by_round]  # noqa: B905
             figures = [[statistics.median(batches) for batches in means]]
-            series = [[mean_over_ranks(b, c["unit"]) for b in zip(*series, strict=False)]]
-        for value in [x for rounds in (*devices, *figures) for x in rounds] if bound else ():
-            low = value * OVER_BOUND < bound
-            if low if c["ceiling"] == "latency" else value > OVER_BOUND * bound:
-                raise Cannot("beyond what physics allows")
+            series = each_and_all(means)
+        typical_values = [x for rounds in (*devices, *figures) for x in rounds]
+        single_values = [x for _, m in points for s in rounds_of(m) for x in s]
+        if bound and beyond(typical_values, single_values, bound, c["ceiling"] == "latency"):
+            raise Cannot("beyond what physics allows")
         if kind == "recorded":
             return "RECORDED", None
         failed, mixed = split(figures, lambda x: satisfies(kind, number, x))

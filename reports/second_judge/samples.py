@@ -38,6 +38,8 @@ def check(m: Json, bounds: Mapping[str, Any]) -> None:
         raise Cannot("not as many samples as it says")
     if fewest and m.get("ended") and len(m["ended"]) != len(m["samples"]):
         raise Cannot("not as many times as samples")
+    if sorted(m.get("ended", [])) != m.get("ended", []):
+        raise Cannot("times that go backwards")
     for name, (low, high) in bounds.items():
         low, high = -math.inf if low is None else low, math.inf if high is None else high
         if not low <= checks.get(name, math.nan) <= high:
@@ -144,10 +146,30 @@ def far_below(
     return found
 
 
+OVER_BOUND, SAMPLE_OVER_BOUND = 1.02, 1.2
+"""A median, or a single sample, so many times above a physical bound is a measurement error."""
+
+
+def beyond(typical: Sequence[float], single: Sequence[float], bound: float, least: bool) -> bool:
+    """Whether a median, or a single sample, is beyond what physics allows; `least`: below it."""
+    pairs = ((typical, OVER_BOUND), (single, SAMPLE_OVER_BOUND))
+    if least:
+        return any(value * over < bound for values, over in pairs for value in values)
+    return any(value > over * bound for values, over in pairs for value in values)
+
+
 def is_steady(samples: Sequence[float], tail: Json, time: bool) -> bool:
     """Whether what samples gave together, and the share of slow ones, is what healthy ones give."""
-    rates = [1 / x for x in samples] if time else samples
-    median = 1 / statistics.median(samples) if time else statistics.median(samples)
-    slow = sum(rate < tail["slow"] * median for rate in rates) / max(1, len(rates))
-    together = statistics.harmonic_mean(rates) / median if len(rates) >= 10 else 1.0
-    return len(rates) < 10 or (together >= tail["together"] and slow <= tail["share"])
+    if len(samples) < 10:
+        return True
+    rates = sorted((1 / x if time else x for x in samples), reverse=True)
+    good = rates[math.ceil(len(rates) / 4) - 1]
+    slow = sum(rate < tail["slow"] * good for rate in rates) / len(rates)
+    together = statistics.harmonic_mean([min(rate, good) for rate in rates])
+    usual = 1 / statistics.median(samples) if time else good
+    return bool(together >= tail["together"] * usual and slow <= tail["share"])
+
+
+def each_and_all(rounds: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Return the rounds of a device, and where there are several, all of them as one."""
+    return [*map(list, rounds), *([[x for r in rounds for x in r]] if len(rounds) > 1 else [])]
