@@ -81,6 +81,62 @@ def test_a_window_too_short_for_a_slow_device_is_measured_again():
     assert all(b.inside >= 3 for b in found.values())
 
 
+BATCH_S, WINDOW_S, FEWEST = 0.05, 1.2, 20
+
+
+def with_a_stall(
+    monkeypatch: pytest.MonkeyPatch, at: float, lasting: float, ranks: int
+) -> dict[int, timing.Batches]:
+    """Batches of ranks whose launches take 5 ms each of a clock of their own; the last stalls."""
+    clocks, meeting = [0.0] * ranks, Meeting(ranks)
+    stalled, found = list[float](), dict[int, timing.Batches]()
+
+    def now() -> float:
+        return clocks[own_rank()]
+
+    def launch() -> None:
+        clocks[own_rank()] += 0.005
+        if own_rank() == ranks - 1 and now() >= at and not stalled:
+            stalled.append(now())
+            clocks[own_rank()] += lasting
+
+    def gather(item: Any) -> list[Any]:
+        answers = meeting.gather(own_rank(), (item, now()))
+        clocks[own_rank()] = max(clock for _, clock in answers)
+        return [answer for answer, _ in answers]
+
+    def one(number: int) -> None:
+        rank = SimpleNamespace(
+            device=SimpleNamespace(type="cpu"), gather=gather, gather_node=gather,
+            barrier=lambda: gather(None),
+        )  # fmt: skip
+        found[number] = timing.measure_together(
+            rank, launch, estimate=0.005, batch_s=BATCH_S, window_s=WINDOW_S, minimum=FEWEST
+        )
+
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=now, time=now))
+    as_ranks(ranks, one)
+    return found
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("at", [0.02, 0.5, 1.0, 1.18])
+@pytest.mark.parametrize("lasting", [0.04, 0.1, 0.2, 0.25, 0.6, 0.9, 3.0])
+def test_a_stall_is_not_thrown_away_with_the_window_that_it_made_too_short(
+    monkeypatch: pytest.MonkeyPatch, at: float, lasting: float, ranks: int
+) -> None:
+    """A long one leaves too few batches in it, or ends after the window of the others."""
+    found = with_a_stall(monkeypatch, at, lasting, ranks)
+    stalled = found[ranks - 1]
+    slow = [x / 0.005 for x in stalled.seconds if x > 0.0055]
+    assert slow == [pytest.approx(1 + lasting / BATCH_S)]
+    assert stalled.median == pytest.approx(0.005)
+    assert stalled.inside == len(stalled.seconds) == len(stalled.ended) >= FEWEST
+    assert stalled.ended == sorted(stalled.ended)
+    if ranks > 1:
+        assert max(found[0].seconds) == pytest.approx(0.005)
+
+
 def test_how_long_the_host_launches_is_told_from_waiting_for_the_device(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
