@@ -16,6 +16,7 @@ from fixtures.records.model import Measurement, RankResult
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds.conditions import digits
 from fixtures.thresholds.loader import Criterion
+from fixtures.verdict.samples import points_of
 from fixtures.verdict.tails import COMES_AND_GOES, Series, whole_series
 from fixtures.wording import counted
 from reports.charts import Chart
@@ -36,12 +37,12 @@ def tail_chart(
     worst = v.get("worst") or {}
     with suppress(OSError, ValueError):
         record = read_record(directory.records / str(v["record"]))
-        node = worst.get("node") or record.nodes[0]
-        points = record.points(criterion.metric, criterion.at, node=str(node))
+        nodes = [str(worst.get("node"))] if criterion.per == "node" else record.nodes
+        points = points_of(criterion, record, nodes, str(v["subject"]))
         if points:
             named, others = _lines(criterion, points, worst)
             uuid = named.rank.device.get("uuid")
-            telemetry = _telemetry(directory, str(node), uuid, points)
+            telemetry = _telemetry(directory, named.rank.node, uuid, points)
             return _draw(v, criterion, named, others, telemetry)
     return None
 
@@ -51,7 +52,7 @@ def _lines(
     points: Sequence[tuple[RankResult, Measurement]],
     worst: Mapping[str, Any],
 ) -> tuple[Series, list[Series]]:
-    """Return what was judged red (all rounds of it), and what is drawn beside it.
+    """Return the series that failed, with all its rounds, and those drawn beside it.
 
     That is the named device or link beside the others, or the mean over ranks beside the ranks.
     """
@@ -61,7 +62,8 @@ def _lines(
     named = [
         s
         for s, (rank, m) in zip(of_each, points, strict=True)
-        if rank.device.get("uuid") == worst.get("uuid", rank.device.get("uuid"))
+        if rank.node == worst.get("node")
+        and worst.get("uuid") in (None, rank.device.get("uuid"))
         and worst.get("part") in (None, m.at.get("part"))
     ]
     red = min(named or of_each, key=lambda s: s.ratio)
@@ -130,12 +132,17 @@ def _draw(
 def _beside(criterion: Criterion, others: Sequence[Series]) -> str:
     """Return what the other lines are."""
     if criterion.over == "ranks":
-        return f"of all ranks together, beside {counted(len(others), 'rank')} of the node"
+        return f"of all ranks together, beside {_some(others)} rank{'s' * (len(others) != 1)}"
     what = "link" if criterion.over == "links" else "GPU"
+    if not others:
+        return f"of the only {what}"
+    where = " of the node" if criterion.per == "node" else ""
+    return f"beside {_some(others)} other {what}{'s' * (len(others) != 1)}{where}"
+
+
+def _some(others: Sequence[Series]) -> str:
     count = min(len(others), MOST_OTHERS)
-    some = f"{count} of {len(others)}" if count < len(others) else f"{count}"
-    plural = "s" if len(others) != 1 else ""
-    return f"beside {some} other {what}{plural} of the node" if others else f"of the only {what}"
+    return f"{count} of {len(others)}" if count < len(others) else f"{count}"
 
 
 def _is_number(value: Any) -> bool:

@@ -163,11 +163,12 @@ def is_steady(samples: Sequence[float], tail: Json, time: bool) -> bool:
     if len(samples) < 10:
         return True
     rates = sorted((1 / x if time else x for x in samples), reverse=True)
-    good = rates[math.ceil(len(rates) / 4) - 1]
-    slow = sum(rate < tail["slow"] * good for rate in rates) / len(rates)
+    median = 1 / statistics.median(samples) if time else statistics.median(samples)
+    good = median if tail["shared"] else rates[math.ceil(len(rates) / 4) - 1]
+    slow = sum(rate < tail["slow"] * good for rate in rates)
     together = statistics.harmonic_mean([min(rate, good) for rate in rates])
-    usual = 1 / statistics.median(samples) if time else good
-    return bool(together >= tail["together"] * usual and slow <= tail["share"])
+    usual = median if time else good
+    return bool(together >= tail["together"] * usual and slow <= max(1, tail["share"] * len(rates)))
 
 
 def each_and_all(rounds: Sequence[Sequence[float]]) -> list[list[float]]:

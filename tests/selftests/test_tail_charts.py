@@ -48,6 +48,8 @@ def test_a_link_is_drawn_beside_the_other_links(tmp_path):
     def one_link(rank: int, m: Json) -> None:
         if (rank, m["at"]["to"]) == (1, 0):
             m["samples"] = [x * (0.5 if k % 7 == 3 else 1) for k, x in enumerate(m["samples"])]
+        if (rank, m["at"]["to"]) == (2, 3):  # another is less steady, and within what is allowed
+            m["samples"] = [m["samples"][0] * 0.7, *m["samples"][1:]]
 
     chart = charted(tmp_path, "p2p.write", one_link)
     assert "28 samples over time (red) beside 11 other links of the node" in chart.description
@@ -71,7 +73,7 @@ def test_of_ranks_that_are_judged_together_their_mean_is_drawn(tmp_path):
             m["samples"] = [x * (0.3 if k % 5 == 4 else 1) for k, x in enumerate(m["samples"])]
 
     chart = charted(tmp_path, "allreduce.node.1GiB", every_fifth)
-    assert "of all ranks together, beside 4 ranks of the node" in chart.description
+    assert "of all ranks together, beside 4 ranks: " in chart.description
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,9 @@ def test_a_stall_is_not_thrown_away_with_the_window_that_it_made_too_short(
     found = with_a_stall(monkeypatch, at, lasting, ranks)
     stalled = found[ranks - 1]
     slow = [x / 0.005 for x in stalled.seconds if x > 0.0055]
-    assert slow == [pytest.approx(1 + lasting / BATCH_S)]
+    assert slow == [pytest.approx(1 + lasting / BATCH_S)] * len(slow)
+    assert sum(x - 1 for x in slow) * 0.005 * stalled.launches == pytest.approx(lasting)
+    assert stalled.overlap > 0.8
     assert stalled.median == pytest.approx(0.005)
     assert stalled.inside == len(stalled.seconds) == len(stalled.ended) >= FEWEST
     assert stalled.ended == sorted(stalled.ended)

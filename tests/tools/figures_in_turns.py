@@ -22,7 +22,7 @@ from fixtures.verdict.fleet_slots import OF_MEDIAN
 LAUNCH_BOUND = 0.9
 """Share of the time from which on launching is what takes it."""
 
-SURELY = {2: 19.21, 4: 6.62, 6: 4.90, 8: 4.28, 10: 3.96, 12: 3.76, 16: 3.54, 22: 3.38}
+T_QUANTILES = {2: 19.21, 4: 6.62, 6: 4.90, 8: 4.28, 10: 3.96, 12: 3.76, 16: 3.54, 22: 3.38}
 """Degrees of freedom -> quantile of Student's t, 0.27 % in both tails (3 sigma of a normal).
 
 A standard error from three starts is itself uncertain: held to 3 of them, nccl-tests' recorded
@@ -74,7 +74,7 @@ class Figure:
         """Whether the difference is allowed; None where these rounds cannot say.
 
         Met needs a difference that is allowed and known to half of what is allowed; missed one
-        that is beyond it by its uncertainty times the quantile for so many starts (SURELY). A
+        that is beyond it by its uncertainty times the quantile for so many starts (T_QUANTILES). A
         single round is taken as it is.
         """
         if self.difference is None:
@@ -82,9 +82,9 @@ class Figure:
         beyond, uncertainty = abs(self.difference) - self.allowed, self.uncertainty or 0.0
         if beyond <= 0:
             return True if uncertainty <= self.allowed / 2 else None
-        freedom = max(len(self.ours) + len(self.theirs) - 2, min(SURELY))
-        surely = SURELY[max(known for known in SURELY if known <= freedom)]
-        return False if beyond > surely * uncertainty else None
+        freedom = max(len(self.ours) + len(self.theirs) - 2, min(T_QUANTILES))
+        quantile = T_QUANTILES[max(known for known in T_QUANTILES if known <= freedom)]
+        return False if beyond > quantile * uncertainty else None
 
     @property
     def of_the_host(self) -> list[int]:
