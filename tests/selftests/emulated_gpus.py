@@ -4,7 +4,8 @@
 
 A process of its own, because a library is found by an environment from before it started: two
 ranks, as threads, begin `under_load`, ask the driver of idle GPUs (`health`, `nvlink`), then the
-lines of what breaks are written, and `under_load` ends.
+lines of what breaks are written, and `under_load` ends. The job can have begun long before, and the
+telemetry can have seen anything since.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from fixtures.thresholds import loader
 from fixtures.verdict.judge import judge
 from fixtures.verdict.model import Case, Verdict
 from fixtures.workloads import health, nvlink, under_load
+from fixtures.workloads.runtime import telemetry
 from tests.selftests.rank_job import clean_environment
 from tests.selftests.support import CHECKOUT, NONCE, SHIPPED
 
@@ -38,6 +40,18 @@ KEYS = [
     if c.workload in WORKLOADS and "rack" not in c.when  # an H200's NVLink ends at the node
 ]
 LIMIT_S = 60
+
+Seen = tuple[float, dict[str, Any], dict[str, Any]]
+"""A sample of the telemetry: seconds since the job began, and what it says of each GPU."""
+
+
+def seen(
+    start: float, end: float, gpu: dict[str, Any] | None = None, **both: Any
+) -> Iterator[Seen]:
+    """The telemetry's samples between two times: healthy, but for `both` GPUs, or the second."""
+    healthy_gpu = {"answer_us": 20.0, "reasons": 0, **both}
+    for k in range(round((end - start) / telemetry.PERIOD_S)):
+        yield start + telemetry.PERIOD_S * k, healthy_gpu, {**healthy_gpu, **(gpu or {})}
 
 
 def compile_driver(folder: Path) -> None:
@@ -58,11 +72,16 @@ def healthy(driver: str) -> list[str]:
 def measured(
     library: Path, folder: Path, breaks: Sequence[str] = (), *,
     driver: str = emulation.DRIVER_VERSION, before: Sequence[str] = (),
+    seconds: float = 0, sampled: Iterable[Seen | str] = (),
 ) -> dict[str, Record]:  # fmt: skip
-    """The records of a node whose GPUs have the lines `before`, and `breaks` while it works."""
+    """The records of a node whose GPUs have the lines `before`, and `breaks` while it works.
+
+    The job began so many `seconds` ago; `sampled` is what the telemetry wrote since.
+    """
     (folder / emulation.LIBRARY).symlink_to(library / emulation.LIBRARY)
     (folder / "nvml.state").write_text("\n".join([*healthy(driver), *before, ""]))
     (folder / "breaks").write_text("".join(f"{line}\n" for line in breaks))
+    (folder / "earlier").write_text(json.dumps({"seconds": seconds, "telemetry": [*sampled]}))
     said = subprocess.run(
         [sys.executable, "-W", "error", "-m", __name__, str(folder)],
         cwd=CHECKOUT, capture_output=True, text=True, timeout=LIMIT_S,
@@ -105,6 +124,23 @@ def verdicts(records: dict[str, Record], model: str = "H200 SXM") -> dict[str, V
 # --- in the process of its own
 
 
+def began_earlier(folder: Path, notes: dict[str, Any], leads: bool) -> dict[str, Any]:
+    """What the beginning of a job found, moved back in time, with the telemetry's file since."""
+    earlier = json.loads((folder / "earlier").read_text())
+    if "clock" not in notes:
+        return notes
+    notes["clock"] -= earlier["seconds"]
+    if leads and earlier["telemetry"]:
+        lines = [
+            line if isinstance(line, str) else json.dumps(
+                {"m": notes["clock"] + line[0], "gpus": dict(zip(UUIDS, line[1:], strict=True))}
+            )
+            for line in earlier["telemetry"]
+        ]  # fmt: skip
+        telemetry.path_of(folder, NODE).write_text("\n".join(lines) + "\n")
+    return notes
+
+
 def main(folder: Path) -> None:
     barrier, seats = threading.Barrier(2, timeout=LIMIT_S), [None, None]
 
@@ -123,7 +159,7 @@ def main(folder: Path) -> None:
             leads_node=k == 0,
             gather_node=lambda item: gather(k, item), begin_notes={},
         )  # fmt: skip
-        ranks.begin_notes["under_load"] = under_load.begin(ranks)
+        ranks.begin_notes["under_load"] = began_earlier(folder, under_load.begin(ranks), k == 0)
         for name, module in WORKLOADS.items():
             if name == "under_load":
                 gather(k, None)
@@ -136,8 +172,15 @@ def main(folder: Path) -> None:
             measurements = [m.to_json() for m in result.measurements]
             results[name][k] = {"measurements": measurements, "facts": result.facts}
 
+    def rank_or_none(k: int) -> None:
+        try:
+            rank(k)
+        except BaseException:
+            barrier.abort()  # the other one need not wait
+            raise
+
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(rank, range(2)))
+        list(pool.map(rank_or_none, range(2)))
     print(json.dumps(results))
 
 

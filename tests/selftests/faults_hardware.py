@@ -82,7 +82,13 @@ def drift(name: str, where: str, inject: Inject, says: str, device: str) -> Faul
 
 
 GPU_FAULTS = [
-    gpu("health.answers", "GPU fallen off the bus", "lost", "GpuIsLost"),
+    gpu(
+        "health.answers",
+        "GPU fallen off the bus",
+        "lost",
+        "GpuIsLost",
+        also=("health.answer_late",),
+    ),
     gpu(
         "health.answer_time",
         "driver that answers late",

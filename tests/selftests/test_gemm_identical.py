@@ -18,7 +18,6 @@ from fixtures.records.files import read_lines
 from fixtures.sandbox import Sandbox
 from fixtures.verdict.model import Outcome
 from fixtures.workloads import burnin, identical
-from fixtures.workloads.runtime.gpu_samples import THROTTLING, GpuSamples, throttled
 from tests.selftests.cluster import copy_checkout, on, suite
 from tests.selftests.gemm_judging import verdict_on
 from tests.selftests.rank_job import TORCH, Job, clean_environment
@@ -369,27 +368,3 @@ def test_a_bit_flip_in_a_burnin_names_the_device(tmp_path: Path) -> None:
     assert job.run(warm=TORCH) == [0, 0], job.output()
     verdict = verdict_on("burnin.products", job.record("flipped"))
     assert (verdict.outcome, verdict.worst["gpu"]) == (Outcome.FAIL, 1)
-
-
-@pytest.mark.parametrize(
-    ("rises", "reasons", "shares"),
-    [((0, 0, 0), [], {"thermal": 0, "power_brake": 0}),
-     ((1, 5, 2), [0], {"thermal": 50, "power_brake": 20}),
-     ((None, 5, 2), [], {"power_brake": 20}),
-     ((None, None, None), [0x20, 0x40, 0, 0x80], {"thermal": 50, "power_brake": 25}),
-     ((None, 5, 2), [0], {"thermal": 50, "power_brake": 20}),
-     ((0, 0, None), [], {"thermal": 0})],
-)  # fmt: skip
-def test_shares_of_time_come_from_the_counters_that_the_driver_has_or_from_samples(
-    rises, reasons, shares
-):
-    names = ("sw_thermal_ns", "hw_thermal_ns", "power_brake_ns")
-    known = {name: rise for name, rise in zip(names, rises, strict=True) if rise is not None}
-    silent = {name: "NotSupported" for name in names if name not in known}
-    before = {"time": 100.0, "totals": dict.fromkeys(known, 10**9), "silent": silent}
-    totals = {k: 10**9 + rise * 10**9 for k, rise in known.items()}
-    after = {"time": 110.0, "totals": totals, "silent": silent}
-    samples = GpuSamples(reasons=reasons)
-    found = {name: throttled(name, [(before, after)], [samples]) for name in THROTTLING}
-    assert {name: share for name, (share, _) in found.items() if share is not None} == shares
-    assert all("NotSupported" in why for share, why in found.values() if share is None)

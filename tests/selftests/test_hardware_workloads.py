@@ -23,7 +23,7 @@ from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.judge import judge
 from fixtures.verdict.model import Outcome, Verdict
 from fixtures.workloads import drift, infiniband
-from fixtures.workloads.runtime import devices, gpu_counters, nics, nvml_fields, telemetry
+from fixtures.workloads.runtime import devices, nics, nvml_fields, telemetry
 from fixtures.workloads.runtime.rank_main import run_spec
 from fixtures.workloads.runtime.watchdog import Watchdog
 from tests.selftests import support
@@ -234,15 +234,6 @@ def test_lost_gpu_keeps_its_seat_and_a_forbidden_one_has_none(
     assert devices.gpu_handle(0)[0] == "gpu1"
     assert devices.gpu_handle(1) == (None, "NVMLError")
     assert devices.gpu_handle(2)[0] == "gpu3"
-
-
-def test_counter_that_was_reset_is_not_measured() -> None:
-    before = {"time": 0.0, "totals": {"ecc": 5, "pcie_replays": 1}, "silent": {}}
-    after = {"time": 9.0, "totals": {"ecc": 2}, "silent": {"pcie_replays": "NotSupported"}}
-    assert gpu_counters.rise("ecc", before, after) is None
-    assert gpu_counters.rise("pcie_replays", before, after) is None
-    reasons = [gpu_counters.why_silent(k, before, after) for k in ("ecc", "pcie_replays")]
-    assert reasons == ["the counter was reset during the run", "NotSupported"]
 
 
 def test_field_value_that_is_unsupported_raises(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from fixtures.sandbox import emulation
 from fixtures.verdict.model import Outcome, Verdict
 from fixtures.workloads import under_load
-from fixtures.workloads.runtime import gpu_samples, rates
+from fixtures.workloads.runtime import rates
 from tests.selftests import emulated_gpus
 from tests.selftests.cluster import refuse
 from tests.selftests.emulated_gpus import UUIDS
@@ -69,7 +68,8 @@ def test_healthy_gpus_are_green_on_every_release_or_say_what_it_lacks(
         (["1.ecc.volatile.corrected=0@17700", "1.ecc.volatile.corrected.2=0@17700"],
          {"health.ecc_rate", "health.ecc_siblings"}, "dram_volatile"),
         (["1.ecc.volatile.corrected.7=0@20"], {"health.ecc_sram_rate"}, "sram_volatile"),
-        (["1.ecc.aggregate.uncorrected=1"], {"health.ecc_new"}, ""),
+        (["1.ecc.aggregate.uncorrected=1"], {"health.ecc_new"}, "ecc_aggregate"),
+        (["1.ecc.volatile.uncorrected=1"], {"health.ecc_new"}, "ecc_volatile"),
         (["1.delay=50"], {"health.answer_time_load", "health.answer_late"}, ""),
         (["1.remap.uncorrected=1", "1.remap.pending=1"], {"health.remap_new"}, "a reset is due"),
         (["1.remap.corrected=1"], {"health.remap_new"}, "1 row remapped"),
@@ -79,8 +79,9 @@ def test_healthy_gpus_are_green_on_every_release_or_say_what_it_lacks(
         (["1.temperature=70"], {"health.thermal_siblings"}, "the other GPUs of the node 45 C"),
         (["1.temperature=86"], {"health.thermal_headroom", "health.thermal_siblings"}, "86 C"),
     ],
-    ids=["ecc storm", "sram storm", "uncorrectable", "late answers", "remap", "remap of corrected",
-         "pcie replays", "nvlink", "reasons where it counts", "warm", "hot"],
+    ids=["ecc storm", "sram storm", "uncorrectable", "uncorrectable, volatile", "late answers",
+         "remap", "remap of corrected", "pcie replays", "nvlink", "reasons where it counts", "warm",
+         "hot"],
 )  # fmt: skip
 def test_what_breaks_while_the_node_works_is_red_by_gpu(
     library: Path, tmp_path: Path, lines: list[str], criteria: set[str], says: str
@@ -136,23 +137,106 @@ def test_totals_from_before_the_run_are_no_rate(library: Path, tmp_path: Path) -
     assert [found[f"health.{key}"].value for key in keys] == [0, 0, 0, 0, 0]
 
 
-def test_a_counter_that_is_reset_while_the_node_works_is_not_measured(
-    library: Path, tmp_path: Path
+COUNTED_DRAM = ["1.ecc.volatile.corrected=20000", "1.ecc.aggregate.corrected=20000"]
+
+
+@pytest.mark.parametrize(
+    ("before", "breaks", "criterion", "says"),
+    [
+        (["1.pcie.replays=100000"], ["1.pcie.replays=3"], "health.pcie_replays", "was reset"),
+        (["1.ecc.volatile.corrected.2=1000000"], ["1.ecc.volatile.corrected.2=0@17700"],
+         "health.ecc_rate", "was reset"),
+        (["1.remap.corrected=4"], ["1.remap.corrected=1"], "health.remap_new", "was reset"),
+        (["1.link.errors.0=10"], ["1.link.errors.0=0"], "nvlink.errors", "was reset"),
+        (["1.ecc.aggregate.uncorrected=2"], ["1.ecc.aggregate.uncorrected=1"], "health.ecc_new",
+         "was reset"),
+        (COUNTED_DRAM, ["1.fail.nvmlDeviceGetMemoryErrorCounter=3"], "health.ecc_rate",
+         "counted DRAM before and all memory after"),
+    ],
+    ids=["replays", "volatile corrected", "remapped rows", "nvlink", "uncorrected", "source"],
+)  # fmt: skip
+def test_a_counter_that_is_reset_or_changes_its_source_is_not_measured(
+    library: Path, tmp_path: Path, before: list[str], breaks: list[str], criterion: str, says: str
 ) -> None:
-    before, breaks = ["1.pcie.replays=100000"], ["1.pcie.replays=3"]
-    records = emulated_gpus.measured(library, tmp_path, breaks, before=before)
-    verdict = emulated_gpus.verdicts(records)["health.pcie_replays"]
-    assert verdict.outcome is Outcome.NOT_MEASURED
-    assert "reset during the run" in verdict.reason
+    found = emulated_gpus.verdicts(
+        emulated_gpus.measured(library, tmp_path, breaks, before=before)
+    )  # fmt: skip
+    assert not red(found)
+    assert found[criterion].outcome is Outcome.NOT_MEASURED
+    assert says in found[criterion].reason
+
+
+@pytest.mark.parametrize(
+    ("before", "breaks", "criterion"),
+    [
+        (["1.link.errors.0=10"], ["1.link.errors.0=0", "1.link.errors.1=10"], "nvlink.errors"),
+        (["1.remap.corrected=4"], ["1.remap.corrected=0", "1.remap.uncorrected=1"],
+         "health.remap_new"),
+        (["1.ecc.aggregate.uncorrected=9"],
+         ["1.ecc.aggregate.uncorrected=0", "1.ecc.volatile.uncorrected=1"], "health.ecc_new"),
+    ],
+    ids=["nvlink", "rows", "uncorrected"],
+)  # fmt: skip
+def test_a_reset_of_one_counter_does_not_hide_the_rise_of_another(
+    library: Path, tmp_path: Path, before: list[str], breaks: list[str], criterion: str
+) -> None:
+    found = red(
+        emulated_gpus.verdicts(emulated_gpus.measured(library, tmp_path, breaks, before=before))
+    )
+    assert found.keys() == {criterion}
+    assert any("at least: the counter was reset" in note for note in found[criterion].notes)
+
+
+@pytest.mark.parametrize("answer", [15, 999], ids=["lost", "unknown"])
+@pytest.mark.parametrize(
+    ("xid", "outcome"),
+    [(79, Outcome.FAIL), (43, Outcome.NOT_MEASURED), (0, Outcome.NOT_MEASURED)],
+    ids=["of the GPU", "of a program", "none"],
+)
+def test_events_that_were_read_count_although_the_next_wait_fails(
+    library: Path, tmp_path: Path, answer: int, xid: int, outcome: Outcome
+) -> None:
+    breaks = [f"1.xid={xid}", f"1.fail.nvmlEventSetWait_v2={answer}"]
+    found = emulated_gpus.verdicts(emulated_gpus.measured(library, tmp_path, breaks))
+    assert found["health.xid"].outcome is outcome
+    if outcome is Outcome.FAIL:
+        assert uuid_of(found["health.xid"]) == UUIDS[1]
+        assert any("Xid 79" in note for note in found["health.xid"].notes)
+
+
+@pytest.mark.parametrize(
+    ("lines", "outcome", "says"),
+    [
+        (["1.fabric.health=4"], Outcome.NOT_MEASURED, "health summary 4"),
+        (["1.fabric.mask=3"], Outcome.NOT_MEASURED, "health mask 0x3 (degraded bandwidth)"),
+        (["1.fabric.mask=1"], Outcome.FAIL, "degraded bandwidth"),
+        (["1.fabric.mask=170"], Outcome.PASS, "ready"),
+    ],
+    ids=["unknown summary", "unknown mask", "mask of a healthy summary", "healthy"],
+)
+def test_what_the_fabric_says_of_its_health_is_all_read(
+    library: Path, tmp_path: Path, lines: list[str], outcome: Outcome, says: str
+) -> None:
+    records = emulated_gpus.measured(library, tmp_path, before=lines, driver="580.159.04")
+    verdict = emulated_gpus.verdicts(records)["nvlink.fabric"]
+    assert verdict.outcome is outcome
+    assert says in f"{verdict.reason} {verdict.value}"
+
+
+def test_siblings_name_the_gpu_that_has_no_value(library: Path, tmp_path: Path) -> None:
+    found = emulated_gpus.verdicts(emulated_gpus.measured(library, tmp_path, ["1.lost=1"]))
+    for key in ("health.ecc_siblings", "health.pcie_siblings", "health.thermal_siblings"):
+        assert found[key].outcome is Outcome.NOT_MEASURED
+        assert f"{UUIDS[1]} GpuIsLost" in found[key].reason
 
 
 @pytest.mark.parametrize(
     ("node_rates", "above"),
-    [([0, 0, 0, 9], 9), ([9, 9, 9, 9], 0), ([20, 21, 22, 25], 4), ([None, None, None, 9], None),
-     ([3, 0, 0, None], None), ([5, 7, None, 1], 0)],
+    [([0, 0, 0, 9], 9), ([9, 9, 9, 9], 0), ([20, 21, 22, 25], 4), (["why", "", "", 9], None),
+     ([3, 0, 0, "GPU-3 why"], None), ([5, 7, "GPU-2 why", 1], 0)],
 )  # fmt: skip
 def test_a_gpu_is_held_against_the_median_of_the_others(
-    node_rates: list[float | None], above: float | None
+    node_rates: list[float | str], above: float | None
 ) -> None:
     everyone = [{"thermal_siblings": 40, "ecc_siblings": 0, "pcie_siblings": r} for r in node_rates]
     found = under_load.Findings("GPU-3")
@@ -180,25 +264,3 @@ def test_a_window_over_a_minute_is_never_above_its_mean_rate() -> None:
     for count in range(200):
         assert rates.per_minute(count, 30) <= max(count, 2 * count)
         assert rates.per_minute(count, 600) == count / 10
-
-
-def telemetry_file(folder: Path, answers: list[float], pause: float = 0.2) -> Path:
-    """What the telemetry wrote of one GPU, whose last line is not whole."""
-    path = folder / "telemetry.jsonl"
-    lines = [
-        json.dumps({"t": 100 + pause * k, "gpus": {"GPU-1": {"answer_us": us, "reasons": 0x40}}})
-        for k, us in enumerate(answers)
-    ]
-    path.write_text("\n".join(lines) + '\n{"t": 9')
-    return path
-
-
-def test_late_answers_count_by_the_time_that_they_take(tmp_path: Path) -> None:
-    path = telemetry_file(tmp_path, [*[20.0] * 30, *[150_000.0] * 10, *[20.0] * 60])
-    found = gpu_samples.recorded(path, "GPU-1", 100.0, 200.0)
-    assert len(found.times) == 100
-    assert found.percent_late() == pytest.approx(10, abs=0.2)
-    assert found.percent_with(0x40) == 100
-    assert gpu_samples.recorded(path, "GPU-1", 100.0, 101.1).times[-1] == pytest.approx(101.0)
-    assert gpu_samples.recorded(path, "GPU-2", 100.0, 200.0).percent_with(0x40) is None
-    assert gpu_samples.recorded(tmp_path / "none", "GPU-1", 0, 1).times == []
