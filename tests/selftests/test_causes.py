@@ -123,6 +123,26 @@ def test_what_the_driver_does_not_offer_is_said_as_that(fleet, tmp_path):
     assert SICK not in names(tmp_path / "judged" / "good-nodes.txt")
 
 
+@pytest.mark.parametrize(
+    "why", ["GpuIsLost", "samples cover 7 of 3600 s", "the counter was reset during the run"]
+)
+def test_what_the_driver_offers_and_the_node_did_not_measure_is_of_the_node(fleet, tmp_path, why):
+    """The driver is not to blame for a GPU that is lost or a recording that has gaps."""
+
+    def silent(record: Data) -> None:
+        for rank in record["ranks"]:
+            rank["measurements"] = [m for m in rank["measurements"] if m["metric"] != "thermal"]
+            rank["facts"]["not_measured"] = {"thermal": why}
+
+    fleet.change(f"under_load@{SICK}.json", silent)
+    _, rows = fleet.judged(tmp_path / "judged")
+    row = rows["health.thermal", SICK]
+    assert (row["outcome"], row["cause"]) == ("NOT_MEASURED", "node")
+    assert row["reason"].endswith(f": no thermal: {why}")
+    assert "driver" not in row["reason"]
+    assert SICK not in names(tmp_path / "judged" / "good-nodes.txt")
+
+
 def test_a_limit_that_is_not_set_is_no_reason_to_measure_again(fleet, tmp_path):
     lines = support.SHIPPED.read_text(encoding="utf-8").split("\n")
     row = next(k for k, line in enumerate(lines) if "expect: 660, fail_below: 605" in line)
