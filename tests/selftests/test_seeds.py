@@ -206,9 +206,7 @@ def test_a_recorded_training_is_judged_by_their_table(tmp_path):
     _, verdict = support.judged(source, tmp_path / "run", order)
     rows = {v["criterion"]: v for v in verdict["criteria"]}
     tokens, efficiency = (rows[f"training_ddp.cluster.{name}"] for name in ("tokens", "efficiency"))
-    # The rate satisfies the table; steps over sockets are not steady, which fails by itself.
-    assert (tokens["outcome"], efficiency["outcome"]) == ("FAIL", "FAIL")
-    assert tokens["reason"].startswith("comes and goes")
+    assert (tokens["outcome"], efficiency["outcome"]) == ("PASS", "FAIL")
     assert tokens["limit"].startswith(ACCEPTED_BY["training_ddp.cluster.tokens"])
     assert efficiency["limit"] == ACCEPTED_BY["training_ddp.cluster.efficiency"]
     assert tokens["value"] > 500
