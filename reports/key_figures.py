@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fixtures.records.fields import is_number
 from fixtures.thresholds.conditions import digits
 from reports.rows import low_is_bad, outcome_text, split_limit
 
@@ -50,7 +51,7 @@ def tiles(criteria: Iterable[Mapping[str, Any]]) -> list[Tile]:
     """Return the figures that the run has, at most MAX_TILES."""
     rows: dict[str, list[Mapping[str, Any]]] = {}
     for v in criteria:
-        if isinstance(v["value"], (int, float)) and not isinstance(v["value"], bool):
+        if is_number(v["value"]):
             rows.setdefault(str(v["criterion"]), []).append(v)
     return list(_tiles(rows))[:MAX_TILES]
 

@@ -12,13 +12,14 @@ from contextlib import suppress
 from typing import Any
 
 from fixtures.records.fast_reader import read_record
+from fixtures.records.fields import is_number
 from fixtures.records.model import Measurement, RankResult
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds.conditions import digits
 from fixtures.thresholds.loader import Criterion
 from fixtures.verdict.samples import points_of
 from fixtures.verdict.tails import COMES_AND_GOES, Series, whole_series
-from fixtures.wording import counted
+from fixtures.wording import counted, plural
 from reports.charts import Chart
 from reports.drawing import GREY, PALE_BLUE, RED, new_figure, svg_of
 
@@ -100,7 +101,7 @@ def _draw(
 ) -> Chart:
     drawn = [*others[:MOST_OTHERS], named]
     timed = all(s.ended and len(s.ended) == len(s.samples) for s in drawn)
-    gauges = [name for name in GAUGES if any(_is_number(x.get(name)) for _, x in telemetry)]
+    gauges = [name for name in GAUGES if any(is_number(x.get(name)) for _, x in telemetry)]
     if not timed:
         gauges = []  # samples that are only counted have no seconds to show a gauge at
     figure, axes = new_figure(7.2, 1.7 + 0.75 * len(gauges), rows=1 + len(gauges))
@@ -112,7 +113,7 @@ def _draw(
     axes[0].set_ylabel(criterion.unit, fontsize=7)
     first, last = (0.0, max(s.ended[-1] for s in drawn) - begin) if timed else (0.0, 0.0)
     for axis, name in zip(axes[1:], gauges, strict=True):
-        shown = [(t - begin, x[name]) for t, x in telemetry if _is_number(x.get(name))]
+        shown = [(t - begin, x[name]) for t, x in telemetry if is_number(x.get(name))]
         shown = [(t, x) for t, x in shown if first - 1 <= t <= last + 1]
         axis.plot([t for t, _ in shown], [x for _, x in shown], color=GREY, linewidth=1.0)
         axis.set_ylabel(GAUGES[name], fontsize=7)
@@ -132,18 +133,14 @@ def _draw(
 def _beside(criterion: Criterion, others: Sequence[Series]) -> str:
     """Return what the other lines are."""
     if criterion.over == "ranks":
-        return f"of all ranks together, beside {_some(others)} rank{'s' * (len(others) != 1)}"
+        return f"of all ranks together, beside {_some(others)} {plural(len(others), 'rank')}"
     what = "link" if criterion.over == "links" else "GPU"
     if not others:
         return f"of the only {what}"
     where = " of the node" if criterion.per == "node" else ""
-    return f"beside {_some(others)} other {what}{'s' * (len(others) != 1)}{where}"
+    return f"beside {_some(others)} other {plural(len(others), what)}{where}"
 
 
 def _some(others: Sequence[Series]) -> str:
     count = min(len(others), MOST_OTHERS)
     return f"{count} of {len(others)}" if count < len(others) else f"{count}"
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

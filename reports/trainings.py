@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fixtures.records.fields import is_number
 from fixtures.records.model import Record
 from fixtures.thresholds.conditions import digits
 from fixtures.wording import counted
@@ -118,7 +119,7 @@ def _figures(run: Mapping[str, Any]) -> dict[str, str]:
     return {
         title: f"{_number(run[name])} {unit}".rstrip()
         for name, (title, unit) in FIGURES.items()
-        if isinstance(run.get(name), (int, float)) and not isinstance(run[name], bool)
+        if is_number(run.get(name))
     }
 
 

@@ -1,12 +1,35 @@
-"""The fixtures of the tests that start whole runs: a sandbox, a checkout, a healthy run."""
+"""The fixtures of several files: a sandbox, a checkout, a healthy run, an emulated driver."""
+
+from pathlib import Path
 
 import pytest
 
 pytest.register_assert_rewrite("tests.selftests.cluster", "tests.selftests.fake_cluster")
 
-from tests.selftests.cluster import checkout, healthy, machine, sandbox, shared_sandbox, waiting  # noqa: E402
+from fixtures.sandbox import emulation  # noqa: E402
+from tests.selftests.cluster import (  # noqa: E402
+    checkout,
+    healthy,
+    machine,
+    refuse,
+    sandbox,
+    shared_sandbox,
+    waiting,
+)
 
 __all__ = ["checkout", "healthy", "machine", "sandbox", "shared_sandbox", "waiting"]
+
+
+@pytest.fixture(scope="module")
+def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of an emulated NVML."""
+    refuse(request, emulation.refusal())
+    pytest.importorskip("pynvml")
+    from tests.selftests import emulated_gpus  # loads all limits: not for who needs none
+
+    folder = tmp_path_factory.mktemp("driver")
+    emulated_gpus.compile_driver(folder)
+    return folder
 
 
 MEASURING = ("test_fault_localization", "test_gemm", "test_training", "test_workload_faults")

@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 
-from fixtures.sandbox import emulation
 from fixtures.verdict.model import Outcome, Verdict
 from fixtures.workloads.runtime import gpu_counters, gpu_samples, partly_known
 from fixtures.workloads.runtime.gpu_samples import THROTTLING, GpuSamples, Sample, throttled
 from tests.selftests import emulated_gpus
-from tests.selftests.cluster import refuse
 from tests.selftests.emulated_gpus import LIMITS, UUIDS, seen
 
 pytestmark = pytest.mark.cpu
@@ -29,15 +27,6 @@ KEYS = {
     "time": "health.answer_time_load", "late": "health.answer_late", "heat": "health.thermal",
     "brake": "health.power_brake",
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    refuse(request, emulation.refusal())
-    pytest.importorskip("pynvml")
-    folder = tmp_path_factory.mktemp("driver")
-    emulated_gpus.compile_driver(folder)
-    return folder
 
 
 def judged(library: Path, folder: Path, sampled: Iterable[Any], **how: Any) -> dict[str, Verdict]:

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.sandbox import emulation
 from fixtures.verdict.model import Outcome, Verdict
 from fixtures.workloads import under_load
 from fixtures.workloads.runtime import rates
 from tests.selftests import emulated_gpus
-from tests.selftests.cluster import refuse
 from tests.selftests.emulated_gpus import UUIDS
 
 pytestmark = pytest.mark.cpu
@@ -26,15 +24,6 @@ RELEASES = (
     "580.82.07",
     "615.71",
 )
-
-
-@pytest.fixture(scope="module")
-def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    refuse(request, emulation.refusal())
-    pytest.importorskip("pynvml")
-    folder = tmp_path_factory.mktemp("driver")
-    emulated_gpus.compile_driver(folder)
-    return folder
 
 
 def uuid_of(verdict: Verdict) -> str:
