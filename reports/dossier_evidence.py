@@ -131,7 +131,8 @@ def counters_of(records: Mapping[str, Json], node: str, workload: str) -> list[J
                  "notes": m.get("notes", [])}
                 for m in r["measurements"]
             ],
-            **{k: r["facts"][k] for k in ("before", "after", "matrix", "ports", "not_measured")
+            **{k: r["facts"][k]
+               for k in ("before", "after", "matrix", "ports", "not_measured", "not_offered")
                if k in r["facts"]},
         }
         for r in ranks_of(records, node, workload)

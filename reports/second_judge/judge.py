@@ -20,6 +20,7 @@ from reports.second_judge.plan import choose, planned, unresolved
 from reports.second_judge.samples import (
     SlotValue,
     beyond,
+    certain,
     check,
     each_and_all,
     far_below,
@@ -29,6 +30,7 @@ from reports.second_judge.samples import (
     medians,
     most_alike,
     rounds_of,
+    satisfies,
     slot_of,
     split,
 )
@@ -37,17 +39,6 @@ Point = tuple[Json, Json]  # a rank's entry, and one of its measurements
 Limit = tuple[str, Any]  # kind and number: below, above, equals, recorded, calibrate
 Answer = tuple[str, Any]
 """Outcome, and the figure that decides."""
-
-
-def satisfies(kind: str, limit: Any, value: Any) -> bool:
-    """Whether a value is within a limit; written so that NaN is not."""
-    if kind in ("calibrate", ""):
-        raise Cannot("nobody has set the limit")
-    if kind == "equals" and limit in TABLES["gpus"]:
-        value = model_of(value)
-    return kind == "recorded" or bool(
-        value >= limit if kind == "below" else value <= limit if kind == "above" else value == limit
-    )
 
 
 def ranks_of(row: Any, record: Json) -> list[Json]:
@@ -218,6 +209,8 @@ class SecondJudge:
         asked = limit["kind"], number
         if statistic == "value":
             return self._value(row, record, points, asked, bound)
+        if not certain(points)[1]:
+            raise Cannot("a value is known in part")
         if statistic == "alike":
             return self._alike(row, record, points, asked)
         if statistic == "dip":
@@ -261,6 +254,7 @@ class SecondJudge:
         self, row: Any, record: Json, points: list[Point], limit: Limit, bound: Any
     ) -> Answer:
         kind, number = limit
+        points, all_known = certain(points, *limit)
         values: list[Any] = [m.get("value") for _, m in points]
         any_state = kind == "recorded" and row.c["unit"] in ("state", "model")
         for v in values:
@@ -274,6 +268,8 @@ class SecondJudge:
         worst = min(values) if kind == "below" else max(values) if kind == "above" else None
         if not all(satisfies(kind, number, v) for v in values):
             return "FAIL", worst
+        if not all_known:
+            raise Cannot("a value is known in part")
         self._check_owed(row, record, points, row.owed)
         return ("RECORDED" if kind == "recorded" else "PASS"), worst
 

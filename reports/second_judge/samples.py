@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from reports.second_judge.physics import TABLES, Cannot, Json
+from reports.second_judge.physics import TABLES, Cannot, Json, model_of
 
 
 def rounds_of(m: Json) -> list[list[float]]:
@@ -49,10 +49,41 @@ def check(m: Json, bounds: Mapping[str, Any]) -> None:
 def lacks(rank: Json, c: Json) -> bool:
     """Whether a rank says that its device has no such value: a metric's, or a point's of it."""
     metric, point = c["metric"], " ".join(map(str, (c["metric"], *c["at"].values())))
-    by_driver, by_workload = (rank["facts"].get(n) for n in ("not_measured", "unsupported"))
+    by_driver = [rank["facts"].get(n) for n in ("not_offered", "not_measured")]
+    by_workload = rank["facts"].get("unsupported")
     if isinstance(by_workload, Mapping) and {metric, point} & by_workload.keys():
         return True
-    return isinstance(by_driver, Mapping) and by_driver.get(metric) in TABLES["absent_value"]
+    whys = [said[metric] for said in by_driver if isinstance(said, Mapping) and metric in said]
+    return bool(whys) and whys[0] in TABLES["absent_value"]
+
+
+def satisfies(kind: str, limit: Any, value: Any) -> bool:
+    """Whether a value is within a limit; written so that NaN is not."""
+    if kind in ("calibrate", ""):
+        raise Cannot("nobody has set the limit")
+    if kind == "equals" and limit in TABLES["gpus"]:
+        value = model_of(value)
+    return kind == "recorded" or bool(
+        value >= limit if kind == "below" else value <= limit if kind == "above" else value == limit
+    )
+
+
+def certain(
+    points: Sequence[tuple[Json, Json]], kind: str = "", limit: Any = None
+) -> tuple[list[tuple[Json, Json]], bool]:
+    """Return the points that can be judged, and whether these are all of them.
+
+    A value that is the least that can be true shows only that it is above a limit.
+    """
+    kept = []
+    for rank, m in points:
+        value, higher = m.get("value"), kind in ("above", "equals")
+        numbers = isinstance(value, (int, float)) and isinstance(limit, (int, float))
+        if m["metric"] not in rank["facts"].get("at_least", ()) or (
+            higher and numbers and value > limit
+        ):
+            kept.append((rank, m))
+    return kept, len(kept) == len(points)
 
 
 def most_alike(values: Sequence[Any], within: float | None) -> int:

@@ -14,8 +14,9 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,7 @@ from typing import Any
 from fixtures.records.model import Measurement, RankResult, Record
 from fixtures.sandbox import emulation
 from fixtures.thresholds import loader
+from fixtures.thresholds.limits import Limit
 from fixtures.verdict.judge import judge
 from fixtures.verdict.model import Case, Verdict
 from fixtures.workloads import health, nvlink, under_load
@@ -106,14 +108,20 @@ def measured(
     }  # fmt: skip
 
 
-def verdicts(records: dict[str, Record], model: str = "H200 SXM") -> dict[str, Verdict]:
-    """What the shipped limits say of all that was asked of the driver."""
+def verdicts(
+    records: dict[str, Record], own: Mapping[str, Any] | None = None, model: str = "H200 SXM"
+) -> dict[str, Verdict]:
+    """What the shipped limits say of all that was asked of the driver, and `own` limits of keys."""
     facts = {"model": model, "nodes": 1, "gpus": 2, "gpus_per_node": 2, "domains": 1}
+    criteria = dict(LIMITS.criteria)
+    for key, limit in (own or {}).items():
+        limits = (Limit.model_validate(limit),)
+        criteria[key] = replace(criteria[key], limits=limits)
     return {
         key: judge(
             Case(
-                criterion=LIMITS.criteria[key], subject=NODE, nodes=(NODE,), record_nodes=(NODE,),
-                devices=2, facts=facts, record=records[LIMITS.criteria[key].workload],
+                criterion=criteria[key], subject=NODE, nodes=(NODE,), record_nodes=(NODE,),
+                devices=2, facts=facts, record=records[criteria[key].workload],
             ),
             LIMITS,
         )

@@ -104,6 +104,13 @@ def _fewer_samples(ranks: list[Json], target: Target) -> bool:
     return True
 
 
+def known_in_part(ranks: list[Json], target: Target) -> bool:
+    """Let the rank say that its value is only the least that can be true."""
+    metric = ranks[target.rank]["measurements"][target.measurement]["metric"]
+    ranks[target.rank]["facts"] |= {"at_least": [metric], "not_measured": {metric: "reset"}}
+    return True
+
+
 def _factor(change: Callable[[float], Any]) -> Callable[[list[Json], Target], bool]:
     def apply(ranks: list[Json], target: Target) -> bool:
         return _numbers(ranks[target.rank]["measurements"][target.measurement], change)
@@ -123,6 +130,7 @@ CHANGES: Mapping[str, Callable[[list[Json], Target], bool]] = {
     "rank": _other_rank,
     "device": _other_device,
     "fewer samples": _fewer_samples,
+    "in part": known_in_part,
 }
 """Name -> what it does to the ranks' entries of a record; False where it changes nothing."""
 OF_THE_VALUE = ("zero", "sign", "x8", "x1000")

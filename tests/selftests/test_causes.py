@@ -110,7 +110,7 @@ def test_what_the_driver_does_not_offer_is_said_as_that(fleet, tmp_path):
         record["provenance"]["driver"] = "550.90.07"
         for rank in record["ranks"]:
             rank["measurements"] = [m for m in rank["measurements"] if m["metric"] != "thermal"]
-            rank["facts"]["not_measured"] = {"thermal": "InvalidArgument"}
+            rank["facts"]["not_offered"] = {"thermal": "InvalidArgument"}
 
     fleet.change(f"under_load@{SICK}.json", silent)
     _, rows = fleet.judged(tmp_path / "judged")

@@ -21,7 +21,7 @@ from reports import __main__ as command
 from reports import rejudge
 from reports.second_judge import physics, plan
 from tests.selftests import derive_runs, golden, support
-from tests.selftests.mutations import CHANGES, Mutated, Target
+from tests.selftests.mutations import CHANGES, Mutated, Target, known_in_part
 
 pytestmark = pytest.mark.cpu
 
@@ -121,6 +121,10 @@ def _rank_lost(ranks, target: Target) -> bool:
     return True
 
 
+def _large_and_in_part(ranks, target: Target) -> bool:
+    return CHANGES["x1000"](ranks, target) and known_in_part(ranks, target)
+
+
 CHANGED = {
     **CHANGES,
     **{f"x{factor:g}": _measured(_scale(factor)) for factor in (0.9, 0.97, 1.01, 1.05, 2)},
@@ -133,6 +137,7 @@ CHANGED = {
     "of another day": _of_another_day,
     "of another rank": _of_another_rank,
     "rank lost": _rank_lost,
+    "large, in part": _large_and_in_part,
 }
 
 

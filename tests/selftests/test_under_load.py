@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from pathlib import Path
 
+import pynvml
 import pytest
 
+from fixtures.verdict.causes import Cause
 from fixtures.verdict.model import Outcome, Verdict
 from fixtures.workloads import under_load
-from fixtures.workloads.runtime import rates
+from fixtures.workloads.runtime import known, rates
+from fixtures.workloads.runtime.known import Findings, Known, Missing
 from tests.selftests import emulated_gpus
 from tests.selftests.emulated_gpus import UUIDS
 
@@ -176,6 +180,108 @@ def test_a_reset_of_one_counter_does_not_hide_the_rise_of_another(
     assert any("at least: the counter was reset" in note for note in found[criterion].notes)
 
 
+def test_the_least_that_can_be_true_passes_no_limit_however_loose(
+    library: Path, tmp_path: Path
+) -> None:
+    """Errors were seen, and a counter was reset: a site that allows more may have had more."""
+    records = emulated_gpus.measured(
+        library, tmp_path, ["1.link.errors.0=0", "1.link.errors.1=10"],
+        before=["1.link.errors.0=10"],
+    )  # fmt: skip
+    shipped = emulated_gpus.verdicts(records)["nvlink.errors"]
+    assert shipped.outcome is Outcome.FAIL
+    least = int(str(shipped.value))
+    for allowed, outcome in ((least - 1, Outcome.FAIL), (2 * least, Outcome.NOT_MEASURED)):
+        own = {"nvlink.errors": {"fail_above": allowed, "source": "the site"}}
+        verdict = emulated_gpus.verdicts(records, own)["nvlink.errors"]
+        assert verdict.outcome is outcome
+    assert f"{UUIDS[1]}: at least {least} errors" in verdict.reason
+    assert "the counter was reset" in verdict.reason
+
+
+def test_a_gpu_is_not_held_against_the_least_of_another(library: Path, tmp_path: Path) -> None:
+    """What the other GPU really had is not known: the distance to it would be too large."""
+    records = emulated_gpus.measured(
+        library, tmp_path,
+        ["0.ecc.volatile.corrected.2=0", "0.ecc.aggregate.corrected.2=400",
+         "1.ecc.volatile.corrected.2=900", "1.ecc.aggregate.corrected.2=900"],
+        before=["0.ecc.volatile.corrected.2=5"],
+    )  # fmt: skip
+    found = emulated_gpus.verdicts(records)
+    assert found["health.ecc_rate"].outcome is Outcome.FAIL
+    assert found["health.ecc_siblings"].outcome is Outcome.NOT_MEASURED
+
+
+NODE_SIDE = {
+    "ECC": ("MemoryErrorCounter", "TotalEccErrors", "EccMode"),
+    "rows": ("RemappedRows", "RowRemapperHistogram"),
+    "PCIe": ("CurrPcieLinkGeneration", "GpuMaxPcieLinkGeneration", "CurrPcieLinkWidth",
+             "PcieReplayCounter"),
+    "fields": ("FieldValues", "CurrentClocksEventReasons", "CurrentClocksThrottleReasons"),
+    "NVLink": ("NvLinkState", "NvLinkErrorCounter", "P2PStatus", "GpuFabricInfo", "GpuFabricInfoV"),
+    "link states": ("NvLinkState",),
+    "temperature": ("Temperature", "MarginTemperature"),
+    "power": ("PowerUsage", "EnforcedPowerLimit"),
+    "memory": ("MemoryInfo", "MemoryInfo_v2"),
+    "the questions": ("Temperature", "PowerUsage", "MemoryInfo", "MemoryInfo_v2"),
+    "processes": ("ComputeRunningProcesses_v3", "GraphicsRunningProcesses_v3"),
+}  # fmt: skip
+REFUSALS = {"InvalidArgument": 2, "NotSupported": 3, "NoPermission": 4, "FunctionNotFound": 13}
+
+
+@pytest.mark.parametrize(
+    ("what", "answer"),
+    [
+        pytest.param(what, answer, marks=() if (k + j) % 4 == 0 else pytest.mark.slow)
+        for k, what in enumerate(NODE_SIDE)
+        for j, answer in enumerate(REFUSALS)
+    ],
+)
+def test_what_a_driver_refuses_for_every_gpu_accuses_no_node(
+    library: Path, tmp_path: Path, what: str, answer: str
+) -> None:
+    """Neither by a FAIL nor as the cause of a row that could not be measured."""
+    lines = [f"{k}.fail.nvmlDeviceGet{call}={REFUSALS[answer]}"
+             for call in NODE_SIDE[what] for k in range(2)]  # fmt: skip
+    found = emulated_gpus.verdicts(emulated_gpus.measured(library, tmp_path, before=lines))
+    assert not red(found)
+    missing = {key: v for key, v in found.items() if v.outcome is Outcome.NOT_MEASURED}
+    assert {v.cause for v in missing.values()} <= {Cause.DRIVER}
+    assert not any(v.cause_nodes for v in missing.values())
+    assert missing or what in ("power", "memory")  # one question of three, and no row of their own
+
+
+def test_what_one_gpu_lost_is_of_the_node_whatever_the_driver_does_not_offer(
+    library: Path, tmp_path: Path
+) -> None:
+    lines = ["0.fail.nvmlDeviceGetPcieReplayCounter=3", "1.fail.nvmlDeviceGetPcieReplayCounter=999"]
+    found = emulated_gpus.verdicts(emulated_gpus.measured(library, tmp_path, before=lines))
+    verdict = found["health.pcie_replays"]
+    assert (verdict.outcome, verdict.cause) == (Outcome.NOT_MEASURED, Cause.NODE)
+    assert "Unknown" in verdict.reason
+
+
+def test_errors_of_nvml_are_of_the_node_unless_they_say_nothing_of_the_gpu() -> None:
+    names = {name.removeprefix("NVML_ERROR_"): value for name, value in vars(pynvml).items()
+             if name.startswith("NVML_ERROR_")}  # fmt: skip
+    missing = {known.of_error(pynvml.NVMLError(value)) for value in names.values()}
+    assert {gap.why for gap in missing if not gap.offered} == known.NOT_OFFERED
+    assert {"GpuIsLost", "ResetRequired", "Unknown", "Timeout", "CorruptedInforom"} <= {
+        gap.why for gap in missing if gap.offered
+    }
+
+
+def test_a_call_that_nvidia_ml_py_lacks_is_no_fault_of_the_node() -> None:
+    with pytest.raises(AttributeError) as too_old:
+        pynvml.nvmlDeviceGetSomethingNew  # noqa: B018
+    assert known.of_error(too_old.value) == Missing(
+        "this nvidia-ml-py has no nvmlDeviceGetSomethingNew", offered=False
+    )
+    with pytest.raises(AttributeError) as mistake:
+        None.value  # type: ignore[attr-defined]  # noqa: B018
+    assert known.of_error(mistake.value).offered
+
+
 @pytest.mark.parametrize("answer", [15, 999], ids=["lost", "unknown"])
 @pytest.mark.parametrize(
     ("xid", "outcome"),
@@ -227,12 +333,17 @@ def test_siblings_name_the_gpu_that_has_no_value(library: Path, tmp_path: Path) 
 def test_a_gpu_is_held_against_the_median_of_the_others(
     node_rates: list[float | str], above: float | None
 ) -> None:
-    everyone = [{"thermal_siblings": 40, "ecc_siblings": 0, "pcie_siblings": r} for r in node_rates]
-    found = under_load.Findings("GPU-3")
+    unknown = {text: Known(0, gap=Missing(text)) for text in node_rates if isinstance(text, str)}
+    everyone = [
+        {"thermal_siblings": asdict(Known(40)), "ecc_siblings": asdict(Known(0)),
+         "pcie_siblings": asdict(unknown[r] if isinstance(r, str) else Known(r))}
+        for r in node_rates
+    ]  # fmt: skip
+    found = Findings("GPU-3", under_load.WORKLOAD.metrics)
     under_load._add_siblings(found, everyone, 3)
     measured = found.measurements.get("pcie_siblings")
     assert (None if measured is None else measured.value) == above
-    assert ("pcie_siblings" in found.not_measured) is (above is None)
+    assert ("pcie_siblings" in found.missing) is (above is None)
     assert found.measurements["thermal_siblings"].value == 0
     assert not found.measurements["ecc_siblings"].notes
 
