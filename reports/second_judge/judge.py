@@ -24,6 +24,7 @@ from reports.second_judge.samples import (
     check,
     each_and_all,
     far_below,
+    has_value,
     is_steady,
     lacks,
     mean_over_ranks,
@@ -189,7 +190,8 @@ class SecondJudge:
         for entry in c["valid_where"]:
             bounds |= entry["bounds"] if unresolved(entry["when"], facts) is not None else {}
         for _, m in points:
-            check(m, {**bounds, **limit["valid"]})
+            if has_value(m):
+                check(m, {**bounds, **limit["valid"]})
         bound, unbounded = None, statistic in ("spread", "alike", "dip")
         if not unbounded and not (recorded and facts.get("model") == "cpu"):
             try:
@@ -254,22 +256,23 @@ class SecondJudge:
         self, row: Any, record: Json, points: list[Point], limit: Limit, bound: Any
     ) -> Answer:
         kind, number = limit
-        points, all_known = certain(points, *limit)
-        values: list[Any] = [m.get("value") for _, m in points]
+        stated = [p for p in points if p[1].get("value") is not None]
+        known = certain(stated, *limit)[0]
+        values: list[Any] = [m["value"] for _, m in known]
         any_state = kind == "recorded" and row.c["unit"] in ("state", "model")
         for v in values:
-            wrong = isinstance(v, bool) != isinstance(number, bool) or v is None
+            wrong = isinstance(v, bool) != isinstance(number, bool)
             if isinstance(v, str):
                 wrong = kind != "equals" or not isinstance(number, str)
             elif not wrong:
                 wrong = v < 0 or (bound is not None and v > bound)
-            if v is None or (wrong and not any_state):
+            if wrong and not any_state:
                 raise Cannot("no number, or an impossible one")
         worst = min(values) if kind == "below" else max(values) if kind == "above" else None
         if not all(satisfies(kind, number, v) for v in values):
             return "FAIL", worst
-        if not all_known:
-            raise Cannot("a value is known in part")
+        if len(known) < len(points):
+            raise Cannot("a value is not known, or in part")
         self._check_owed(row, record, points, row.owed)
         return ("RECORDED" if kind == "recorded" else "PASS"), worst
 

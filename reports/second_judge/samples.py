@@ -68,6 +68,10 @@ def satisfies(kind: str, limit: Any, value: Any) -> bool:
     )
 
 
+def has_value(m: Json) -> bool:
+    return m.get("value") is not None or bool(m.get("samples"))
+
+
 def certain(
     points: Sequence[tuple[Json, Json]], kind: str = "", limit: Any = None
 ) -> tuple[list[tuple[Json, Json]], bool]:
@@ -79,9 +83,8 @@ def certain(
     for rank, m in points:
         value, higher = m.get("value"), kind in ("above", "equals")
         numbers = isinstance(value, (int, float)) and isinstance(limit, (int, float))
-        if m["metric"] not in rank["facts"].get("at_least", ()) or (
-            higher and numbers and value > limit
-        ):
+        least = m["metric"] in rank["facts"].get("at_least", ())
+        if has_value(m) and (not least or (higher and numbers and value > limit)):
             kept.append((rank, m))
     return kept, len(kept) == len(points)
 

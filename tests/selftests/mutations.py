@@ -104,6 +104,15 @@ def _fewer_samples(ranks: list[Json], target: Target) -> bool:
     return True
 
 
+def _no_value(ranks: list[Json], target: Target) -> bool:
+    """Let the rank say why it has no value."""
+    m = ranks[target.rank]["measurements"][target.measurement]
+    for name in ("samples", "value", "rounds", "ended", "started", "checks"):
+        m.pop(name, None)
+    m["notes"] = ["it could not be measured"]
+    return True
+
+
 def known_in_part(ranks: list[Json], target: Target) -> bool:
     """Let the rank say that its value is only the least that can be true."""
     metric = ranks[target.rank]["measurements"][target.measurement]["metric"]
@@ -131,6 +140,7 @@ CHANGES: Mapping[str, Callable[[list[Json], Target], bool]] = {
     "device": _other_device,
     "fewer samples": _fewer_samples,
     "in part": known_in_part,
+    "no value": _no_value,
 }
 """Name -> what it does to the ranks' entries of a record; False where it changes nothing."""
 OF_THE_VALUE = ("zero", "sign", "x8", "x1000")

@@ -235,6 +235,34 @@ def test_memory_that_was_not_searched_is_not_passed(ranks: Any, monkeypatch: Any
     assert verdict_on(searched(ranks, monkeypatch, bytes=89)).outcome is Outcome.NOT_MEASURED
 
 
+class Failing(Uncleared):
+    """A search that ends in an error."""
+
+    def ask(self, asked: dict[str, Any]) -> dict[str, Any]:
+        raise RuntimeError(f"{asked['do']}: CUDA error: out of memory")
+
+
+def test_a_search_that_fails_says_why_and_excuses_no_other_gpu(ranks: Any, monkeypatch: Any):
+    leave(ranks, "gpu_memory")
+    monkeypatch.setattr(tenant, "memory_process", lambda: Failing({}))
+    unknown = look(ranks, "gpu_memory")["gpu_memory"]
+    for words_of_another, outcome in ((0, Outcome.NOT_MEASURED), (3, Outcome.FAIL)):
+        checks = {"searched": 1.0, "marked": 1.0}
+        other = Measurement(
+            metric="gpu_memory", unit="words", value=words_of_another, checks=checks
+        )
+        of_both = support.record(
+            support.rank(0, NODE, unknown), support.rank(1, NODE, other), workload="tenant"
+        )
+        verdict = judged(LIMITS, "tenant.gpu_memory", of_both)
+        assert verdict.outcome is outcome
+        if outcome is Outcome.NOT_MEASURED:
+            said = "gpu0: no value; the memory could not be searched: search: CUDA error: out of"
+            assert said in verdict.reason
+        else:
+            assert (verdict.worst["gpu"], verdict.value) == (1, 3)
+
+
 def test_the_words_are_searched_for_as_they_are_written():
     memory = tenant_memory.HostMemory()
     first, second = tenant_marks.words("token")
@@ -298,7 +326,19 @@ def test_memory_of_a_gpu_is_filled_and_searched_in_whole_chunks(monkeypatch: Any
         held = sum(tensor.numel() * 8 for tensor in memory._tensors)
         return 9 * chunk + reserve - held, 12 * chunk
 
-    monkeypatch.setattr(torch.cuda, "mem_get_info", free_and_total)
+    calls: list[str] = []
+    count = memory.count
+
+    def free_and_counted(device: Any) -> tuple[int, int]:
+        calls.append("take")
+        return free_and_total(device)
+
+    def count_and_note(words: Any) -> Any:
+        calls.append("count")
+        return count(words)
+
+    monkeypatch.setattr(memory, "count", count_and_note)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", free_and_counted)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     first, second = tenant_marks.words("token")
     assert memory.fill(first, 0.5) == 4 * chunk
@@ -308,3 +348,6 @@ def test_memory_of_a_gpu_is_filled_and_searched_in_whole_chunks(monkeypatch: Any
     monkeypatch.setattr(torch, "empty", torch.zeros)
     memory._tensors = []
     assert memory.search([first, second]) == (9 * chunk, [0, 0], 0)
+    # Kernels are loaded before the memory is taken, in which they would have no room.
+    in_turn = [call for call, _ in itertools.groupby(calls)]
+    assert in_turn == ["count", "take", "count", "take", "count"]
