@@ -69,23 +69,29 @@ def satisfies(kind: str, limit: Any, value: Any) -> bool:
 
 
 def has_value(m: Json) -> bool:
+    """Whether a measurement has one: else its rank says why."""
     return m.get("value") is not None or bool(m.get("samples"))
 
 
 def certain(
     points: Sequence[tuple[Json, Json]], kind: str = "", limit: Any = None
 ) -> tuple[list[tuple[Json, Json]], bool]:
-    """Return the points that can be judged, and whether these are all of them.
+    """Return the points that can be judged, and whether these are all of them; Cannot without any.
 
-    A value that is the least that can be true shows only that it is above a limit.
+    A lower bound shows only that a value is above a limit.
     """
     kept = []
     for rank, m in points:
         value, higher = m.get("value"), kind in ("above", "equals")
         numbers = isinstance(value, (int, float)) and isinstance(limit, (int, float))
-        least = m["metric"] in rank["facts"].get("at_least", ())
+        stated = rank["facts"].get("at_least", [])
+        if not isinstance(stated, list) or not all(isinstance(name, str) for name in stated):
+            raise Cannot("at_least is not a list of metrics")
+        least = m["metric"] in stated
         if has_value(m) and (not least or (higher and numbers and value > limit)):
             kept.append((rank, m))
+    if not kept:
+        raise Cannot("no value")
     return kept, len(kept) == len(points)
 
 

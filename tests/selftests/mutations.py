@@ -114,7 +114,7 @@ def _no_value(ranks: list[Json], target: Target) -> bool:
 
 
 def known_in_part(ranks: list[Json], target: Target) -> bool:
-    """Let the rank say that its value is only the least that can be true."""
+    """Let the rank say that its value is only a lower bound."""
     metric = ranks[target.rank]["measurements"][target.measurement]["metric"]
     ranks[target.rank]["facts"] |= {"at_least": [metric], "not_measured": {metric: "reset"}}
     return True

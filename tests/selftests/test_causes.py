@@ -9,9 +9,11 @@ import pytest
 from fixtures.jobs.failures import Kind
 from fixtures.records.files import RecordError
 from fixtures.records.run_directory import RunDirectory, assemble
+from fixtures.thresholds import loader
 from fixtures.verdict.causes import CAUSE_OF_KIND, IN_NODE, NEXT_STEP, Cause, of_missing
 from fixtures.verdict.model import Outcome, Verdict
 from fixtures.verdict.node_lists import RowNodes, node_lists
+from reports import rejudge
 from tests.selftests import support
 from tests.selftests.fleets import NODES, Data, fleet, names, whole_fleet
 from tests.selftests.support import NONCE, bf16, result_line
@@ -105,18 +107,28 @@ def test_a_part_of_a_replay_accuses_nobody(tmp_path):
 # --- what the driver does not offer, and what has no limit
 
 
-def test_what_the_driver_does_not_offer_is_said_as_that(fleet, tmp_path):
+@pytest.mark.parametrize(
+    ("fact", "why"),
+    [
+        ("not_offered", "InvalidArgument"),
+        # Records of before the two were told apart:
+        ("not_measured", "InvalidArgument"),
+        ("not_measured", "driver 550.90 does not have this, those from 575 on do; nor does it"),
+        ("not_measured", "NotSupported; nor does it show the state of the clocks"),
+    ],
+)
+def test_what_the_driver_does_not_offer_is_said_as_that(fleet, tmp_path, fact, why):
     def silent(record: Data) -> None:
         record["provenance"]["driver"] = "550.90.07"
         for rank in record["ranks"]:
             rank["measurements"] = [m for m in rank["measurements"] if m["metric"] != "thermal"]
-            rank["facts"]["not_offered"] = {"thermal": "InvalidArgument"}
+            rank["facts"][fact] = {"thermal": why}
 
     fleet.change(f"under_load@{SICK}.json", silent)
     _, rows = fleet.judged(tmp_path / "judged")
     row = rows["health.thermal", SICK]
     assert (row["outcome"], row["cause"]) == ("NOT_MEASURED", "driver")
-    assert row["reason"] == "driver 550.90.07 does not give thermal: InvalidArgument"
+    assert row["reason"] == f"driver 550.90.07 does not give thermal: {why}"
     assert "not_applicable" in row["next_step"]
     assert "--resume" not in row["next_step"]
     assert names(tmp_path / "judged" / "bad-nodes.txt") == []
@@ -124,15 +136,17 @@ def test_what_the_driver_does_not_offer_is_said_as_that(fleet, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "why", ["GpuIsLost", "samples cover 7 of 3600 s", "the counter was reset during the run"]
-)
+    "why",
+    ["GpuIsLost", "samples cover 7 of 3600 s", "the counter was reset during the run",
+     "NotSupported; samples cover 7 of 3600 s"],
+)  # fmt: skip
 def test_what_the_driver_offers_and_the_node_did_not_measure_is_of_the_node(fleet, tmp_path, why):
     """The driver is not to blame for a GPU that is lost or a recording that has gaps."""
 
     def silent(record: Data) -> None:
         for rank in record["ranks"]:
             rank["measurements"] = [m for m in rank["measurements"] if m["metric"] != "thermal"]
-            rank["facts"]["not_measured"] = {"thermal": why}
+            rank["facts"] |= {"not_measured": {"thermal": why}, "not_offered": {}}
 
     fleet.change(f"under_load@{SICK}.json", silent)
     _, rows = fleet.judged(tmp_path / "judged")
@@ -141,6 +155,59 @@ def test_what_the_driver_offers_and_the_node_did_not_measure_is_of_the_node(flee
     assert row["reason"].endswith(f": no thermal: {why}")
     assert "driver" not in row["reason"]
     assert SICK not in names(tmp_path / "judged" / "good-nodes.txt")
+
+
+@pytest.mark.parametrize(("fact", "cause"), [("not_offered", "driver"), ("not_measured", "node")])
+def test_a_gpu_without_a_value_beside_one_that_has_it_says_whose_fault_it_is(
+    fleet, tmp_path, fact, cause
+):
+    def silent(record: Data) -> None:
+        rank = record["ranks"][0]
+        rank["measurements"] = [m for m in rank["measurements"] if m["metric"] != "thermal"]
+        rank["facts"] |= {"not_measured": {}, "not_offered": {}} | {fact: {"thermal": "why"}}
+
+    fleet.change(f"under_load@{SICK}.json", silent)
+    _, rows = fleet.judged(tmp_path / "judged")
+    row = rows["health.thermal", SICK]
+    assert (row["outcome"], row["cause"]) == ("NOT_MEASURED", cause)
+    assert row["reason"].endswith(": why")
+
+
+@pytest.mark.parametrize(
+    ("least", "outcome"),
+    [
+        (["thermal"], "NOT_MEASURED"), ([], "PASS"), ("thermal", "NOT_MEASURED"),
+        ({"thermal": 1}, "NOT_MEASURED"), ([["thermal"]], "NOT_MEASURED"), (None, "NOT_MEASURED"),
+    ],
+)  # fmt: skip
+def test_a_lower_bound_passes_no_limit_and_broken_facts_pass_none(fleet, tmp_path, least, outcome):
+    def in_part(record: Data) -> None:
+        reason = {"not_measured": {"thermal": "reset"}, "not_offered": {}}
+        record["ranks"][0]["facts"] |= {"at_least": least} | (reason if least else {})
+
+    fleet.change(f"under_load@{SICK}.json", in_part)
+    _, rows = fleet.judged(tmp_path / "judged")
+    assert rows["health.thermal", SICK]["outcome"] == outcome
+    contract = json.loads((tmp_path / "judged" / "run.json").read_text())["contract"]
+    limits = loader.load_with_contract(support.SHIPPED, contract)
+    compared = rejudge.compare(tmp_path / "judged", limits)
+    assert compared.wrong == []
+
+
+def test_the_gpu_that_is_lost_is_named_before_what_the_driver_does_not_offer(fleet, tmp_path):
+    def lost(record: Data) -> None:
+        first, second = record["ranks"][:2]
+        first["facts"] |= {
+            "at_least": ["thermal"], "not_offered": {"thermal": "NotSupported"}, "not_measured": {}
+        }  # fmt: skip
+        second["measurements"] = [m for m in second["measurements"] if m["metric"] != "thermal"]
+        second["facts"] |= {"not_measured": {"thermal": "GpuIsLost"}, "not_offered": {}}
+
+    fleet.change(f"under_load@{SICK}.json", lost)
+    _, rows = fleet.judged(tmp_path / "judged")
+    row = rows["health.thermal", SICK]
+    assert (row["outcome"], row["cause"], row["cause_nodes"]) == ("NOT_MEASURED", "node", [SICK])
+    assert row["reason"].endswith("GpuIsLost")
 
 
 def test_a_limit_that_is_not_set_is_no_reason_to_measure_again(fleet, tmp_path):

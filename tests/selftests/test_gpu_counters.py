@@ -47,7 +47,7 @@ def test_a_counter_that_is_kept_in_two_places_is_known_where_each_of_them_is() -
     one_place = gpu_counters.largest_rise(two, reading(silent, x=x), reading(silent, x=more))
     assert (one_place.total, one_place.gap) == (1, None)
     went = gpu_counters.largest_rise(two, reading(x=x, y=x), reading(silent, x=more))
-    assert (went.total, went.gap) == (1, Missing("NotSupported"))
+    assert (went.total, went.gap) == (1, Missing("after the work: NotSupported"))
     reset = gpu_counters.largest_rise(two, reading(x=x, y=x), reading(x=less, y=x))
     assert (reset.total, reset.gap) == (0, gpu_counters.WAS_RESET)
 
@@ -65,4 +65,5 @@ def test_a_driver_that_gave_a_counter_once_offers_it(first: bool) -> None:
     silent = reading({"x": Missing("NotSupported", offered=False)})
     given = reading(x={"total": 5})
     found = gpu_counters.rise("x", *((given, silent) if first else (silent, given)))
-    assert found.gap == Missing("NotSupported")
+    when = "after" if first else "before"
+    assert found.gap == Missing(f"{when} the work: NotSupported")

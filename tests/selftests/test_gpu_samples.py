@@ -192,6 +192,16 @@ def test_slow_answers_of_a_part_of_the_job_are_not_its_median(
     assert "at least" in found[KEYS["late"]].reason
 
 
+def test_what_a_sample_saw_is_not_what_happened_in_the_gap_behind_it() -> None:
+    """Two hot samples, each the last before a gap, say nothing of the seconds after them."""
+    clocks = [*range(20), *range(60, 80), *range(120, 140)]
+    hot = [Sample(100 + t, 20.0, "", HEAT * (t in (19, 79))) for t in clocks]
+    assert GpuSamples(100, 240, hot).least_percent(lambda s: bool(s.reasons)) == 0
+    both = [Sample(100 + t, 20.0, "", HEAT * (t < 15)) for t in clocks]
+    least = GpuSamples(100, 240, both).least_percent(lambda s: bool(s.reasons))
+    assert least == pytest.approx(100 * 14 / 140)
+
+
 # --- by itself
 
 
