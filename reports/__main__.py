@@ -20,13 +20,13 @@ from typing import Any
 
 import yaml
 
+from fixtures.conclusion.run_verdict import judged_of
 from fixtures.errors import AcceptanceError, EvidenceError
 from fixtures.paths import CHECKOUT, RUNS, THRESHOLDS, commit
 from fixtures.records import verdict_file
 from fixtures.records.files import RecordError, read_json, replace_file
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds import loader
-from fixtures.verdict.run_verdict import judged_of
 from reports import (
     certificate,
     compare,

@@ -12,9 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fixtures.conclusion.node_lists import NodeLists
 from fixtures.records.files import replace_file
 from fixtures.records.run_directory import RunDirectory
-from fixtures.verdict.node_lists import NodeLists
 from reports import blame, certificate, export, junit, page, statement
 
 CERTIFIED_ORIGINS = ("cluster", "sandbox", "local")

@@ -16,10 +16,10 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
+from fixtures.conclusion.next_steps import RunCommand
+from fixtures.conclusion.run_verdict import judged_of
 from fixtures.slurm.hostlist import hostlist
 from fixtures.verdict.model import Outcome
-from fixtures.verdict.next_steps import RunCommand
-from fixtures.verdict.run_verdict import judged_of
 from fixtures.wording import counted
 from reports.blame import what_to_do
 from reports.rows import split_limit

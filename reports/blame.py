@@ -1,6 +1,6 @@
 """Who is to blame, and what to do first: the sentence above all else of a run (login side).
 
-A node is named only where the reason lies in it (fixtures/verdict/node_lists.py): a failure over
+A node is named only where the reason lies in it (fixtures/conclusion/node_lists.py): a failure over
 several nodes of which nobody can tell whose fault it is names none.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fixtures.conclusion.node_lists import NodeLists, RowNodes, node_lists
 from fixtures.records import located
 from fixtures.records.run_directory import RunDirectory
 from fixtures.slurm.hostlist import hostlist
@@ -18,7 +19,6 @@ from fixtures.thresholds.definitions import shipped
 from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.causes import IN_NODE
 from fixtures.verdict.model import Verdict
-from fixtures.verdict.node_lists import NodeLists, RowNodes, node_lists
 from fixtures.wording import counted
 
 MAX_NAMES = 6

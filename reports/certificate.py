@@ -15,16 +15,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fixtures.conclusion.run_verdict import judged_of
 from fixtures.records.files import replace_file
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
 from fixtures.slurm.hostlist import hostlist
-from fixtures.thresholds.conditions import digits
 from fixtures.thresholds.contract import PARTIES
 from fixtures.thresholds.overview import LimitRow, read_csv
 from fixtures.verdict.model import Verdict
-from fixtures.verdict.run_verdict import judged_of
-from fixtures.wording import counted
+from fixtures.wording import counted, digits
 from reports import banner, blame, groups, power, recertified
 from reports.areas import AREAS, OTHER, areas, coverage
 from reports.cluster import PARTY_TITLES, Cluster

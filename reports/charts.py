@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fixtures.records.model import Measurement, Record
-from fixtures.thresholds.conditions import digits, format_size
 from fixtures.thresholds.loader import Criterion, Thresholds
 from fixtures.verdict.samples import is_synchronous
-from fixtures.wording import counted
+from fixtures.wording import counted, digits, format_size
 from reports.drawing import BLUE, DARK, GREY, PALE_BLUE, RED, new_figure, svg_of
 from reports.rows import low_is_bad
 

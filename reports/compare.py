@@ -25,10 +25,9 @@ from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
 from fixtures.thresholds import loader
-from fixtures.thresholds.conditions import digits
 from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.samples import device_value
-from fixtures.wording import counted
+from fixtures.wording import counted, digits
 from reports.rows import low_is_bad
 from reports.tables import records_of
 

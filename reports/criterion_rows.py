@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fixtures.thresholds.conditions import digits
-from fixtures.wording import counted
+from fixtures.wording import counted, digits
 from reports.rows import low_is_bad, split_limit
 
 

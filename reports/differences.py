@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fixtures.conclusion.next_steps import RunCommand
+from fixtures.conclusion.run_verdict import conclude
 from fixtures.paths import version
 from fixtures.records import located
 from fixtures.records.files import read_lines
@@ -20,8 +22,6 @@ from fixtures.records.verdict_file import is_as_written
 from fixtures.thresholds.limits import RECORDED_TEXT
 from fixtures.verdict.causes import NEXT_STEP, RESUME, Cause
 from fixtures.verdict.model import Outcome, Verdict
-from fixtures.verdict.next_steps import RunCommand
-from fixtures.verdict.run_verdict import conclude
 from fixtures.wording import counted
 from reports import earlier
 from reports.earlier import COMPARED

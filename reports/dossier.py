@@ -17,10 +17,9 @@ from typing import Any
 from fixtures.records.files import read_json, read_lines, replace_file
 from fixtures.records.model import SCHEMA
 from fixtures.records.run_directory import RunDirectory
-from fixtures.thresholds.conditions import digits
 from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.model import Verdict
-from fixtures.wording import counted
+from fixtures.wording import counted, digits
 from reports.banner import render
 from reports.dossier_evidence import (
     counters_of,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fixtures.conclusion.run_verdict import conclude
 from fixtures.thresholds.limits import RECORDED_TEXT
 from fixtures.verdict.model import Verdict
-from fixtures.verdict.run_verdict import conclude
 
 COMPARED = ("outcome", "value", "unit", "limit", "ceiling", "margin", "worst", "devices", "record")
 """Fields of a verdict that judging again must reproduce; reasons and notes are only text."""

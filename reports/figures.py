@@ -17,9 +17,9 @@ from fixtures.records.files import RecordError, read_json
 from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds import loader
-from fixtures.thresholds.conditions import digits
 from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.model import Verdict
+from fixtures.wording import digits
 from reports import banner, charts, heat
 from reports.areas import areas, coverage
 from reports.blame import docs_of, red_of

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fixtures.conclusion.node_lists import nodes_of_subject
 from fixtures.errors import EvidenceError
 from fixtures.paths import version
 from fixtures.records.files import RecordError, json_lines, read_json
@@ -24,7 +25,6 @@ from fixtures.records.model import SAFE_ID
 from fixtures.records.run_directory import RunDirectory
 from fixtures.slurm.hostlist import expand_hostlist, hostlist
 from fixtures.thresholds.contract import PARTIES
-from fixtures.verdict.node_lists import nodes_of_subject
 from fixtures.wording import counted
 from reports import banner, certificate, signature, verify
 from reports.run_files import CommandError, read_run, read_verdict

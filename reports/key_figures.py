@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fixtures.records.fields import is_number
-from fixtures.thresholds.conditions import digits
+from fixtures.wording import digits
 from reports.rows import low_is_bad, outcome_text, split_limit
 
 WANTED = (

@@ -22,12 +22,12 @@ import jinja2
 import pytest_html
 from markupsafe import Markup
 
+from fixtures.conclusion.node_lists import NodeLists
 from fixtures.paths import version
 from fixtures.records.files import read_lines
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
 from fixtures.verdict.model import Outcome, Verdict
-from fixtures.verdict.node_lists import NodeLists
 from reports import banner, blame, cluster, drills, figures, groups, rows
 from reports.limit_sources import LimitSources
 

@@ -23,8 +23,8 @@ from typing import Any
 
 from fixtures.records.files import read_json, read_lines, replace_file, write_json
 from fixtures.records.run_directory import RunDirectory
-from fixtures.verdict import cusum
-from fixtures.verdict.cusum import Design, Track
+from fixtures.statistics import cusum
+from fixtures.statistics.cusum import Design, Track
 from fixtures.wording import counted
 from reports import banner
 from reports.run_files import CommandError, read_run

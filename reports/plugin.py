@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from fixtures.conclusion.run_verdict import RunVerdict
 from fixtures.records.files import RecordError
 from fixtures.records.run_directory import RunDirectory
-from fixtures.verdict.run_verdict import RunVerdict
 from reports import banner, junit, page, tables, terminal
 from reports.artefacts import NAMES, NODE_LISTS, Artefacts
 

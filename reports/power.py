@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fixtures.thresholds.conditions import digits
-from fixtures.wording import counted
+from fixtures.wording import counted, digits
 
 
 def lines(verdict: Mapping[str, Any]) -> Iterator[dict[str, str]]:

@@ -16,8 +16,8 @@ from markupsafe import Markup
 
 from fixtures.records.files import read_lines
 from fixtures.records.run_directory import RunDirectory
-from fixtures.thresholds.conditions import digits
 from fixtures.verdict.model import Outcome, Verdict
+from fixtures.wording import digits
 from reports.areas import WORST_FIRST
 
 COLUMNS = ("Outcome", "Criterion", "Where", "Measured", "Limit", "Margin", "Result")

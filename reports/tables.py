@@ -11,8 +11,7 @@ from fixtures.records.fast_reader import read_record
 from fixtures.records.files import RecordError, read_json, read_lines
 from fixtures.records.model import RankResult, Record
 from fixtures.records.run_directory import RunDirectory, assemble
-from fixtures.thresholds.conditions import digits
-from fixtures.wording import counted
+from fixtures.wording import counted, digits
 from reports.trainings import Training, Trainings
 
 COLUMN_WIDTH = 10

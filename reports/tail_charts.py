@@ -15,11 +15,10 @@ from fixtures.records.fast_reader import read_record
 from fixtures.records.fields import is_number
 from fixtures.records.model import Measurement, RankResult
 from fixtures.records.run_directory import RunDirectory
-from fixtures.thresholds.conditions import digits
 from fixtures.thresholds.loader import Criterion
 from fixtures.verdict.samples import points_of
 from fixtures.verdict.tails import COMES_AND_GOES, Series, whole_series
-from fixtures.wording import counted, plural
+from fixtures.wording import counted, digits, plural
 from reports.charts import Chart
 from reports.drawing import GREY, PALE_BLUE, RED, new_figure, svg_of
 

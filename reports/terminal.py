@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from fixtures import wording
+from fixtures.conclusion.run_verdict import judged_of
 from fixtures.records.run_directory import RunDirectory
 from fixtures.verdict.model import Verdict
-from fixtures.verdict.run_verdict import judged_of
 from reports import blame, groups
 from reports.artefacts import Artefacts
 from reports.cluster import Cluster

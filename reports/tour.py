@@ -25,7 +25,7 @@ from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
 from fixtures.thresholds import definitions
-from fixtures.thresholds.conditions import digits
+from fixtures.wording import digits
 from reports.key_figures import tiles
 from reports.tables import records_of, table, training_tables
 from reports.watch import LATEST, PIPE_COLUMNS

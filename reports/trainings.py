@@ -11,8 +11,7 @@ from typing import Any
 
 from fixtures.records.fields import is_number
 from fixtures.records.model import Record
-from fixtures.thresholds.conditions import digits
-from fixtures.wording import counted
+from fixtures.wording import counted, digits
 from reports.charts import Chart
 from reports.drawing import BLUE, DARK, GREY, PALE_BLUE, new_figure, svg_of
 

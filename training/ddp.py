@@ -127,7 +127,7 @@ def settings_of_part(settings: Settings, team_size: int, part_size: int) -> Sett
 
 def network_notes(ranks: Ranks, team: Team) -> list[str]:
     """Return a note on the transport of the gradients: the slowest that NCCL logs; or none."""
-    from fixtures.workloads.runtime import nccl_log
+    from fixtures.workloads.nccl import nccl_log
 
     if team.size == 1:
         return []

@@ -17,7 +17,7 @@ from typing import Any
 from fixtures.records.files import is_visible, read_lines
 from fixtures.records.model import Measurement, Result, Scalar
 from fixtures.records.run_directory import rank_files
-from fixtures.workloads.runtime import devices
+from fixtures.workloads.devices import devices
 from fixtures.workloads.runtime.ranks import Ranks
 from fixtures.workloads.runtime.spec import SmallJob, Workload
 from training import checkpoint_integrity

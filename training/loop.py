@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fixtures.workloads.runtime.timing import Batches, Marks, synchronize
+from fixtures.workloads.timing.timing import Batches, Marks, synchronize
 from training import checkpoint
 from training.attention import Kernel
 from training.data import BatchLoader, dataset

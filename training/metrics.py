@@ -40,7 +40,7 @@ def gemm_tflops(ranks: Ranks) -> float:
     """Return the median TFLOPS of a plain bf16 matrix product on this GPU, hot from training."""
     import torch
 
-    from fixtures.workloads.runtime import timing
+    from fixtures.workloads.timing import timing
 
     n = GEMM_SIZE
     a, b = (torch.randn(n, n, device=ranks.device, dtype=torch.bfloat16) for _ in range(2))

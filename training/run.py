@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend
 
 from fixtures.records.model import Measurement
 from fixtures.wording import counted
-from fixtures.workloads.runtime.timing import Batches, synchronize
+from fixtures.workloads.timing.timing import Batches, synchronize
 from training import metrics, stragglers
 from training.attention import Kernel, fastest_kernel
 from training.data import BatchLoader, dataset

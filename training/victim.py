@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fixtures.records.model import Measurement, Result
-from fixtures.workloads.runtime import devices
+from fixtures.workloads.devices import devices
 from fixtures.workloads.runtime.ranks import Ranks
 from fixtures.workloads.runtime.spec import Workload
 

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 
+from fixtures.entry import module_of
 from fixtures.records.files import read_json, read_lines
 from fixtures.records.run_directory import RunDirectory
 from fixtures.sandbox import Sandbox
@@ -160,7 +161,8 @@ def waiting_in(tmp_path: Path, workload: str) -> Waiting:
     root.mkdir()
     copy_checkout(root)
     found = Waiting(root, tmp_path / "go")
-    with (root / "fixtures" / "workloads" / f"{workload}.py").open("a", encoding="utf-8") as file:
+    source = root / (module_of(workload).replace(".", "/") + ".py")
+    with source.open("a", encoding="utf-8") as file:
         file.write(WAIT.format(go=str(found.door)))
     return found
 

@@ -27,8 +27,8 @@ from fixtures.thresholds import loader
 from fixtures.thresholds.limits import Limit
 from fixtures.verdict.judge import judge
 from fixtures.verdict.model import Case, Verdict
-from fixtures.workloads import health, nvlink, under_load
-from fixtures.workloads.runtime import telemetry
+from fixtures.workloads.health import health, nvlink, under_load
+from fixtures.workloads.telemetry import telemetry
 from tests.selftests.rank_job import clean_environment
 from tests.selftests.support import CHECKOUT, NONCE, SHIPPED
 

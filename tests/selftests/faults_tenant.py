@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from fixtures.sandbox import Sandbox
 from fixtures.sandbox.faults import reload_configuration
 from fixtures.sandbox.processes import run
-from fixtures.workloads.tenant_marks import NAME
+from fixtures.workloads.tenant.tenant_marks import NAME
 from tests.selftests.drill_limits import ordered
 from tests.selftests.faults import Fault, Inject
 from tests.selftests.faults_hardware import GPU, NODE, broken

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from fixtures import hardware
+from fixtures.backends import choose as backends
 from fixtures.errors import ConfigError
 from fixtures.plan.items import Item, facts_of
 from fixtures.records.model import Measurement, RankResult, Record
-from fixtures.run import backends
 from fixtures.run.batch_judging import BatchJudge, judge_many
 from fixtures.run.evidence import Evidence
 from fixtures.run.options import RunOptions

@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fixtures.backends import choose as backends
 from fixtures.cluster.population import Population
 from fixtures.plan.items import Item, planned_list
 from fixtures.records.files import append_line, write_json
 from fixtures.records.model import SCHEMA, Measurement, RankResult, Record, record_name
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
-from fixtures.run import backends
 from fixtures.run.batch_judging import BatchJudge, judge_many
 from fixtures.run.options import RunOptions
+from fixtures.statistics.fleet_slots import Like
 from fixtures.thresholds import loader
 from fixtures.thresholds.loader import Thresholds
-from fixtures.verdict.fleet_slots import Like
 from fixtures.verdict.model import Case
 from reports import export
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from fixtures.conclusion.run_verdict import conclude
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run import burn_in
+from fixtures.statistics import mtbf
+from fixtures.statistics.mtbf import Decision
 from fixtures.thresholds.contract import Contract
-from fixtures.verdict import mtbf
-from fixtures.verdict.mtbf import Decision
-from fixtures.verdict.run_verdict import conclude
 from reports.power import lines
 from tests.selftests import support
 

@@ -18,8 +18,8 @@ import pytest
 from fixtures.records.files import read_json, read_lines
 from fixtures.run import burn_in
 from fixtures.sandbox import Sandbox
+from fixtures.statistics.mtbf import Decision
 from fixtures.thresholds.contract import Contract
-from fixtures.verdict.mtbf import Decision
 from tests.selftests.cluster import Finished, Suite, copy_checkout, eventually, on
 
 pytestmark = [pytest.mark.cpu, pytest.mark.slow]
@@ -41,7 +41,7 @@ def compressed(root: Path, nodes: int) -> Path:
     """Return a checkout with slices of SLICE_S and with the order for so many nodes."""
     root.mkdir()
     copy_checkout(root)
-    workload = root / "fixtures" / "workloads" / "burnin.py"
+    workload = root / "fixtures" / "workloads" / "compute" / "burnin.py"
     text = workload.read_text(encoding="utf-8")
     assert text.count("\nCPU_SECONDS = 3.0\n") == 1
     workload.write_text(text.replace("CPU_SECONDS = 3.0", f"CPU_SECONDS = {SLICE_S}"), "utf-8")

@@ -29,7 +29,7 @@ from fixtures.records.run_directory import new_nonce
 from fixtures.run.evidence import Evidence
 from fixtures.slurm.hostlist import expand_hostlist, hostlist
 from fixtures.thresholds import loader
-from fixtures.workloads import environment
+from fixtures.workloads.inventory import environment
 from reports import __main__ as reports
 from tests.selftests import cluster, support
 from tests.selftests.support import DATA, SHIPPED

@@ -6,13 +6,13 @@ import json
 
 import pytest
 
+from fixtures.conclusion.node_lists import RowNodes, node_lists
 from fixtures.jobs.failures import Kind
 from fixtures.records.files import RecordError
 from fixtures.records.run_directory import RunDirectory, assemble
 from fixtures.thresholds import loader
 from fixtures.verdict.causes import CAUSE_OF_KIND, IN_NODE, NEXT_STEP, Cause, of_missing
 from fixtures.verdict.model import Outcome, Verdict
-from fixtures.verdict.node_lists import RowNodes, node_lists
 from reports import rejudge
 from tests.selftests import support
 from tests.selftests.fleets import NODES, Data, fleet, names, whole_fleet

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from fixtures.workloads.runtime import checked_calls, operation_buffers
-from fixtures.workloads.runtime.checked_calls import Patterns
-from fixtures.workloads.runtime.collective_ops import EXACT, OPERATIONS, Peers
-from fixtures.workloads.runtime.collective_sweep import Sweep
+from fixtures.workloads.collectives import operation_buffers
+from fixtures.workloads.collectives.collective_sweep import Sweep
+from fixtures.workloads.nccl import checked_calls
+from fixtures.workloads.nccl.checked_calls import Patterns
+from fixtures.workloads.nccl.collective_ops import EXACT, OPERATIONS, Peers
 from tests.tools import soak_collectives
 
 pytestmark = pytest.mark.cpu

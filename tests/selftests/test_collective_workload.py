@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.workloads import crosscheck
-from fixtures.workloads.runtime import nccl_log
-from fixtures.workloads.runtime.collective_ops import EXACT, OPERATIONS, PATTERN, largest_pattern
-from fixtures.workloads.runtime.collective_sweep import Sweep
+from fixtures.workloads.collectives import crosscheck
+from fixtures.workloads.collectives.collective_sweep import Sweep
+from fixtures.workloads.nccl import nccl_log
+from fixtures.workloads.nccl.collective_ops import EXACT, OPERATIONS, PATTERN, largest_pattern
 from tests.selftests.rank_job import TORCH, Job
 
 pytestmark = pytest.mark.cpu
@@ -27,7 +27,7 @@ CORRUPT = '''
 """One operation with one wrong element on one rank, as a faulty link or device would leave it."""
 from dataclasses import replace
 from fixtures.workloads import {module}
-from fixtures.workloads.runtime import collective_ops
+from fixtures.workloads.nccl import collective_ops
 
 WORKLOAD = {module}.WORKLOAD
 honest = collective_ops.OPERATIONS["{operation}"]

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import pytest
 
-from fixtures.verdict import cusum
-from fixtures.verdict.cusum import Design, Track
+from fixtures.statistics import cusum
+from fixtures.statistics.cusum import Design, Track
 from tests.selftests import support
 
 pytestmark = pytest.mark.cpu

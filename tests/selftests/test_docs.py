@@ -15,7 +15,7 @@ import pytest
 from fixtures.jobs.failures import REMEDY
 from fixtures.thresholds import loader
 from fixtures.thresholds.definitions import shipped
-from fixtures.workloads.runtime import xids
+from fixtures.workloads.health import xids
 from tests.selftests.support import CHECKOUT, DATA, SHIPPED, replay
 from tests.tools import criteria
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fixtures.workloads import rails
-from fixtures.workloads.runtime.collective_ops import Peers
+from fixtures.workloads.collectives import rails
+from fixtures.workloads.nccl.collective_ops import Peers
 from tests.selftests.rank_job import TORCH, Job
 
 pytestmark = pytest.mark.cpu
@@ -52,9 +52,9 @@ def test_every_step_comes_once_and_those_that_load_the_uplinks_first(size: int) 
 def test_what_does_not_fit_into_its_time_is_left_out_by_all_ranks(tmp_path: Path) -> None:
     job = Job(tmp_path, nodes=["worker0", "worker1", "worker2", "worker3"])
     (tmp_path / "short.py").write_text(
-        "from fixtures.workloads.rails import *\n"
+        "from fixtures.workloads.collectives.rails import *\n"
         "from fixtures.workloads import rails\n"
-        "from fixtures.workloads.rails import WORKLOAD\n"
+        "from fixtures.workloads.collectives.rails import WORKLOAD\n"
         "rails.STEPS_BETWEEN, rails.CPU_LOOK_S = 1, 0.05\n"
         "_launch = rails._seconds\n"
         "import time\n"

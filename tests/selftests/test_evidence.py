@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from fixtures.errors import ConfigError
-from fixtures.jobs.processes import start_time
+from fixtures.processes import start_time
 from fixtures.records.files import RecordError, append_line, json_lines, read_lines
 from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory, assemble

@@ -20,13 +20,13 @@ from typing import Any
 
 import pytest
 
+from fixtures.conclusion.run_verdict import conclude
 from fixtures.paths import THRESHOLDS, version
 from fixtures.records.files import json_lines
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run import run as run_module
 from fixtures.thresholds import loader
 from fixtures.verdict.model import Verdict
-from fixtures.verdict.run_verdict import conclude
 from reports import __main__ as command
 from reports import artefacts, charts, page
 from tests.selftests import derive_runs, support

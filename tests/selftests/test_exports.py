@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.conclusion.run_verdict import conclude
 from fixtures.paths import THRESHOLDS
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds import loader, overview
 from fixtures.verdict.model import Outcome
-from fixtures.verdict.run_verdict import conclude
 from reports import __main__ as command
 from reports import areas, certificate, compare, export, figures, verify
 from tests.selftests import derive_runs, support

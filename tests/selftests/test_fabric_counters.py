@@ -13,8 +13,7 @@ from fixtures.sandbox import emulation, platforms
 from fixtures.thresholds import loader
 from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.model import Outcome
-from fixtures.workloads import ib_counters, infiniband
-from fixtures.workloads.runtime import ethtool
+from fixtures.workloads.infiniband import ethtool, ib_counters, infiniband
 from tests.selftests import support
 from tests.selftests.judging import judged as judged_case
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.backends import fault_localization
+from fixtures.conclusion.node_lists import RowNodes, node_lists
 from fixtures.localization import findings
 from fixtures.localization.culprits import Culprit, Finding
 from fixtures.records import located
 from fixtures.records.files import read_json
 from fixtures.records.run_directory import RunDirectory
-from fixtures.run import fault_localization
 from fixtures.sandbox import Sandbox
 from fixtures.verdict.model import Outcome, Verdict
-from fixtures.verdict.node_lists import RowNodes, node_lists
 from tests.selftests.cluster import on, queued, suite
 
 pytestmark = pytest.mark.cpu

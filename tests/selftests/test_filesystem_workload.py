@@ -12,10 +12,9 @@ import pytest
 from fixtures.cluster import shared_directory
 from fixtures.records.model import Result
 from fixtures.thresholds.contract import Contract
-from fixtures.workloads import filesystem
-from fixtures.workloads.runtime import filesystem_checks, filesystem_child
-from fixtures.workloads.runtime.filesystem_checks import Faults
-from fixtures.workloads.runtime.filesystem_probe import Probe, ProbeError
+from fixtures.workloads.filesystem import filesystem, filesystem_checks, filesystem_child
+from fixtures.workloads.filesystem.filesystem_checks import Faults
+from fixtures.workloads.filesystem.filesystem_probe import Probe, ProbeError
 from tests.selftests.threads import Meeting, as_ranks
 
 pytestmark = pytest.mark.cpu

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.backends import choose as backends
 from fixtures.errors import ConfigError, RunError
 from fixtures.jobs import deadlines, failures, launcher, watcher
 from fixtures.jobs.deadlines import DeadlineMonitor, Deadlines
@@ -17,11 +18,10 @@ from fixtures.jobs.retry import RetryPolicy
 from fixtures.jobs.submission import Submission
 from fixtures.jobs.watcher import JobState
 from fixtures.plan.jobs import Job
-from fixtures.run import backends
 from fixtures.run.options import RunOptions
 from fixtures.slurm import client
 from fixtures.verdict.causes import Cause, of_missing
-from fixtures.workloads.runtime import numa
+from fixtures.workloads.devices import numa
 from tests.selftests import support
 from tests.selftests.fake_commands import command
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
+from fixtures.conclusion.run_verdict import conclude
 from fixtures.records.files import read_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.verdict.causes import Cause
 from fixtures.verdict.model import Outcome, Verdict
-from fixtures.verdict.run_verdict import conclude
 from reports import certificate
 from reports.page import page
 from tests.selftests import support

@@ -11,10 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 from fixtures.paths import THRESHOLDS
+from fixtures.statistics.fleet_rule import FleetRule
+from fixtures.statistics.fleet_slots import like, slot_shares
 from fixtures.thresholds import loader
 from fixtures.verdict.fleet_groups import Difference, differences
-from fixtures.verdict.fleet_rule import FleetRule
-from fixtures.verdict.fleet_slots import like, slot_shares
 from reports import groups
 from reports.second_judge import samples as second
 from tests.selftests import support

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from fixtures.records.files import read_lines
 from fixtures.sandbox import Sandbox
 from fixtures.verdict.model import Outcome
-from fixtures.workloads import burnin, identical
+from fixtures.workloads.compute import burnin, identical
 from tests.selftests.cluster import copy_checkout, on, suite
 from tests.selftests.gemm_judging import verdict_on
 from tests.selftests.rank_job import TORCH, Job, clean_environment
@@ -82,7 +82,7 @@ def test_two_numbers_that_change_places_change_the_checksum():
 BIT_FLIP = '''
 """One bit of one product in twenty is wrong on one rank: below the workload, in torch.mm."""
 import torch
-from fixtures.workloads import identical, burnin
+from fixtures.workloads.compute import identical, burnin
 WORKLOAD = identical.WORKLOAD
 
 def flip(rank, at, dtype):
@@ -155,8 +155,8 @@ def test_a_bit_flip_in_another_dtype_names_the_device_and_the_kernel(tmp_path: P
 FLIPPED_GRADIENT = '''
 """One bit of one gradient of one step is wrong on one rank, in one replay of the training."""
 import torch
-from fixtures.workloads import identical
-from fixtures.workloads.runtime import repeatable_kernels
+from fixtures.workloads.compute import identical
+from fixtures.workloads.compute import repeatable_kernels
 WORKLOAD = identical.WORKLOAD
 
 def run(ranks, metrics, *, replay, step):
@@ -177,7 +177,7 @@ def run(ranks, metrics, *, replay, step):
 def test_the_replayed_training_takes_the_steps_of_adam():
     import torch
 
-    from fixtures.workloads.runtime import repeatable_kernels
+    from fixtures.workloads.compute import repeatable_kernels
 
     generator = torch.Generator().manual_seed(1)
     ours = [torch.randn(4, 3, generator=generator) for _ in range(2)]
@@ -198,7 +198,7 @@ def test_the_part_imports_no_compiler():
     """torch's optimizers do, which took 8 s of a job on H200."""
     program = """
 import sys, types, torch
-from fixtures.workloads.runtime import repeatable_kernels
+from fixtures.workloads.compute import repeatable_kernels
 ranks = types.SimpleNamespace(on_gpu=False, device=torch.device("cpu"))
 repeatable_kernels._training(ranks).launch()
 print("torch._dynamo" in sys.modules)
@@ -226,7 +226,7 @@ def test_a_flipped_bit_of_a_gradient_names_the_device(
 WRONG_VALUE = '''
 """Every product of every device is wrong alike: no bits differ, the value does."""
 import torch
-from fixtures.workloads import identical
+from fixtures.workloads.compute import identical
 WORKLOAD = identical.WORKLOAD
 
 def run(ranks, metrics):
@@ -293,7 +293,7 @@ def test_a_bit_flip_in_one_product_is_red_on_its_node_and_in_the_cluster(
     checkout = tmp_path / "checkout"
     checkout.mkdir()
     copy_checkout(checkout)
-    module = checkout / "fixtures" / "workloads" / "identical.py"
+    module = checkout / "fixtures" / "workloads" / "compute" / "identical.py"
     with module.open("a", encoding="utf-8") as file:
         file.write(PLANTED)
     done = suite(checkout, tmp_path / "run", "tests/test_compute.py", "-k", "identical",

@@ -15,14 +15,14 @@ import pytest
 
 from fixtures import hardware
 from fixtures.records.model import Measurement, Record
-from fixtures.verdict.fleet_slots import Like
+from fixtures.statistics.fleet_slots import Like
 from fixtures.verdict.model import Outcome, Verdict
-from fixtures.workloads import gemm, gemm_search
-from fixtures.workloads.gemm import PER_GHZ, Round
-from fixtures.workloads.runtime import devices, sm_clock
+from fixtures.workloads.compute import gemm, gemm_search, sm_clock
+from fixtures.workloads.compute.gemm import PER_GHZ, Round
+from fixtures.workloads.devices import devices
 from fixtures.workloads.runtime.identity import Identity
 from fixtures.workloads.runtime.ranks import Ranks
-from fixtures.workloads.runtime.timing import Batches
+from fixtures.workloads.timing.timing import Batches
 from tests.selftests import support
 from tests.selftests.gemm_judging import LIMITS, verdict_on
 from tests.selftests.rank_job import TORCH, Job
@@ -41,7 +41,7 @@ def alone(tmp_path: Path) -> Ranks:
 
 
 def test_a_product_of_any_shape_is_right_and_its_operands_take_turns(tmp_path: Path) -> None:
-    from fixtures.workloads.runtime.matmul import MatMul
+    from fixtures.workloads.compute.matmul import MatMul
 
     product = MatMul(alone(tmp_path), "fp32", (96, 160, 224), sets=4)
     assert product.flops == 2 * 96 * 160 * 224
@@ -61,7 +61,7 @@ def test_one_seed_gives_all_ranks_the_same_operands_and_none_gives_each_its_own(
 ) -> None:
     import torch
 
-    from fixtures.workloads.runtime.matmul import MatMul
+    from fixtures.workloads.compute.matmul import MatMul
 
     job = Job(tmp_path)
     two = [
@@ -275,8 +275,8 @@ def test_without_nvml_or_on_a_cpu_there_is_no_clock(monkeypatch):
 ZEROS = '''
 """Products of zeros, which draw less power and run faster."""
 import torch
-from fixtures.workloads import gemm
-from fixtures.workloads.runtime import matmul
+from fixtures.workloads.compute import gemm
+from fixtures.workloads.compute import matmul
 WORKLOAD = gemm.WORKLOAD
 
 def run(ranks, metrics, **params):
@@ -288,8 +288,8 @@ def run(ranks, metrics, **params):
 NOT_WAITED_FOR = '''
 """Launches that are counted when they are queued: nobody waits for the device."""
 import queue, threading
-from fixtures.workloads import gemm
-from fixtures.workloads.runtime import matmul
+from fixtures.workloads.compute import gemm
+from fixtures.workloads.compute import matmul
 WORKLOAD = gemm.WORKLOAD
 
 def run(ranks, metrics, **params):

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fixtures.workloads.runtime import gpu_counters
-from fixtures.workloads.runtime.known import Missing
+from fixtures.workloads.devices.known import Missing
+from fixtures.workloads.telemetry import gpu_counters
 
 pytestmark = pytest.mark.cpu
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from fixtures.verdict.model import Outcome, Verdict
-from fixtures.workloads.runtime import gpu_counters, gpu_samples
-from fixtures.workloads.runtime.gpu_samples import THROTTLING, GpuSamples, Sample, throttled
-from fixtures.workloads.runtime.known import Known, Missing
+from fixtures.workloads.devices.known import Known, Missing
+from fixtures.workloads.telemetry import gpu_counters, gpu_samples
+from fixtures.workloads.telemetry.gpu_samples import THROTTLING, GpuSamples, Sample, throttled
 from tests.selftests import emulated_gpus
 from tests.selftests.emulated_gpus import UUIDS, seen
 

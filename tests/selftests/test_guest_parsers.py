@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fixtures.workloads.runtime import guest_dcgmi, guest_fio, guest_nvidia_smi
-from fixtures.workloads.runtime.guest_files import GuestError
+from fixtures.workloads.guests import guest_dcgmi, guest_fio, guest_nvidia_smi
+from fixtures.workloads.guests.guest_files import GuestError
 from tests.selftests import guest_samples
 
 pytestmark = pytest.mark.cpu

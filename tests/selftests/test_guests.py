@@ -9,18 +9,17 @@ from typing import Any
 
 import pytest
 
+from fixtures.conclusion.contradictions import OURS, TOOLS, with_contradictions
 from fixtures.errors import ConfigError
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run import guests as run_guests
 from fixtures.run.judge_item import unplanned_verdict
 from fixtures.thresholds import loader
 from fixtures.verdict.causes import Cause
-from fixtures.verdict.contradictions import OURS, TOOLS, with_contradictions
 from fixtures.verdict.judge import judge
 from fixtures.verdict.model import Case, Outcome, Verdict
-from fixtures.workloads import guests
-from fixtures.workloads.runtime import guest_files, guest_nvidia_smi
-from fixtures.workloads.runtime.guest_files import GuestError
+from fixtures.workloads.guests import guest_files, guest_nvidia_smi, guests
+from fixtures.workloads.guests.guest_files import GuestError
 from tests.selftests import guest_samples, support
 from tests.selftests.rank_job import Job
 

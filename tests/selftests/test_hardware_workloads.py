@@ -22,10 +22,12 @@ from fixtures.sandbox.processes import wait_until
 from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.judge import judge
 from fixtures.verdict.model import Outcome, Verdict
-from fixtures.workloads import drift, infiniband
-from fixtures.workloads.runtime import devices, nics, nvml_fields, telemetry
+from fixtures.workloads.devices import devices, nics, nvml_fields
+from fixtures.workloads.infiniband import infiniband
+from fixtures.workloads.inventory import drift
 from fixtures.workloads.runtime.rank_main import run_spec
 from fixtures.workloads.runtime.watchdog import Watchdog
+from fixtures.workloads.telemetry import telemetry
 from tests.selftests import support
 from tests.selftests.rank_job import Job
 
@@ -280,7 +282,7 @@ def around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
     job = Job(tmp_path)
     job.spec["workloads"] = [
         {"name": "around", "module": "around", "placement": "localhost", "metrics": ["order"]},
-        {"name": "environment", "module": "fixtures.workloads.environment",
+        {"name": "environment", "module": "fixtures.workloads.inventory.environment",
          "placement": "localhost", "metrics": ["versions"]},
     ]  # fmt: skip
     job.spec["directory"] = str(tmp_path / "job")

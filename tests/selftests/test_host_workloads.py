@@ -11,8 +11,8 @@ import pytest
 
 from fixtures.sandbox import emulated_host
 from fixtures.sandbox.platforms import make_aer, make_link, write_sysfs_file
-from fixtures.workloads import host, host_errors
-from fixtures.workloads.runtime import component_versions, host_facts, nics, pci
+from fixtures.workloads.devices import host_facts, nics, pci
+from fixtures.workloads.host import component_versions, host, host_errors
 
 pytestmark = pytest.mark.cpu
 

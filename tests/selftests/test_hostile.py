@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.conclusion.run_verdict import conclude
 from fixtures.records.run_directory import RunDirectory
 from fixtures.verdict.model import Outcome, Verdict
-from fixtures.verdict.run_verdict import conclude
 from reports import banner, blame, certificate, charts, cluster, export, figures, github, rows
 
 pytestmark = pytest.mark.cpu

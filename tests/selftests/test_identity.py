@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.run import backends
+from fixtures.backends import choose as backends
 from fixtures.run.batch_judging import BatchJudge, judge_many
 from fixtures.run.evidence import Evidence
 from fixtures.run.options import RunOptions

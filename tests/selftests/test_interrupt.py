@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
+from fixtures.conclusion.run_verdict import judged_of
 from fixtures.records.files import read_json, read_lines
 from fixtures.records.run_directory import RunDirectory
 from fixtures.sandbox import Sandbox
-from fixtures.verdict.run_verdict import judged_of
 from tests.selftests.cluster import (
     NODES_ONLY,
     SMALL,

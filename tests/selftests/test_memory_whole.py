@@ -15,12 +15,12 @@ from fixtures.records.model import Measurement, Record, Result
 from fixtures.run.judge_item import judge_item
 from fixtures.thresholds import loader
 from fixtures.verdict.model import Outcome, Verdict
-from fixtures.workloads import memory_whole
-from fixtures.workloads.memory import MIB
-from fixtures.workloads.memory_whole import Coverage, mix, unmix
+from fixtures.workloads.memory import memory_whole
+from fixtures.workloads.memory.memory import MIB
+from fixtures.workloads.memory.memory_whole import Coverage, mix, unmix
+from fixtures.workloads.memory.wrong_words import LOCATED, WrongWord, WrongWords
 from fixtures.workloads.runtime.identity import Identity
 from fixtures.workloads.runtime.ranks import Ranks
-from fixtures.workloads.runtime.wrong_words import LOCATED, WrongWord, WrongWords
 from tests.selftests import support
 from tests.selftests.rank_job import TORCH, Job
 from tests.tools import memory_whole_check
@@ -334,7 +334,7 @@ def test_healthy_ranks_cover_their_memory(tmp_path):
 
 
 PLANTED = """\
-from fixtures.workloads import burnin_memory, memory_whole
+from fixtures.workloads.memory import burnin_memory, memory_whole
 
 WORKLOAD = burnin_memory.WORKLOAD
 memory_whole.CPU_RANGE = 4 << 20

@@ -23,11 +23,11 @@ from fixtures.run.judge_item import judge_item
 from fixtures.thresholds import facts, loader
 from fixtures.verdict.model import Outcome, Verdict
 from fixtures.verdict.outliers import of_fleet, sibling_values
-from fixtures.workloads import memory, p2p
-from fixtures.workloads.runtime import numa
+from fixtures.workloads.devices import numa
+from fixtures.workloads.memory import memory, p2p
 from fixtures.workloads.runtime.identity import Identity
 from fixtures.workloads.runtime.ranks import Ranks
-from fixtures.workloads.runtime.timing import Batches
+from fixtures.workloads.timing.timing import Batches
 from reports.tables import nvbandwidth_tables
 from tests.selftests import support
 from tests.selftests.rank_job import TORCH, Job

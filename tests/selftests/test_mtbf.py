@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from fixtures.verdict import mtbf
-from fixtures.verdict.mtbf import Decision, Plan, plan_for
+from fixtures.statistics import mtbf
+from fixtures.statistics.mtbf import Decision, Plan, plan_for
 
 pytestmark = pytest.mark.cpu
 CLUSTERS = 1000

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from fixtures.workloads.runtime import nccl, nccl_algorithms, settings
-from fixtures.workloads.runtime.collective_ops import Peers
+from fixtures.workloads.collectives import nccl_algorithms
+from fixtures.workloads.nccl import nccl
+from fixtures.workloads.nccl.collective_ops import Peers
+from fixtures.workloads.runtime import settings
 
 pytestmark = pytest.mark.cpu
 

@@ -10,7 +10,8 @@ import pytest
 
 from fixtures import hardware
 from fixtures.thresholds.contract import Contract
-from fixtures.workloads.runtime import collective_ops, collective_sweep, nccl_log
+from fixtures.workloads.collectives import collective_sweep
+from fixtures.workloads.nccl import collective_ops, nccl_log
 
 pytestmark = pytest.mark.cpu
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.conclusion.next_steps import RunCommand
 from fixtures.records.files import read_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run.options import NEEDED_AGAIN, RunOptions, needed_again
 from fixtures.verdict.causes import NEXT_STEP, RESUME
-from fixtures.verdict.next_steps import RunCommand
 from reports import github
 from reports.artefacts import Artefacts
 from tests.selftests import derive_runs, support

@@ -14,9 +14,9 @@ from fixtures.errors import ConfigError
 from fixtures.plan.items import Item
 from fixtures.records.model import Measurement, Record
 from fixtures.run.judge_item import judge_item
+from fixtures.statistics.fleet_slots import NO_FLEET, Like
 from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.causes import Cause
-from fixtures.verdict.fleet_slots import NO_FLEET, Like
 from fixtures.verdict.model import Outcome, Verdict
 from fixtures.verdict.outliers import of_fleet, sibling_values
 from tests.selftests import small_thresholds, support

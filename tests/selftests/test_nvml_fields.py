@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from fixtures.workloads import health, nvlink, under_load
-from fixtures.workloads.runtime import gpu_counters, nvml_fields
-from fixtures.workloads.runtime.nvml_fields import Field, NotOffered, Release, number_of
+from fixtures.workloads.devices import nvml_fields
+from fixtures.workloads.devices.nvml_fields import Field, NotOffered, Release, number_of
+from fixtures.workloads.health import health, nvlink, under_load
+from fixtures.workloads.telemetry import gpu_counters
 from tests.tools import nvml_wheels
 from tests.tools.nvml_wheels import FABRIC, THROUGH_THE_WHEEL
 

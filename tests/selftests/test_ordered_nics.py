@@ -11,8 +11,10 @@ from pydantic import ValidationError
 
 from fixtures.records.model import Measurement, Result
 from fixtures.thresholds.contract import Contract
-from fixtures.workloads import infiniband, inventory
-from fixtures.workloads.runtime import nics, telemetry
+from fixtures.workloads.devices import nics
+from fixtures.workloads.infiniband import infiniband
+from fixtures.workloads.inventory import inventory
+from fixtures.workloads.telemetry import telemetry
 
 pytestmark = pytest.mark.cpu
 

@@ -278,8 +278,8 @@ def test_what_needs_no_torch_runs_first():
 
 
 def test_a_workload_of_the_training_is_found_by_its_name():
-    assert module_of("gemm") == "fixtures.workloads.gemm"
-    assert module_of("allreduce_ring") == "fixtures.workloads.allreduce_ring"
+    assert module_of("gemm") == "fixtures.workloads.compute.gemm"
+    assert module_of("allreduce_ring") == "fixtures.workloads.collectives.allreduce_ring"
     assert module_of("training_ddp") == "training.ddp"
 
 

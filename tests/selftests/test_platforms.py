@@ -17,8 +17,9 @@ from fixtures.sandbox import Sandbox, SandboxError, emulation, platforms
 from fixtures.sandbox.platforms import Platform
 from fixtures.thresholds import loader
 from fixtures.thresholds.contract import Contract
-from fixtures.workloads import ib_counters, infiniband
-from fixtures.workloads.runtime import core_binding, devices, nccl_log, nics, numa
+from fixtures.workloads.devices import core_binding, devices, nics, numa
+from fixtures.workloads.infiniband import ib_counters, infiniband
+from fixtures.workloads.nccl import nccl_log
 from tests.selftests import support
 from tests.selftests.cluster import refuse
 

@@ -12,8 +12,9 @@ from fixtures.cluster.population import Population
 from fixtures.plan.items import planned_list
 from fixtures.plan.jobs import Job, jobs_for
 from fixtures.thresholds import loader
-from fixtures.workloads.runtime import imex, rank_main
-from fixtures.workloads.runtime.nvml_fields import NotOffered
+from fixtures.workloads.devices.nvml_fields import NotOffered
+from fixtures.workloads.health import imex
+from fixtures.workloads.runtime import rank_main
 from fixtures.workloads.runtime.spec import describe
 from tests.selftests.support import SHIPPED
 
@@ -110,10 +111,18 @@ def test_its_ranks_have_the_variable_before_any_library_reads_it(
         raise RuntimeError("far enough")
 
     monkeypatch.setattr(rank_main, "identify", identify)
-    for module in ("fixtures.workloads.rails_nic", "fixtures.workloads.rails"):
+    for module in (
+        "fixtures.workloads.collectives.rails_nic",
+        "fixtures.workloads.collectives.rails",
+    ):
         monkeypatch.delenv("NCCL_MNNVL_ENABLE", raising=False)
         with pytest.raises(RuntimeError, match="far enough"):
             rank_main.run_spec({"schema": 1, "nodes": ["n0"], "workloads": [{"module": module}]})
     assert seen == ["0", None]
-    assert describe("fixtures.workloads.rails_nic").environment == {"NCCL_MNNVL_ENABLE": "0"}
-    assert SimpleNamespace(**describe("fixtures.workloads.rails").environment) == SimpleNamespace()
+    assert describe("fixtures.workloads.collectives.rails_nic").environment == {
+        "NCCL_MNNVL_ENABLE": "0"
+    }
+    assert (
+        SimpleNamespace(**describe("fixtures.workloads.collectives.rails").environment)
+        == SimpleNamespace()
+    )

@@ -14,7 +14,7 @@ from fixtures.thresholds import loader
 from fixtures.thresholds.contract import Contract
 from fixtures.verdict.judge import judge
 from fixtures.verdict.model import Outcome, Verdict
-from fixtures.workloads.rails_alone import BATCHES, slowest_rail
+from fixtures.workloads.collectives.rails_alone import BATCHES, slowest_rail
 from tests.selftests import planted
 from tests.selftests.rank_job import TORCH, Job
 from tests.selftests.support import SHIPPED, case, rank, record
@@ -26,8 +26,8 @@ LIMITS = loader.load(SHIPPED)
 NODES = ("worker0", "worker1")
 SLOW = """\
 import time
-from fixtures.workloads import rails_alone as workload
-from fixtures.workloads.runtime.operation_buffers import OperationBuffers
+from fixtures.workloads.collectives import rails_alone as workload
+from fixtures.workloads.collectives.operation_buffers import OperationBuffers
 WORKLOAD = workload.WORKLOAD
 def run(ranks, metrics, **params):
     honest = OperationBuffers.launcher

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from fixtures.backends import choose as backends
+from fixtures.backends import recertification
 from fixtures.errors import ConfigError
 from fixtures.paths import version
 from fixtures.plan.items import Item, planned_list
 from fixtures.records.run_directory import RunDirectory
-from fixtures.run import backends, recertification
 from fixtures.run.options import RunOptions
 from fixtures.run.repairs import Repair, repairs_of, voided
 from fixtures.run.run import Run, new_run_id

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from fixtures.conclusion.node_lists import RowNodes, node_lists
+from fixtures.conclusion.run_verdict import conclude, judged_of
 from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds import loader
 from fixtures.verdict.judge import judge
 from fixtures.verdict.model import Outcome, Verdict
-from fixtures.verdict.node_lists import RowNodes, node_lists
-from fixtures.verdict.run_verdict import conclude, judged_of
 from reports import __main__ as command
 from reports import certificate, compare, earlier, github, tables
 from tests.selftests import derive_runs, support

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.conclusion.run_verdict import judged_of
 from fixtures.thresholds import loader
 from fixtures.verdict.model import Outcome, Verdict
-from fixtures.verdict.run_verdict import judged_of
 from reports import __main__ as command
 from tests.selftests import support
 

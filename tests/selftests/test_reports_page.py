@@ -17,12 +17,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from fixtures.conclusion.run_verdict import conclude
 from fixtures.records.files import read_json
 from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds import loader
 from fixtures.verdict.model import Outcome, Verdict
-from fixtures.verdict.run_verdict import conclude
 from reports import charts, figures
 from reports.artefacts import NAMES
 from reports.page import page as made_page

@@ -15,8 +15,9 @@ from fixtures.plan import stopping_rule
 from fixtures.plan.items import planned_list
 from fixtures.plan.jobs import jobs_for
 from fixtures.thresholds import loader
-from fixtures.workloads import gemm, hostcopy, memory, p2p
-from fixtures.workloads.runtime import repeat_rounds, timing
+from fixtures.workloads.compute import gemm
+from fixtures.workloads.memory import hostcopy, memory, p2p
+from fixtures.workloads.timing import repeat_rounds, timing
 from tests.selftests.support import SHIPPED, load, population
 
 pytestmark = pytest.mark.cpu

@@ -10,10 +10,10 @@ import pytest
 from fixtures.cluster import slurm_survey
 from fixtures.records.model import Measurement
 from fixtures.slurm.client import SlurmNode, allocates_whole_nodes
-from fixtures.workloads import binding, isolation, memory_limit, placement
-from fixtures.workloads.runtime import core_binding, job_steps, numa
+from fixtures.workloads.devices import core_binding, numa
 from fixtures.workloads.runtime.identity import Identity, first_node
 from fixtures.workloads.runtime.ranks import Ranks
+from fixtures.workloads.scheduler import binding, isolation, job_steps, memory_limit, placement
 
 pytestmark = pytest.mark.cpu
 

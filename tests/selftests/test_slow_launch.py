@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fixtures.workloads.runtime import collective_sweep
-from fixtures.workloads.runtime.collective_ops import OPERATIONS, Peers
+from fixtures.workloads.collectives import collective_sweep
+from fixtures.workloads.nccl.collective_ops import OPERATIONS, Peers
 from tests.selftests.rank_job import TORCH, Job
 
 pytestmark = pytest.mark.cpu
@@ -19,7 +19,8 @@ OWN_CALLS = '''
 from collections import Counter
 from dataclasses import replace
 from fixtures.workloads import {module}
-from fixtures.workloads.runtime import collective_ops, collective_sweep, operation_buffers
+from fixtures.workloads.nccl import collective_ops
+from fixtures.workloads.collectives import collective_sweep, operation_buffers
 
 WORKLOAD = {module}.WORKLOAD
 honest = collective_ops.OPERATIONS["{operation}"]

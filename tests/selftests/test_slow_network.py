@@ -14,16 +14,17 @@ from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.causes import Cause
 from fixtures.verdict.judge import judge
 from fixtures.verdict.model import Outcome
-from fixtures.workloads.runtime import checked_calls, collective_sweep
-from fixtures.workloads.runtime.collective_ops import OPERATIONS
-from fixtures.workloads.runtime.collective_sweep import SweepBudget, table_row
-from fixtures.workloads.runtime.operation_buffers import (
+from fixtures.workloads.collectives import collective_sweep
+from fixtures.workloads.collectives.collective_sweep import SweepBudget, table_row
+from fixtures.workloads.collectives.operation_buffers import (
     CHECK_BUDGET_S,
     JUDGED_MIN,
     Point,
     least_checks_s,
 )
-from fixtures.workloads.runtime.timing import Batches
+from fixtures.workloads.nccl import checked_calls
+from fixtures.workloads.nccl.collective_ops import OPERATIONS
+from fixtures.workloads.timing.timing import Batches
 from tests.selftests.support import SHIPPED, case, rank, record
 
 pytestmark = pytest.mark.cpu

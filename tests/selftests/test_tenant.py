@@ -20,8 +20,7 @@ from fixtures.run.pending_jobs import SessionPlanner
 from fixtures.sandbox.processes import wait_until
 from fixtures.thresholds import loader
 from fixtures.verdict.model import Outcome
-from fixtures.workloads import tenant, tenant_marks
-from fixtures.workloads.runtime import tenant_memory
+from fixtures.workloads.tenant import tenant, tenant_marks, tenant_memory
 from tests.selftests import support
 from tests.selftests.judging import judged
 from tests.selftests.support import SHIPPED

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from fixtures.errors import ConfigError, UnknownGpu
 from fixtures.slurm.hostlist import expand_hostlist
 from fixtures.thresholds import limits, loader
-from fixtures.thresholds.conditions import Range, digits, format_size, parse_size
+from fixtures.thresholds.conditions import Range, parse_size
 from fixtures.thresholds.contract import Contract
 from fixtures.thresholds.lint import lint_row
 from fixtures.thresholds.strict_yaml import as_number
+from fixtures.wording import digits, format_size
 from tests.selftests.small_thresholds import SMALL, load, write
 
 pytestmark = pytest.mark.cpu

@@ -16,7 +16,7 @@ from fixtures.thresholds.conditions import RECORD_ONLY
 from fixtures.thresholds.contract import Contract
 from fixtures.thresholds.lint import lint_row
 from fixtures.thresholds.loader import Criterion, Thresholds
-from fixtures.workloads.runtime import rates
+from fixtures.workloads.timing import rates
 from tests.selftests.small_thresholds import SMALL, load
 
 pytestmark = pytest.mark.cpu

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.workloads.runtime import timing
+from fixtures.workloads.timing import timing
 from tests.selftests.threads import Meeting, as_ranks, own_rank
 
 pytestmark = pytest.mark.cpu

@@ -259,7 +259,7 @@ class Clocks(Meeting):
     ],
 )
 def test_teams_are_timed_while_all_others_train(paces, compiling, teams, spare, monkeypatch):
-    from fixtures.workloads.runtime import timing
+    from fixtures.workloads.timing import timing
     from training import loop, run
 
     clocks = Clocks(2)

@@ -11,9 +11,11 @@ import pytest
 
 from fixtures.verdict.causes import Cause
 from fixtures.verdict.model import Outcome, Verdict
-from fixtures.workloads import under_load
-from fixtures.workloads.runtime import gpu_samples, known, rates
-from fixtures.workloads.runtime.known import Findings, Known, Missing
+from fixtures.workloads.devices import known
+from fixtures.workloads.devices.known import Findings, Known, Missing
+from fixtures.workloads.health import under_load
+from fixtures.workloads.telemetry import gpu_samples
+from fixtures.workloads.timing import rates
 from tests.selftests import emulated_gpus
 from tests.selftests.emulated_gpus import UUIDS
 

@@ -9,9 +9,9 @@ import pytest
 
 from fixtures import entry
 from fixtures.records.model import Measurement, RankResult, Record
+from fixtures.statistics.fleet_slots import Like
 from fixtures.thresholds import loader
 from fixtures.thresholds.loader import Thresholds
-from fixtures.verdict.fleet_slots import Like
 from fixtures.verdict.judge import judge
 from fixtures.verdict.model import Case, Outcome, Verdict
 from tests.selftests.support import CHECKOUT, SHIPPED, case, rank, record
@@ -223,7 +223,7 @@ def test_every_workload_whose_ranks_wait_for_each_other_is_known_as_one() -> Non
     """Else a new one would name the GPU whose figure is lowest by its last digit."""
     folder = CHECKOUT / "fixtures" / "workloads"
     of_all = {
-        p.stem for p in folder.glob("*.py") if "collective_sweep.run(" in p.read_text("utf-8")
+        p.stem for p in folder.glob("*/*.py") if "collective_sweep.run(" in p.read_text("utf-8")
     }
     assert len(of_all) >= 8
     names = {c.workload for c in loader.load(CHECKOUT / "thresholds.yaml").criteria.values()}

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fixtures.records.model import Record
+from fixtures.statistics.fleet_slots import Like
 from fixtures.thresholds.loader import Thresholds
-from fixtures.verdict.fleet_slots import Like
 from fixtures.verdict.model import Outcome
 from fixtures.verdict.outliers import independent
 from tests.selftests import support

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fixtures.conclusion.run_verdict import RunVerdict, conclude
 from fixtures.verdict.model import Outcome, Verdict
-from fixtures.verdict.run_verdict import RunVerdict, conclude
 
 pytestmark = pytest.mark.cpu
 quick = settings(deadline=None, max_examples=60)

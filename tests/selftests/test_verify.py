@@ -13,7 +13,7 @@ from fixtures.paths import version
 from fixtures.records.files import json_lines, read_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds import loader
-from fixtures.thresholds.conditions import digits
+from fixtures.wording import digits
 from reports import __main__ as command
 from reports import certificate, differences, figures, page, signature, verify
 from reports.artefacts import Artefacts

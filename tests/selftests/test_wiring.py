@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from fixtures.records.files import read_json
-from fixtures.workloads.runtime.wiring_groups import Pair, Wiring, recover, rounds_of_pairs
+from fixtures.workloads.wiring.wiring_groups import Pair, Wiring, recover, rounds_of_pairs
 from tests.selftests.support import DATA
 
 pytestmark = pytest.mark.cpu

@@ -16,9 +16,8 @@ from fixtures.records.model import Record, Result
 from fixtures.thresholds import loader
 from fixtures.verdict.judge import judge
 from fixtures.verdict.model import Outcome, Verdict
-from fixtures.workloads import wiring, wiring_rails
-from fixtures.workloads.runtime import wiring_rounds
-from fixtures.workloads.runtime.small_messages import BATCHES
+from fixtures.workloads.wiring import wiring, wiring_rails, wiring_rounds
+from fixtures.workloads.wiring.small_messages import BATCHES
 from tests.selftests.support import SHIPPED, case, rank, record
 from tests.selftests.test_wiring import BASE_US, GAP_US, OWN_US, recorded_batches
 

@@ -19,9 +19,9 @@ from fixtures.thresholds import loader
 from fixtures.thresholds.contract import Contract
 from fixtures.verdict.judge import judge
 from fixtures.verdict.model import Outcome, Verdict
-from fixtures.workloads import wiring
-from fixtures.workloads.runtime import rail_ports, wiring_rounds
-from fixtures.workloads.runtime.wiring_groups import LEAST_PAIRS
+from fixtures.workloads.devices import rail_ports
+from fixtures.workloads.wiring import wiring, wiring_rounds
+from fixtures.workloads.wiring.wiring_groups import LEAST_PAIRS
 from tests.selftests.rank_job import TORCH, Job
 from tests.selftests.support import SHIPPED, case
 from tests.selftests.test_wiring_rows import LEAF, RAIL, outcomes
@@ -37,7 +37,7 @@ LIMITS = loader.load(SHIPPED)
 TWO_LEAVES = """\
 import time
 from fixtures.workloads import {name} as workload
-from fixtures.workloads.runtime.small_messages import SmallMessages
+from fixtures.workloads.wiring.small_messages import SmallMessages
 WORKLOAD = workload.WORKLOAD
 LEAVES = {leaves}
 def run(ranks, metrics, **params):
@@ -183,7 +183,7 @@ def test_rails_are_held_against_each_other_in_a_job_of_its_own_where_they_were_o
             jobs_for(planned_list(limits, people), limits, people)}  # fmt: skip
     assert jobs["cluster-wiring_rails"] == ["wiring_rails"]
     assert "wiring" in jobs["cluster"]
-    assert describe("fixtures.workloads.wiring_rails").environment["NCCL_PXN_DISABLE"] == "1"
+    assert describe("fixtures.workloads.wiring.wiring_rails").environment["NCCL_PXN_DISABLE"] == "1"
     plain = planned_list(limits, replace(people, rail_optimized=False))
     (why,) = {i.not_applicable for i in plain if i.criterion == RAIL}
     assert "rail_optimized" in str(why)

@@ -84,7 +84,7 @@ def broken_checkout(tmp_path: Path) -> Callable[[str], Path]:
         root = tmp_path / "checkout"
         root.mkdir()
         copy_checkout(root)
-        module = root / "fixtures" / "workloads" / "environment.py"
+        module = root / "fixtures" / "workloads" / "inventory" / "environment.py"
         module.write_text(f"{HEAD}        {does}{TAIL}", encoding="utf-8")
         return root
 

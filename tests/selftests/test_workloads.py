@@ -17,16 +17,17 @@ from typing import Any
 
 import pytest
 
-from fixtures.entry import Workload, describe
+from fixtures.entry import Workload, describe, module_of
 from fixtures.jobs.failures import Kind, kind_of_text
 from fixtures.records.files import read_json, read_lines
 from fixtures.records.model import Measurement, Record
 from fixtures.records.run_directory import assemble
-from fixtures.workloads import connectivity, inventory
-from fixtures.workloads.runtime import nccl_log
+from fixtures.workloads.inventory import inventory
+from fixtures.workloads.nccl import nccl_log
 from fixtures.workloads.runtime.identity import Identity, identify
 from fixtures.workloads.runtime.rank_main import kind_of, nic_identities
 from fixtures.workloads.runtime.ranks import Ranks
+from fixtures.workloads.scheduler import connectivity
 from tests.selftests.rank_job import (
     LIMIT_S,
     MODULES,
@@ -255,7 +256,7 @@ def test_a_gpu_that_torch_has_used_is_described_in_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A GPU's ceilings are computed from what torch alone says (sm_count).
-    from fixtures.workloads.runtime import devices
+    from fixtures.workloads.devices import devices
 
     spec = {**Job(tmp_path).spec, "device": "cuda"}
     ranks = Ranks(spec, Identity(rank=0, local_rank=0, world_size=1, node="localhost"))
@@ -315,18 +316,18 @@ def test_every_workload_imports_without_torch_and_pynvml() -> None:
     code = (
         "import sys; sys.modules['torch'] = sys.modules['pynvml'] = None\n"
         "from fixtures import entry\n"
-        f"for name in {MODULES!r}: print(entry.describe('fixtures.workloads.' + name).metrics)"
+        f"for name in {MODULES!r}: print(entry.describe(entry.module_of(name)).metrics)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_workload_says_what_the_plan_needs(name: str) -> None:
-    workload = describe(f"fixtures.workloads.{name}")
+    workload = describe(module_of(name))
     assert isinstance(workload, Workload)
     for device in ("cuda", "cpu"):
         assert 0 < workload.estimate(device) < workload.deadline(device)
-    assert callable(importlib.import_module(f"fixtures.workloads.{name}").run)
+    assert callable(importlib.import_module(module_of(name)).run)
 
 
 @pytest.mark.parametrize(
@@ -386,8 +387,8 @@ def test_names_of_nvml_exist_and_what_it_cannot_answer_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pynvml = pytest.importorskip("pynvml")
-    from fixtures.workloads import environment
-    from fixtures.workloads.runtime import devices
+    from fixtures.workloads.devices import devices
+    from fixtures.workloads.inventory import environment
 
     asked: list[str] = []
 

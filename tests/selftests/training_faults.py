@@ -194,7 +194,7 @@ def the_first_pass_is_lost() -> Iterator[None]:
 @contextlib.contextmanager
 def one_device_for_two() -> Iterator[None]:
     """Both ranks are bound to the same device."""
-    from fixtures.workloads.runtime import devices
+    from fixtures.workloads.devices import devices
 
     facts = devices.cpu_facts
 

@@ -39,7 +39,8 @@ BOX_W, BOX_H, GAP_X, GAP_Y, MARGIN = 150, 40, 24, 46, 20
 def layers() -> list[list[str]]:
     """Return the layers of packages and modules, from the top; those of a layer are independent."""
     data = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))
-    (contract,) = [c for c in data["tool"]["importlinter"]["contracts"] if c["type"] == "layers"]
+    contracts = data["tool"]["importlinter"]["contracts"]
+    (contract,) = [c for c in contracts if c.get("containers") == ["fixtures"]]
     rows = [[name.strip() for name in row.split("|")] for row in contract["layers"]]
     return [list(TOP_PACKAGES), *rows]
 

@@ -30,7 +30,7 @@ from typing import Any
 
 from fixtures.records.files import read_lines
 from fixtures.records.run_directory import RunDirectory
-from fixtures.workloads import crosscheck
+from fixtures.workloads.collectives import crosscheck
 from tests.tools.bench import machine, save
 from tests.tools.figures_in_turns import Figure, show
 

@@ -2,8 +2,8 @@
 
     python -m tests.tools.bench_statistics [--fleets 1000] [--nodes 2 16 128 1024]
 
-The fleet rule of the judge (fixtures/verdict/fleet_rule.py) on simulated fleets of 8 GPUs per node:
-every class of `spread:` in thresholds.yaml, with as many criteria as it has. A healthy device
+The fleet rule of the judge (fixtures/statistics/fleet_rule.py) on simulated fleets of 8 GPUs per
+node: every class of `spread:` in thresholds.yaml, with as many criteria as it has. A healthy device
 differs from its like by at most the class's delta for good; the rest is noise. As in a run, a
 device that is lower than its node's median by more than delta is measured in three rounds with its
 node, where the workload repeats; every other is measured in one round. Fixed seeds.
@@ -26,10 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fixtures.paths import CHECKOUT, THRESHOLDS
+from fixtures.statistics.fleet_rule import MIN_FLEET, FleetRule, deviations
 from fixtures.thresholds import loader
 from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict import fleet_groups, power
-from fixtures.verdict.fleet_rule import MIN_FLEET, FleetRule, deviations
 
 Values = NDArray[np.floating[Any]]
 Generator = np.random.Generator

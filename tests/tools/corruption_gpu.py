@@ -46,7 +46,7 @@ def products(dtype: str) -> Callable[[], None]:
     """Return what makes one element of one product in EVERY wrong, in one dtype."""
 
     def plant() -> None:
-        from fixtures.workloads.runtime.matmul import MatMul
+        from fixtures.workloads.compute.matmul import MatMul
 
         honest, done = MatMul.launch, [0]
 
@@ -64,7 +64,7 @@ def products(dtype: str) -> Callable[[], None]:
 
 def gradient() -> None:
     """Flip one bit of one gradient, in one step of one replay of the training."""
-    from fixtures.workloads.runtime import repeatable_kernels
+    from fixtures.workloads.compute import repeatable_kernels
 
     honest, steps = repeatable_kernels.adam, [0]
 
@@ -79,7 +79,7 @@ def gradient() -> None:
 
 def copies() -> None:
     """Make one word wrong in one copy of EVERY between GPUs."""
-    from fixtures.workloads.p2p_together import Link
+    from fixtures.workloads.memory.p2p_together import Link
 
     honest, done = Link._copy, [0]
 

@@ -102,7 +102,7 @@ RUN = Diagram(
 )
 
 _RANK_MAIN = "fixtures/workloads/runtime/rank_main.py"
-_TELEMETRY = "fixtures/workloads/runtime/telemetry.py"
+_TELEMETRY = "fixtures/workloads/telemetry/telemetry.py"
 NODE = Diagram(
     name="node",
     title="A compute node during a job: one rank per GPU, and the node's telemetry",
@@ -112,7 +112,7 @@ NODE = Diagram(
         Box("rank of GPU 0 (leads the node)", 0, 1, _RANK_MAIN, "leads_node"),
         Box("telemetry: GPUs, NICs, CPUs", 0, 3, _TELEMETRY, "PERIOD_S"),
         Box("rank of each other GPU: alike", 0, 4, _RANK_MAIN, "def run_spec("),
-        Box("cores near the GPU", 1, 0, "fixtures/workloads/runtime/core_binding.py", "near"),
+        Box("cores near the GPU", 1, 0, "fixtures/workloads/devices/core_binding.py", "near"),
         Box("workloads, in turn", 1, 1, _RANK_MAIN, "def _run_one("),
         Box("watchdog: deadline, stacks", 1, 2, "fixtures/workloads/runtime/watchdog.py", "class"),
         Box("spec.json", 2, 0, "fixtures/jobs/submitter.py", '"spec.json"', "file"),

@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fixtures.verdict.fleet_slots import OF_MEDIAN
+from fixtures.statistics.fleet_slots import OF_MEDIAN
 
 LAUNCH_BOUND = 0.9
 """Share of the time from which on launching is what takes it."""

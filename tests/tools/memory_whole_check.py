@@ -16,8 +16,8 @@ import sys
 import tempfile
 import time
 
-from fixtures.workloads import memory_whole
-from fixtures.workloads.memory_whole import Coverage
+from fixtures.workloads.memory import memory_whole
+from fixtures.workloads.memory.memory_whole import Coverage
 from fixtures.workloads.runtime.identity import Identity
 from fixtures.workloads.runtime.ranks import Ranks
 

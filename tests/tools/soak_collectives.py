@@ -23,8 +23,9 @@ MODULE = '''
 import random
 from dataclasses import replace
 from fixtures.records.model import Measurement, Result
-from fixtures.workloads import allreduce
-from fixtures.workloads.runtime import checked_calls, collective_ops, operation_buffers
+from fixtures.workloads.collectives import allreduce
+from fixtures.workloads.nccl import checked_calls, collective_ops
+from fixtures.workloads.collectives import operation_buffers
 
 WORKLOAD = allreduce.WORKLOAD
 SIZE = 4096

@@ -22,8 +22,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fixtures.workloads.runtime.tenant_memory import WORD, GpuMemory
-from fixtures.workloads.tenant_marks import ENDS, memory_process, words
+from fixtures.workloads.tenant.tenant_marks import ENDS, memory_process, words
+from fixtures.workloads.tenant.tenant_memory import WORD, GpuMemory
 
 
 def between_processes(index: int) -> dict[str, Any]:

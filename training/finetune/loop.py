@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from fixtures.workloads.runtime import timing
+from fixtures.workloads.timing import timing
 from training.finetune import packing
 from training.finetune.model import LossModel
 from training.finetune.settings import Settings, TrainingSettings
