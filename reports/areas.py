@@ -7,13 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-AREAS = {
-    "A": "Inventory", "B": "Scheduler", "C": "Filesystem", "D": "Links", "E": "Health",
-    "F": "Compute", "G": "Memory", "H": "Collectives", "I": "Training", "J": "Failures",
-    "K": "Guests",
-}  # fmt: skip
-"""Area by the first letter of a criterion's id."""
-OTHER = "Other"
+from fixtures.thresholds.definitions import OTHER, shipped
+
 WHOLE_CLUSTER = "whole cluster"
 
 WORST_FIRST = ("FAIL", "NOT_MEASURED", "WAIVED", "PASS", "RECORDED", "NOT_APPLICABLE")
@@ -21,24 +16,15 @@ WORST_FIRST = ("FAIL", "NOT_MEASURED", "WAIVED", "PASS", "RECORDED", "NOT_APPLIC
 
 
 def areas(criteria: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the area of each criterion, by its id.
+    """Return the title of each criterion's area."""
+    definitions = shipped()
+    return {str(v["criterion"]): definitions.title_of(str(v["criterion"])) for v in criteria}
 
-    An id without a known letter takes the most common area of the criteria whose keys begin
-    with the same word.
-    """
-    ids = {str(v["criterion"]): str(v["id"]) for v in criteria}
-    areas_by_family: dict[str, Counter[str]] = {}
-    for key, id_ in ids.items():
-        if area := AREAS.get(id_[:1]):
-            areas_by_family.setdefault(key.partition(".")[0], Counter())[area] += 1
 
-    def area_of(key: str) -> str:
-        if area := AREAS.get(ids[key][:1]):
-            return area
-        family = areas_by_family.get(key.partition(".")[0])
-        return family.most_common(1)[0][0] if family else OTHER
-
-    return {key: area_of(key) for key in ids}
+def ordered(titles: Iterable[str]) -> list[str]:
+    """Return these titles of areas in the order in which pages show them."""
+    present = set(titles)
+    return [title for title in (*shipped().titles.values(), OTHER) if title in present]
 
 
 @dataclass
@@ -98,6 +84,5 @@ def coverage(criteria: list[Mapping[str, Any]], nodes: Iterable[str]) -> Coverag
         name = WHOLE_CLUSTER if subject == "cluster" or subject not in rows else subject
         cell = rows.setdefault(name, {}).setdefault(area_of_criterion[str(v["criterion"])], Cell())
         cell.outcomes[str(v["outcome"])] += 1
-    used = set(area_of_criterion.values())
-    columns = [a for a in (*AREAS.values(), OTHER) if a in used]
+    columns = ordered(area_of_criterion.values())
     return Coverage(columns, {name: cells for name, cells in rows.items() if cells})

@@ -119,24 +119,6 @@ def red_of(criterion: str, limits: Thresholds | None = None) -> str:
     return shipped().red_of(criterion)
 
 
-DOCS = {
-    "inventory": "01-environment.md", "scheduler": "02-infrastructure.md",
-    "filesystem": "02-infrastructure.md", "health": "02-infrastructure.md",
-    "infiniband": "02-infrastructure.md", "compute": "03-single-gpu.md",
-    "memory": "03-single-gpu.md", "collectives": "03-performance.md", "training": "04-ddp.md",
-    "finetuning": "06-finetuning.md", "failures": "failure-modes.md",
-}  # fmt: skip
-"""Area of criteria -> the page on them."""
-
-
-def docs_of(criterion: str) -> str:
-    """Return the page on a criterion, as a path in the checkout; "" for one that is not shipped."""
-    if criterion.startswith("training_fsdp"):
-        return "docs/05-fsdp.md"
-    page = DOCS.get(shipped().area_of(criterion))
-    return f"docs/{page}" if page else ""
-
-
 def what_to_do(verdict: str) -> str:
     """Return the step after a run with this verdict, where nothing is red."""
     return {

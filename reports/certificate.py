@@ -25,7 +25,7 @@ from fixtures.thresholds.overview import LimitRow, read_csv
 from fixtures.verdict.model import Verdict
 from fixtures.wording import counted, digits
 from reports import banner, blame, groups, power, recertified
-from reports.areas import AREAS, OTHER, areas, coverage
+from reports.areas import areas, coverage, ordered
 from reports.cluster import PARTY_TITLES, Cluster
 from reports.criterion_rows import CriterionRow
 from reports.limit_sources import LimitSources
@@ -94,7 +94,7 @@ def page(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> s
         max_in_body=MAX_IN_BODY,
         rows_by_area=[
             (area, [row for row in rows if row.area == area and row.planned])
-            for area in (*AREAS.values(), OTHER)
+            for area in ordered(row.area for row in rows)
         ],
         counts=counts,
         not_applicable=[row for row in rows if not row.planned],
@@ -138,12 +138,11 @@ def page(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> s
 
 
 def _by_area(rows: Iterable[CriterionRow]) -> list[tuple[str, Counter[str]]]:
-    """Return the outcomes of each area, in the order of AREAS."""
+    """Return the outcomes of each area, in the order in which pages show them."""
     found: dict[str, Counter[str]] = {}
     for row in rows:
         found.setdefault(row.area, Counter()).update(row.outcomes)
-    ordered = [(area, found[area]) for area in (*AREAS.values(), OTHER) if area in found]
-    return [(area, outcomes) for area, outcomes in ordered if outcomes.total()]
+    return [(area, found[area]) for area in ordered(found) if found[area].total()]
 
 
 def _not_accepted(v: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,9 +196,7 @@ def _criterion_rows(criteria: Iterable[Mapping[str, Any]]) -> list[CriterionRow]
     for v in criteria:
         key = str(v["criterion"])
         if key not in rows:
-            rows[key] = CriterionRow(
-                key, str(v["id"]), str(v["title"]), area_of_criterion[key], str(v["unit"])
-            )
+            rows[key] = CriterionRow(key, str(v["title"]), area_of_criterion[key], str(v["unit"]))
         rows[key].add(v)
     return list(rows.values())
 

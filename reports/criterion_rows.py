@@ -16,7 +16,6 @@ class CriterionRow:
     """The verdicts of one criterion on all its subjects: a row of the page's table."""
 
     key: str
-    id: str
     title: str
     area: str
     unit: str

@@ -62,7 +62,6 @@ VERDICT_KEYS = {
     "counts": dict, "criteria": list,
 }  # fmt: skip
 ROW_KEYS = {
-    "id",
     "criterion",
     "title",
     "subject",
@@ -181,7 +180,7 @@ def _not_judged(run: Mapping[str, Any], stated: Mapping[str, Any], before: Row, 
         reason = interrupted if reason == interrupted else NEVER_JUDGED
     command = RunCommand.of(run, "RUN")
     row = Verdict(
-        id=now["id"], criterion=now["criterion"], title=now["title"], subject=now["subject"],
+        criterion=now["criterion"], title=now["title"], subject=now["subject"],
         outcome=Outcome.NOT_MEASURED, unit=now["unit"], reason=reason, cause=Cause.INTERRUPTED,
         limit=RECORDED_TEXT if now["limit"] == RECORDED_TEXT else "",
         next_step=command.completed(NEXT_STEP[Cause.INTERRUPTED]),

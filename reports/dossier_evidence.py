@@ -67,7 +67,7 @@ def row_of(
 ) -> Json:
     """Return a row with its samples, its earlier attempts, and the same criterion elsewhere."""
     criterion = thresholds.criteria.get(str(v["criterion"]))
-    keys = ("criterion", "id", "title", "subject", "outcome", "value", "unit", "limit", "ceiling",
+    keys = ("criterion", "title", "subject", "outcome", "value", "unit", "limit", "ceiling",
             "margin", "worst", "devices", "reason", "next_step", "notes", "record", "job",
             "attempt")  # fmt: skip
     row: Json = {key: v.get(key) for key in keys}

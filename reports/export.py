@@ -14,12 +14,14 @@ from typing import Any
 from fixtures.records.files import replace_file
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
+from fixtures.thresholds.definitions import shipped
 
 NAME = "results.csv"
 COLUMNS = (
-    "id", "criterion", "title", "subject", "outcome", "value", "unit", "limit", "ceiling", "margin",
-    "worst_node", "worst_gpu", "worst_uuid", "worst_part", "worst_value", "devices_planned",
-    "devices_measured", "reason", "next_step", "record", "job", "attempt", "notes",
+    "area", "criterion", "title", "subject", "outcome", "value", "unit", "limit", "ceiling",
+    "margin", "worst_node", "worst_gpu", "worst_uuid", "worst_part", "worst_value",
+    "devices_planned", "devices_measured", "reason", "next_step", "record", "job", "attempt",
+    "notes",
 )  # fmt: skip
 
 TEXT_COLUMNS = ("title", "reason", "next_step", "notes")
@@ -170,6 +172,8 @@ def _cells(v: Mapping[str, Any]) -> Iterator[Any]:
     for name, group, key in _SOURCES:
         if group:
             yield (v.get(group) or {}).get(key)
+        elif name == "area":
+            yield shipped().area_of(str(v["criterion"]))
         elif name == "notes":
             yield "; ".join(str(note) for note in v.get("notes") or [])
         else:

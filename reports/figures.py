@@ -17,12 +17,13 @@ from fixtures.records.files import RecordError, read_json
 from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds import loader
+from fixtures.thresholds.definitions import shipped
 from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.model import Verdict
 from fixtures.wording import digits
 from reports import banner, charts, heat
 from reports.areas import areas, coverage
-from reports.blame import docs_of, red_of
+from reports.blame import red_of
 from reports.charts import Chart, DeviceValues
 from reports.key_figures import tiles
 from reports.limit_sources import LimitSources
@@ -245,7 +246,7 @@ def _failure(
         "at": json.dumps((verdict.criterion, verdict.subject)),
         "measured": verdict.measured,
         "red": red_of(verdict.criterion, limits),
-        "docs": docs_of(verdict.criterion),
+        "docs": shipped().page_of(verdict.criterion),
         "record_url": quote(str(v.get("record") or ""), safe="", errors="replace"),
         "device": " ".join(str(x) for x in (part, worst.get("uuid") or "") if x),
         "workload": str(v.get("record") or "").partition("@")[0],

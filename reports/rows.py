@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from fixtures.records.files import read_lines
 from fixtures.records.run_directory import RunDirectory
+from fixtures.thresholds.definitions import shipped
 from fixtures.verdict.model import Outcome, Verdict
 from fixtures.wording import digits
 from reports.areas import WORST_FIRST
@@ -235,7 +236,7 @@ def details(
         *(("Note", "" if has_line else note) for note in verdict.notes),
         ("Attempt", verdict.attempt if verdict.attempt > 1 else ""),
         *(("Earlier", _attempt_text(line)) for line in earlier),
-        ("Criterion id", verdict.id),
+        ("Area", shipped().title_of(verdict.criterion)),
     ]
     rows = Markup("").join(
         Markup("<dt>{}</dt><dd>{}</dd>").format(name, one_line(value))

@@ -86,7 +86,7 @@ def show(console: Console, directory: RunDirectory) -> None:
     console.print(Rule("4 benchmarks"))
     for text in benchmarks(records):
         console.print(text, markup=False, highlight=False, soft_wrap=True)
-    trained = [c for c in verdict["criteria"] if _key_area(c) in TRAINING]
+    trained = [c for c in verdict["criteria"] if _area(c) in TRAINING]
     if trained:
         console.print(Rule("5 training"))
         console.print(outcomes(verdict, TRAINING))
@@ -133,7 +133,7 @@ def outcomes(verdict: Mapping[str, Any], areas: Sequence[str]) -> Table:
     """Return one line per area: the number of each outcome, and the first problem."""
     shown = Table("area", "outcomes", "first that is red", box=None)
     for area in areas:
-        criteria = [c for c in verdict["criteria"] if _key_area(c) == area]
+        criteria = [c for c in verdict["criteria"] if _area(c) == area]
         if not criteria:
             continue
         tally = Text()
@@ -162,7 +162,7 @@ def benchmarks(records: Iterable[Record]) -> Iterator[str]:
             yield f"{text}\n"
 
 
-def _key_area(criterion: Mapping[str, Any]) -> str:
+def _area(criterion: Mapping[str, Any]) -> str:
     return definitions.shipped().area_of(str(criterion["criterion"]))
 
 

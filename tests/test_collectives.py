@@ -1,4 +1,4 @@
-"""Collectives in a node, between nodes, over all of them and along the rails [H1 H3 H5 H6]."""
+"""Collectives in a node, between nodes, over all of them and along the rails."""
 
 import pytest
 
@@ -140,11 +140,6 @@ def test_every_rail_carries_the_agreed_rate(measured, agreed):
 @pytest.mark.criterion("rails.alone")
 def test_every_nic_with_its_gpu_carries_the_agreed_rate_by_itself(measured, agreed):
     assert measured >= agreed
-
-
-@pytest.mark.criterion("wiring.leaf", "wiring.rail")
-def test_every_port_is_on_the_leaf_switch_where_it_was_planned(measured, agreed):
-    assert measured <= agreed
 
 
 @pytest.mark.singlenode

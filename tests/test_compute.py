@@ -1,4 +1,4 @@
-"""Matrix products on all GPUs of a node at once, the slowest judged [F1 F2 F3]."""
+"""Matrix products on all GPUs of a node at once, the slowest judged."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Jobs of our own that are made to fail: ended, named, and nothing left of them [J1 to J6]."""
+"""Jobs of our own that are made to fail: ended, named, and nothing left of them."""
 
 import pytest
 

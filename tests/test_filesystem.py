@@ -1,4 +1,4 @@
-"""The shared directory: one and the same on every node, coherent, and fast enough [C1 C2 C3 X7]."""
+"""The shared directory: one and the same on every node, coherent, and fast enough."""
 
 import pytest
 

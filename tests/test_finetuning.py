@@ -1,4 +1,4 @@
-"""LoRA fine-tuning for function calling: it learns, it is kept, it is fast [I4 I5 I7]."""
+"""LoRA fine-tuning for function calling: it learns, it is kept, it is fast."""
 
 import pytest
 

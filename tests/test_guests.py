@@ -1,4 +1,4 @@
-"""What other tools found, beside what the suite found: --guest-results [K1 K2 K3]."""
+"""What other tools found, beside what the suite found: --guest-results."""
 
 import pytest
 

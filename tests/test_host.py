@@ -1,4 +1,4 @@
-"""The host around the GPUs: links, clocks, memory, limits, and the errors that it counts [E2]."""
+"""The host around the GPUs: links, clocks, memory, limits, and the errors that it counts."""
 
 import pytest
 

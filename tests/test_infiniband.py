@@ -1,4 +1,4 @@
-"""Every InfiniBand port is up at its rate, clean under load, and alike [D1]."""
+"""Every InfiniBand port is up at its rate, clean under load, and alike."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What was ordered is there, and the nodes agree with the login side [A1 A2]."""
+"""What was ordered is there, and the nodes agree with the login side."""
 
 import pytest
 

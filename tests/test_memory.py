@@ -1,4 +1,4 @@
-"""The memory of every GPU, and copies to and from the host and between GPUs [G1 G2]."""
+"""The memory of every GPU, and copies to and from the host and between GPUs."""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""Slurm and the network carry jobs to every node, and put them where they belong [B1 B2 B5]."""
+"""Slurm and the network carry jobs to every node, and put them where they belong.
+
+Jobs that share a node share none of its GPUs.
+"""
 
 import pytest
 
@@ -47,4 +50,29 @@ def test_a_job_over_its_memory_is_stopped(measured, agreed):
 
 @pytest.mark.criterion("connectivity.peers")
 def test_every_node_reaches_every_other_by_name_and_address(measured, agreed):
+    assert measured <= agreed
+
+
+@pytest.mark.criterion("isolation.shared")
+def test_two_jobs_hold_different_gpus(measured, agreed):
+    assert measured <= agreed
+
+
+@pytest.mark.criterion("isolation.count")
+def test_a_job_holds_the_number_of_gpus_that_it_asked_for(measured, agreed):
+    assert measured <= agreed
+
+
+@pytest.mark.criterion("isolation.visible")
+def test_cuda_visible_devices_names_the_gpus_of_the_job(measured, agreed):
+    assert measured <= agreed
+
+
+@pytest.mark.criterion("isolation.let_in")
+def test_a_job_cannot_open_the_gpus_of_its_neighbour(measured, agreed):
+    assert measured <= agreed
+
+
+@pytest.mark.criterion("isolation.own_gpu")
+def test_each_task_has_a_gpu_of_its_own(measured, agreed):
     assert measured <= agreed

@@ -1,4 +1,4 @@
-"""A job finds nothing of the job that was on its node before [B5]."""
+"""A job finds nothing of the job that was on its node before."""
 
 import pytest
 

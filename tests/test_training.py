@@ -1,4 +1,4 @@
-"""Training: one GPU alone, DDP, FSDP, checkpoints; right first, then fast [I1 I2 I3 I6]."""
+"""Training: one GPU alone, DDP, FSDP, checkpoints; right first, then fast."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""DistributedDataParallel: correctness, throughput and scaling efficiency [I2 I6].
+"""DistributedDataParallel: correctness, throughput and scaling efficiency.
 
 Scaling is relative to the parts of the job: each GPU alone in a job on one node, each node alone in
 a job over all nodes. The parts train at the same time, so that temperature and power are equal.

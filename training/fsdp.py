@@ -1,4 +1,4 @@
-"""FSDP (fully_shard): correctness, sharding, throughput and scaling efficiency [I3 I6].
+"""FSDP (fully_shard): correctness, sharding, throughput and scaling efficiency.
 
 Scaling is relative to every GPU, or every node, alone, as in training/ddp.py. On one node it also
 times the shapes whose utilisation is judged: the 8B shape with 16 layers and with all 32, each with

@@ -1,4 +1,4 @@
-"""Checkpoints during training, and resumption from them, with fewer ranks too [I1 I3]."""
+"""Checkpoints during training, and resumption from them, with fewer ranks too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training of every GPU alone, all of them at the same time [I1 I6].
+"""Training of every GPU alone, all of them at the same time.
 
 The reference run in fp32, whose losses are known, with its checkpoint compared bit by bit after
 reloading; then a timed run of a model that fills a GPU.

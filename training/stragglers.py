@@ -1,4 +1,4 @@
-"""Who makes the others wait: each rank's time in compute and in waiting, by step [I6].
+"""Who makes the others wait: each rank's time in compute and in waiting, by step.
 
 In synchronous training all ranks have the same step time, that of the slowest, and where the others
 wait for it depends on the strategy: DDP at the end of the backward pass, FSDP at every block. The

@@ -1,4 +1,4 @@
-"""A small training job of the suite that fails on purpose in a given way [J1 to J6].
+"""A small training job of the suite that fails on purpose in a given way.
 
 The last rank is the culprit: it writes a line (`event: fault`), which the failure diagnosis must
 not read, and then causes the fault. Faults from outside (the job is cancelled, a node is lost, a

@@ -43,6 +43,8 @@ CHANGED = (
 )
 """(run, variant)"""
 CASES = (*((run, "unchanged") for run in RUNS), *CHANGED)
+AREA = "area"
+"""The column that follows from the criterion."""
 PROSE = ("title", "reason", "next_step", "notes")
 ROWS = 4
 """Lines before the table: exit status, head, good and bad nodes."""
@@ -64,7 +66,7 @@ def frozen_text(run: str, variant: str, folder: Path, judge: Judge = support.jud
     if variant != "unchanged":
         before = file_of(run, "unchanged").read_text(encoding="utf-8").splitlines()[ROWS:]
         known = set(before)
-        of_run, of_variant = ([row.split(",")[1:3] for row in table] for table in (before, rows))
+        of_run, of_variant = ([row.split(",")[:2] for row in table] for table in (before, rows))
         assert of_run == of_variant, "a change adds no row and leaves none out"
         rows = [rows[0], *(row for row in rows[1:] if row not in known)]
     lists = [
@@ -82,7 +84,7 @@ def _rows(directory: Path, verdict: Mapping[str, Any]) -> list[str]:
     made = io.StringIO()
     writer = csv.writer(made, lineterminator="\n")
     table = list(csv.reader(io.StringIO(text)))
-    kept = [k for k, name in enumerate(table[0]) if name not in PROSE]
+    kept = [k for k, name in enumerate(table[0]) if name not in (AREA, *PROSE)]
     writer.writerows([row[k] for k in kept] for row in table)
     return made.getvalue().splitlines()
 

@@ -12,7 +12,7 @@ schema: 1
 cluster: {}
 criteria:
   gemm.bf16:
-    id: F1
+    red: look at it
     title: Fast
     per: node
     unit: TFLOPS
@@ -23,7 +23,7 @@ criteria:
     limits:
       - {model: H200 SXM, expect: 660, fail_below: 605, source: measured}
   inventory.gpus:
-    id: A2
+    red: look at it
     title: All there
     per: node
     unit: GPUs
@@ -32,7 +32,7 @@ criteria:
     limits:
       - {equals: cluster.gpus_per_node, source: the order}
   allreduce.node:
-    id: H1
+    red: look at it
     title: Fast at {size}
     per: node
     unit: GB/s
@@ -45,7 +45,7 @@ criteria:
       - {expect: 0.72 of ceiling, fail_below: 0.60 of ceiling, source: published}
       - {model: H200 SXM, when: {gpus: 8, nvls: true}, expect: 475, fail_below: 445, source: x}
   allreduce.latency:
-    id: H1
+    red: look at it
     title: Quick
     per: node
     unit: us

@@ -45,7 +45,6 @@ schema: 1
 cluster: {nodes: 2, gpus_per_node: 2, gpu_model: H200 SXM}
 criteria:
   gemm.bf16:
-    id: F1
     title: Fast
     per: node
     unit: TFLOPS
@@ -59,7 +58,6 @@ criteria:
       - {model: B200, calibrate: true}
       - {model: L40S, recorded: nobody has published a figure}
   gemm.spread:
-    id: F1
     title: Alike
     per: node
     unit: "%"
@@ -69,7 +67,6 @@ criteria:
     limits:
       - {expect: 5, fail_above: 10, source: published}
   allreduce.pair:
-    id: H1
     title: Two nodes are fast
     per: pair
     unit: GB/s
@@ -80,7 +77,6 @@ criteria:
     limits:
       - {expect: 100, fail_below: 80, source: measured}
   allreduce.nvls:
-    id: H1
     title: A node is fast
     per: node
     unit: GB/s
@@ -90,7 +86,6 @@ criteria:
       - {when: {nvls: true}, expect: 100, fail_below: 80, source: measured}
       - {when: {nvls: false}, expect: 50, fail_below: 40, source: measured}
   allreduce.latency:
-    id: H1
     title: Quick
     per: node
     unit: us
@@ -100,7 +95,6 @@ criteria:
       - {model: H200 SXM, expect: 42, fail_above: 84, source: measured}
       - {model: B200, calibrate: true}
   allreduce.errors:
-    id: H1
     title: Right
     per: node
     unit: elements
@@ -108,7 +102,6 @@ criteria:
     limits:
       - {fail_above: 0, source: exact}
   inventory.gpus:
-    id: A2
     title: All there
     per: node
     unit: GPUs
@@ -116,7 +109,6 @@ criteria:
     limits:
       - {equals: cluster.gpus_per_node, source: the order}
   inventory.gpu_model:
-    id: A2
     title: The right ones
     per: node
     unit: model

@@ -75,7 +75,7 @@ def test_a_part_in_which_no_record_was_read_is_kept():
     """What is not applicable is judged without one, and may be a part by itself."""
     parts = []
     for key, records in ((("a", "n1"), {}), (("b", "n1"), {("gemm", "n1"): False})):
-        verdict = Verdict(id="", criterion=key[0], title="", subject=key[1], outcome=Outcome.PASS)
+        verdict = Verdict(criterion=key[0], title="", subject=key[1], outcome=Outcome.PASS)
         parts.append(batch_judging.BatchResult(verdicts={key: verdict}, records=records))
     whole = batch_judging.BatchResult()
     for part in parts:

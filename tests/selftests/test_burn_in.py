@@ -138,7 +138,7 @@ def test_an_ordered_mtbf_without_any_burn_in_is_not_accepted(tmp_path):
 def test_the_plan_decides_on_the_run(decision, verdict):
     from fixtures.verdict.model import Outcome, Verdict
 
-    row = Verdict(id="", criterion="c", title="", subject="s", outcome=Outcome.PASS)
+    row = Verdict(criterion="c", title="", subject="s", outcome=Outcome.PASS)
     said = {"decision": decision, "ordered_days": 30.0, "sentence": "MTBF of a node >= 5 days"}
     found = conclude(
         [row], planned=1, whole_scope=False, ordered=True, origin="cluster",

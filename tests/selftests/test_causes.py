@@ -51,7 +51,7 @@ def verdict(
     outcome: Outcome, subject: str, cause: str = "", nodes: tuple[str, ...] = (), **more
 ) -> Verdict:
     return Verdict(
-        id="X1", criterion=more.pop("criterion", "gemm.bf16"), title="t", subject=subject,
+        criterion=more.pop("criterion", "gemm.bf16"), title="t", subject=subject,
         outcome=outcome, cause=cause, cause_nodes=list(nodes), reason="why", **more,
     )  # fmt: skip
 

@@ -173,21 +173,18 @@ def test_the_certificate_lists_gpus_by_uuid_and_serial(tmp_path):
 def test_every_subject_and_area_has_its_cell():
     criteria = [v.to_json() for v in PLAN]
     found = areas.coverage(criteria, ["worker0", "worker1", "worker2"])
-    assert found.columns == ["Compute"]  # all of PLAN has the id F1
+    assert found.columns == ["Compute", "Collectives"]
     assert found.rows["worker1"]["Compute"].text == "1 failed"
     assert found.rows["worker2"]["Compute"].text == "1 not measured"
-    assert found.rows[areas.WHOLE_CLUSTER]["Compute"].worst == "NOT_MEASURED"
+    assert found.rows[areas.WHOLE_CLUSTER]["Collectives"].worst == "NOT_MEASURED"
     assert found.not_passed == ["worker1", "worker2", areas.WHOLE_CLUSTER]
 
 
-def test_a_criterion_without_an_area_of_its_own_goes_with_its_family():
-    known = areas.areas(
-        [{"criterion": "filesystem.append", "id": "X7"},
-         {"criterion": "filesystem.free", "id": "C1"},
-         {"criterion": "alone", "id": "X1"}]
-    )  # fmt: skip
-    assert known == {"filesystem.append": "Filesystem", "filesystem.free": "Filesystem",
-                     "alone": areas.OTHER}  # fmt: skip
+def test_a_criterion_that_is_not_the_suite_s_own_stands_under_other():
+    known = areas.areas([{"criterion": "filesystem.append"}, {"criterion": "gemm.bf16"},
+                         {"criterion": "alone"}])  # fmt: skip
+    assert known == {"filesystem.append": "Filesystem", "gemm.bf16": "Compute", "alone": "Other"}
+    assert areas.ordered(known.values()) == ["Filesystem", "Compute", "Other"]
 
 
 # --- exports

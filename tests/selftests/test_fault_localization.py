@@ -118,12 +118,12 @@ def test_the_nodes_of_an_accused_place_are_neither_good_nor_bad(
     assert located.nodes_at_fault(directory, "nonce") == ["n3"]
     assert located.nodes_in_doubt(directory, "nonce") == ["n1", "n2"]
     verdicts = [
-        Verdict(id="", criterion="alone", title="", subject=name, outcome=Outcome.PASS)
+        Verdict(criterion="alone", title="", subject=name, outcome=Outcome.PASS)
         for name in ("n1", "n2", "n3", "n4")
     ]
     worst = {"node": "n1"}
     verdicts.append(
-        Verdict(id="", criterion="together", title="", subject="cluster", outcome=Outcome.FAIL,
+        Verdict(criterion="together", title="", subject="cluster", outcome=Outcome.FAIL,
                 worst=worst)
     )  # fmt: skip
     nodes = ("n1", "n2", "n3", "n4")

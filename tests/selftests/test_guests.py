@@ -170,7 +170,7 @@ def test_nvidia_smi_is_held_against_the_driver(text, driver, own, kinds):
 
 
 def _row(criterion: str, outcome: Outcome, subject: str = "n0") -> Verdict:
-    return Verdict(id="", criterion=criterion, title="", subject=subject, outcome=outcome)
+    return Verdict(criterion=criterion, title="", subject=subject, outcome=outcome)
 
 
 def test_what_contradicts_is_said_on_both_rows_and_once():

@@ -42,7 +42,7 @@ def verdict(outcome: Outcome, text: str) -> Verdict:
     """A verdict with `text` wherever one has text."""
     reason = f"waived by {text}, until 2027-01-31: {text}" if outcome is Outcome.WAIVED else text
     return Verdict(
-        id=text, criterion=text, title=text, subject=text, outcome=outcome, value=text, unit=text,
+        criterion=text, title=text, subject=text, outcome=outcome, value=text, unit=text,
         limit=f"{text} (loose: {text})", ceiling=1.0, margin=-0.5,
         worst={"node": text, "gpu": text, "uuid": text, "value": text}, reason=reason,
         next_step=text, record=text, job=text, notes=[text],

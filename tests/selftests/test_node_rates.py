@@ -28,7 +28,6 @@ schema: 1
 cluster: {}
 criteria:
   scratch.write:
-    id: X1
     title: The scratch disk of every node takes data at the agreed rate
     per: node
     over: nodes

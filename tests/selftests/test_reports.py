@@ -17,7 +17,7 @@ pytestmark = pytest.mark.cpu
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 PASS = Verdict(
-    id="F1", criterion="gemm.bf16", title="Every GPU reaches the agreed rate", subject="worker1",
+    criterion="gemm.bf16", title="Every GPU reaches the agreed rate", subject="worker1",
     outcome=Outcome.PASS, value=641.25, unit="TFLOPS", limit=">= 605", ceiling=989.0,
     margin=0.06, worst={"node": "worker1", "gpu": 3, "uuid": "GPU-1a2b", "value": 641.25},
     devices={"planned": 8, "measured": 8}, record="gemm@worker1.json", job="4242",
@@ -45,7 +45,7 @@ def verdict_json(*verdicts: Verdict, name: str = "REJECTED", **more):
 def hostile(outcome: Outcome) -> Verdict:
     """A verdict with markup in every text that it has."""
     return Verdict(
-        id=HOSTILE, criterion=HOSTILE, title=HOSTILE, subject=HOSTILE, outcome=outcome,
+        criterion=HOSTILE, title=HOSTILE, subject=HOSTILE, outcome=outcome,
         value=HOSTILE, unit=HOSTILE, limit=f"{HOSTILE} (loose: {HOSTILE})", ceiling=1.0,
         worst={"node": HOSTILE, "gpu": HOSTILE, "uuid": HOSTILE, "value": 1}, reason=HOSTILE,
         next_step=HOSTILE, record=f'"{HOSTILE}', job=HOSTILE, notes=[HOSTILE],

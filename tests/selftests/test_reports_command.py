@@ -94,7 +94,7 @@ def test_render_leaves_the_last_word_of_a_run_that_ended(run, replayed, same, ca
         assert "its own words" in (run / "report.html").read_text()
         assert state(run)["verdict.json"] == before["verdict.json"]
     else:
-        row = Verdict(id="F1", criterion="gemm.bf16", title="", subject="w", outcome=Outcome.PASS)
+        row = Verdict(criterion="gemm.bf16", title="", subject="w", outcome=Outcome.PASS)
         replayed["verdict"]["criteria"] = [row.to_json()]
         assert command.main(["render", str(run)]) == command.USAGE
         assert state(run) == before

@@ -114,7 +114,7 @@ TESTS = """
 
 def planned(criterion: str, subject: str, outcome: Outcome, **more) -> Verdict:
     return Verdict(
-        id="F1", criterion=criterion, title="Every GPU of a node reaches the agreed rate",
+        criterion=criterion, title="Every GPU of a node reaches the agreed rate",
         subject=subject, outcome=outcome, **more,
     )  # fmt: skip
 

@@ -29,7 +29,7 @@ from tests.tools import schemas, soak
 pytestmark = pytest.mark.cpu
 
 FIELDS = {
-    "id", "criterion", "subject", "outcome", "value", "unit", "limit", "ceiling", "margin", "worst",
+    "criterion", "subject", "outcome", "value", "unit", "limit", "ceiling", "margin", "worst",
     "devices", "reason", "next_step", "record", "attempt", "notes",
 }  # fmt: skip
 """Of a criterion in verdict.json (DESIGN.md 6): an interface to other tools."""

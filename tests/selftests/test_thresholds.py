@@ -36,7 +36,7 @@ BAD = {
     "unknown key of a criterion": ("title: Fast\n", "titel: Fast\n", [
         ":6: criteria.gemm.bf16: unknown key 'titel', did you mean 'title'?",
     ]),
-    "missing key": ("    id: F1\n", "", [":4: criteria.gemm.bf16", "missing key 'id'"]),
+    "missing key": ("    title: Fast\n", "", [":4: criteria.gemm.bf16", "missing key 'title'"]),
     "duplicate key": ("    per: node\n    unit: TFLOPS", "    per: node\n    per: pair", [
         ":8: criteria.gemm.bf16.per: duplicate key 'per', first given in line 7",
     ]),
@@ -372,7 +372,7 @@ def test_an_unknown_gpu_is_a_config_error():
 )
 def test_a_limit_that_nothing_can_exceed_is_refused(limit, ceiling, tmp_path):
     text = (
-        f"  own.key:\n    id: X1\n    title: x\n    per: node\n    unit: '%'\n    {ceiling}\n"
+        f"  own.key:\n    title: x\n    per: node\n    unit: '%'\n    {ceiling}\n"
         f"    limits:\n      - {{expect: {limit}, fail_above: {limit}, source: x}}\n"
     )
     with pytest.raises(ConfigError, match="toothless: nothing is above 100"):
@@ -381,7 +381,6 @@ def test_a_limit_that_nothing_can_exceed_is_refused(limit, ceiling, tmp_path):
 
 OWN = """\
   own.bf16:
-    id: X1
     title: x
     per: node
     unit: TFLOPS

@@ -21,7 +21,7 @@ quick = settings(deadline=None, max_examples=60)
 
 def verdicts(**outcomes: int) -> list[Verdict]:
     return [
-        Verdict(id="F1", criterion="c", title="t", subject=f"{name}{k}", outcome=Outcome(name))
+        Verdict(criterion="c", title="t", subject=f"{name}{k}", outcome=Outcome(name))
         for name, count in outcomes.items()
         for k in range(count)
     ]

@@ -1,4 +1,4 @@
-"""LoRA fine-tuning for function calling: prepare, train, evaluate (node side) [I4 I5 I7].
+"""LoRA fine-tuning for function calling: prepare, train, evaluate (node side).
 
     torchrun --nproc-per-node=8 -m training.finetune --config default.yaml --out DIR
 

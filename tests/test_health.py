@@ -1,4 +1,4 @@
-"""Every GPU is sound, set up as sold, free at the start, and linked to the others [E1 D2]."""
+"""Every GPU is sound, set up as sold, free at the start, and linked to the others."""
 
 import pytest
 
