@@ -25,6 +25,7 @@ from fixtures.paths import CHECKOUT, RUNS, THRESHOLDS, commit
 from fixtures.records import verdict_file
 from fixtures.records.files import RecordError, read_json, replace_file
 from fixtures.records.run_directory import RunDirectory
+from fixtures.suggestions import ArgumentParser
 from fixtures.thresholds import loader
 from fixtures.verdict.run_verdict import judged_of
 from reports import (
@@ -63,7 +64,7 @@ PROPOSAL = "proposal.yaml"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand and return its exit status, which for render and judge is the verdict's."""
-    parser = argparse.ArgumentParser(prog="python -m reports", description=__doc__)
+    parser: argparse.ArgumentParser = ArgumentParser(prog="python -m reports", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     render_ = commands.add_parser("render", help="write report, JUnit and CSV into RUN again")
     judge_ = commands.add_parser("judge", help="judge RUN by other limits, in a new run directory")
@@ -140,6 +141,8 @@ def _carry_out(options: argparse.Namespace) -> int:
         return patrol.main(options)
     if options.command == "join":
         return join.main(options, check_run)
+    if options.command == "sign":
+        signature.require_ssh_keygen()
     source = options.run.resolve()
     if join.is_joined(source):
         return join.verify_or_sign(source, options, check_run)
@@ -354,8 +357,6 @@ def _rejudge(source: Path, run: dict[str, Any], thresholds: Path | None) -> Reju
 
 def _replay(source: Path, run_dir: Path, *options: str) -> dict[str, Any]:
     """Run the acceptance tests on the records of a run; return verdict.json of the replay."""
-    # With "=", because before conftest.py is read pytest takes "--from DIR" for a path to collect,
-    # and looks for its configuration there.
     command = [
         sys.executable, "-m", "pytest", "--cluster=replay", f"--from={source}",
         f"--run-dir={run_dir}", "-p", "no:cacheprovider", "-q", *options,

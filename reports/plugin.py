@@ -7,10 +7,8 @@ reports of a session: so they can be made again, and compared. Files that the us
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,23 +21,6 @@ from reports.artefacts import NAMES, NODE_LISTS, Artefacts
 
 PAGE_OF_PLUGIN = {page.NAME: "html", junit.NAME: "junitxml"}
 """Files that are not written where the plug-in that they stand for is off (-p no:html)."""
-
-
-def _existing_file(text: str) -> Path:
-    """Return the path of an existing file, for argparse."""
-    if not (path := Path(text)).is_file():
-        raise argparse.ArgumentTypeError(f"{text} is not a file; `make drills` writes one")
-    return path
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.getgroup("acceptance").addoption(
-        "--drills",
-        type=_existing_file,
-        metavar="FILE",
-        help="the table that `make drills` wrote: the report shows it, as the proof that the "
-        "criteria can fail",
-    )
 
 
 @pytest.hookimpl(trylast=True)

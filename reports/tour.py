@@ -6,7 +6,6 @@ Runs `make accept`'s job on whatever there is, then leads through its run direct
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from fixtures.paths import CHECKOUT
 from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
+from fixtures.suggestions import ArgumentParser
 from fixtures.thresholds import definitions
 from fixtures.thresholds.conditions import digits
 from reports.key_figures import tiles
@@ -38,7 +38,7 @@ OUTCOME_COLOURS = {"PASS": "green", "FAIL": "red", "NOT_MEASURED": "yellow", "WA
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tour; return the run's exit status, 4 where --run names no run."""
-    parser = argparse.ArgumentParser(prog="python -m reports.tour", description=__doc__)
+    parser = ArgumentParser(prog="python -m reports.tour", description=__doc__)
     parser.add_argument("--run", type=Path, metavar="RUN", help="of this run, without a new one")
     parser.add_argument(
         "--quick", action="store_true", help="run the probe tier only: health, no benchmarks"

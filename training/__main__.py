@@ -13,6 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from fixtures.suggestions import ArgumentParser
 from fixtures.workloads.runtime import standalone
 from fixtures.workloads.runtime.spec import describe, module_of
 from training.settings import CHOICES, STRATEGIES, Settings, SettingsError, settings_of
@@ -35,7 +36,7 @@ HELP = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog="python -m training", description=__doc__, argument_default=argparse.SUPPRESS
     )
     parser.add_argument("--strategy", choices=STRATEGIES, required=True)

@@ -5,12 +5,12 @@ Invalid settings raise a one-line error before torch is imported or a GPU is use
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from fixtures.shapes import PRESETS, Shape
+from fixtures.suggestions import did_you_mean
 from fixtures.wording import counted
 
 
@@ -97,14 +97,16 @@ def settings_of(values: dict[str, Any]) -> Settings:
     types = {f.name: type(f.default) for f in fields(Settings)}
     for name, value in values.items():
         if name not in types:
-            raise SettingsError(f"no setting {name!r}{_hint(name, types)}")
+            raise SettingsError(f"no setting {name!r}{did_you_mean(str(name), types)}")
         wanted = types[name]
         type_matches = isinstance(value, wanted) or (wanted is float and type(value) is int)
         if not type_matches or (isinstance(value, bool) and wanted is not bool):
             raise SettingsError(f"{name} is {value!r}, expected a {wanted.__name__}")
         if name in CHOICES and value not in CHOICES[name]:
             known = ", ".join(CHOICES[name])
-            raise SettingsError(f"no {name} {value!r}{_hint(value, CHOICES[name])}; known: {known}")
+            raise SettingsError(
+                f"no {name} {value!r}{did_you_mean(str(value), CHOICES[name])} (known: {known})"
+            )
     settings = Settings(**values)
     for name in ("batch", "steps", "learning_rate", "clip"):
         if not getattr(settings, name) > 0:
@@ -119,8 +121,3 @@ def settings_of(values: dict[str, Any]) -> Settings:
     if settings.data and not Path(settings.data).is_file():
         raise SettingsError(f"data file {settings.data} is not there (look on the node, not here)")
     return settings
-
-
-def _hint(name: str, known: Any) -> str:
-    near = difflib.get_close_matches(str(name), list(known), n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""

@@ -7,13 +7,14 @@ error, before torch is imported. PyYAML comes with transformers.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib.util
 import types
 import typing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from fixtures.suggestions import did_you_mean
 
 HERE = Path(__file__).parent
 
@@ -269,18 +270,13 @@ def check_packages(strategy: str) -> None:
 
 def _check_choice(name: str, value: str, known: typing.Iterable[str]) -> None:
     if value not in known:
-        raise InputError(f"{name}: {value!r} is not known{_hint(value, known)}")
-
-
-def _hint(unknown: str, known: typing.Iterable[str]) -> str:
-    matches = difflib.get_close_matches(unknown, list(known), 1)
-    return f"; did you mean {matches[0]}?" if matches else f"; known are {', '.join(known)}"
+        raise InputError(f"{name}: {value!r} is not known{did_you_mean(value, known)}")
 
 
 def _check_keys(where: str, data: dict[Any, Any], known: typing.Iterable[str]) -> None:
     for key in data:
         if key not in known:
-            raise InputError(f"{where}: unknown key {key!r}{_hint(str(key), known)}")
+            raise InputError(f"{where}: unknown key {key!r}{did_you_mean(str(key), known)}")
 
 
 def _section(where: str, settings_class: Any, values: Any) -> Any:
