@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     render_ = commands.add_parser("render", help="write report, JUnit and CSV into RUN again")
     judge_ = commands.add_parser("judge", help="judge RUN by other limits, in a new run directory")
-    tables_ = commands.add_parser("tables", help="print what RUN measured, as other tools do")
+    tables_ = commands.add_parser("tables", help="print RUN's figures in the form of other tools")
     for command in (render_, judge_, tables_):
         command.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     judge_.add_argument(
@@ -89,16 +89,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in export.FORMATS:
         kinds.add_argument(f"--{name}", dest="kind", action="store_const", const=name)
     export_.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
-    energy_ = commands.add_parser("energy", help="what RUN's trainings cost: tokens, PFLOP, joules")
+    energy_ = commands.add_parser("energy", help="cost of RUN's trainings: tokens, PFLOP, joules")
     energy_.add_argument("run", type=Path, metavar="RUN", help="a run directory")
-    rejudge_ = commands.add_parser("rejudge", help="let a second, independent judge go over RUN")
+    rejudge_ = commands.add_parser("rejudge", help="judge RUN again by an independent second judge")
     for command in (sign_, verify_, export_, rejudge_):
         command.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     compare_ = commands.add_parser("compare", help="two runs side by side, what changed first")
     for name in ("run", "other"):
         compare_.add_argument(name, type=Path, metavar="RUN", help="a run directory")
-    compare_.add_argument("--thresholds", type=Path, metavar="T", help="for what runs differ by")
-    compare_.add_argument("--all", action="store_true", help="also what did not change")
+    compare_.add_argument(
+        "--thresholds", type=Path, metavar="T", help="for the spread between runs"
+    )
+    compare_.add_argument("--all", action="store_true", help="also unchanged values")
     watch.add_to(commands)
     limits.add_to(commands)
     join.add_to(commands)
@@ -109,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for command in (render_, sign_, verify_, export_, rejudge_, dossier_, summary_):
         command.add_argument(
             "--thresholds", type=Path, metavar="T",
-            help="the limits of that run, where they are neither in its place nor shipped",
+            help="the limits of that run, if it does not use the shipped file",
         )  # fmt: skip
     calibrate_ = commands.add_parser("calibrate", help="propose limits from runs of one fleet")
     calibrate_.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run directories")
@@ -256,7 +258,7 @@ def sign(source: Path, run: dict[str, Any], options: argparse.Namespace) -> int:
     if not (source / certificate.NAME).exists():
         remedy = f"`python -m reports render {shlex.quote(str(source))}`"
         if run.get("origin") not in CERTIFIED_ORIGINS:
-            remedy = "sign that of a run of the suite; this is a replay, or was started by hand"
+            remedy = "only runs of the suite are signed; this is a replay, or was started by hand"
         raise CommandError(f"{source} has no {certificate.NAME}: {remedy}")
     found = verify.check(
         directory, lambda: _rejudge(source, run, options.thresholds), None,
@@ -275,7 +277,7 @@ def sign(source: Path, run: dict[str, Any], options: argparse.Namespace) -> int:
         raise CommandError(f"ssh-keygen -Y sign with {key}: {message.strip()}") from None
     verdict = read_verdict(source)["verdict"]
     if verdict != "ACCEPTED":
-        print(f"what you have signed says NOT ACCEPTED: {verdict}")
+        print(f"the signed certificate says NOT ACCEPTED: {verdict}")
     print(f"signature {path}")
     if envelope is not None:
         print(f"envelope {envelope}")
@@ -300,7 +302,7 @@ def check(source: Path, run: dict[str, Any], options: argparse.Namespace) -> int
     )  # fmt: skip
     current = commit() or "not in git"
     if run.get("commit") and run["commit"] != current:
-        print(f"note   the run's suite was {run['commit']}, this one is {current}")
+        print(f"note the run was made by suite {run['commit']}, this one is {current}")
     return verify.show(source, found)
 
 

@@ -73,7 +73,7 @@ class Blame:
         if self.doubtful:
             parts.append(f"{_count(self.doubtful, 'node')} to look at: {_names(self.doubtful)}")
         if not parts:
-            parts.append("No node is to blame by what was measured")
+            parts.append("No node is to blame according to the measurements")
         return "; ".join(parts)
 
 

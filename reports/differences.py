@@ -116,7 +116,7 @@ def differences(
         found.wrong += [f"verdict.json: {line}" for line in check(directory, run, stated, rejudged)]
     if exact and not is_as_written(directory, stated):
         # A key that stands twice, for instance: programs differ in which of them counts.
-        found.wrong.append("verdict.json: is not written as the suite writes it")
+        found.wrong.append("verdict.json: is not in the format that the suite writes")
     interrupted = (stated.get("basis") or {}).get("interrupted")
     if exact and interrupted and not rejudged["basis"]["interrupted"]:
         found.unchecked.append(f"verdict.json: that the run was interrupted: {interrupted}")
@@ -163,8 +163,8 @@ def _row_differences(
         lines += _ledger_differences(directory, unjudged)
         again = RunCommand(str(directory.root), tuple(run.get("options") or ())).completed(RESUME)
         found.unchecked.append(
-            f"verdict.json: {counted(len(unjudged), 'row')} that the run did not come to judge, "
-            f"though their records are there: {again}"
+            f"verdict.json: {counted(len(unjudged), 'row')} not judged by the run, although their "
+            f"records exist: {again}"
         )
     return lines
 

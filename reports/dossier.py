@@ -53,13 +53,16 @@ Json = dict[str, Any]
 def add_to(commands: Any) -> argparse.ArgumentParser:
     """Add the subcommand and its options."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "dossier", help="what a vendor asks for of a node or GPU of RUN: HTML and JSON"
+        "dossier", help="evidence of a node or GPU of RUN for its vendor: HTML and JSON"
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     parser.add_argument("--node", required=True, metavar="N", help="the node")
     parser.add_argument("--gpu", metavar="G", help="its GPU: index or UUID")
     parser.add_argument(
-        "--bug-report", type=Path, metavar="FILE", help="what nvidia-bug-report.sh wrote there"
+        "--bug-report",
+        type=Path,
+        metavar="FILE",
+        help="output of nvidia-bug-report.sh on that node",
     )
     parser.add_argument(
         "--out", type=Path, default=Path(), metavar="DIR", help="where to write (default: here)"
@@ -216,10 +219,10 @@ def fitted(made: Json) -> tuple[str, str]:
         ("telemetry over time", lambda: made["telemetry"].update(points={})),
         ("samples of further rounds", lambda: _cut_samples(made, 40)),
         ("rows that passed", lambda: made.update(good=made["good"][:40])),
-        ("all but a few samples", lambda: _cut_samples(made, 5)),
-        ("all but the first rows", lambda: made.update(rows=made["rows"][:40])),
-        ("values that were counted", lambda: made.update(counted={})),
-        ("what ranks said", lambda: made.update(errors=[], missing=[])),
+        ("most samples", lambda: _cut_samples(made, 5)),
+        ("later rows", lambda: made.update(rows=made["rows"][:40])),
+        ("counter values", lambda: made.update(counted={})),
+        ("messages of ranks", lambda: made.update(errors=[], missing=[])),
         ("lines of the bug report", lambda: (made["bug_report"] or {}).update(lines=[])),
     ]
     while True:

@@ -96,7 +96,7 @@ def parts(
         limits = _limits(run, thresholds)
         drawn = _draw(directory, nodes, criteria, limits)
     except (ConfigError, OSError, RecordError, ImportError) as error:
-        drawn.error = f"There are no charts: {error}"
+        drawn.error = f"No charts: {error}"
     failed = [v for v in criteria if v["outcome"] == "FAIL"][:MAX_FAILURES]
     with_chart = {chart.key for chart in drawn.charts}
     entries = [_failure(directory, v, limits) for v in failed]

@@ -28,7 +28,7 @@ MAX_KEYS = 3
 MAX_SENTENCES = 5
 
 SHARED_BY = {
-    "half": "Before any single node, look at the limit, the measurement, and what all nodes share: "
+    "half": "Before any single node, check the limit, the measurement, and what all nodes share: "
     "image, driver, firmware, power, cooling.",
     "slot": "Look at what this slot has in common on all nodes: baseboard, riser, airflow, "
     "firmware.",

@@ -25,7 +25,7 @@ NAME_COLUMN, LIMIT_COLUMN = 33, 26
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the subcommand `limits`."""
-    parser = commands.add_parser("limits", help="print the limits of an order, or what changed")
+    parser = commands.add_parser("limits", help="print the limits of an order, or their changes")
     parser.add_argument(
         "--model", choices=MODELS, metavar="MODEL", help="for this GPU model, of any order"
     )
@@ -33,7 +33,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "--thresholds", type=Path, default=THRESHOLDS, metavar="FILE",
         help="file of limits (default: the shipped one); without --model for its `cluster:`",
     )  # fmt: skip
-    parser.add_argument("--diff", type=Path, metavar="OTHER", help="what differs from this file")
+    parser.add_argument("--diff", type=Path, metavar="OTHER", help="differences from this file")
     parser.add_argument("--csv", action="store_true", help="as CSV")
 
 

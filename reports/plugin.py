@@ -37,8 +37,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--drills",
         type=_existing_file,
         metavar="FILE",
-        help="the table that `make drills` wrote: the report shows it, as the proof that the "
-        "criteria can fail",
+        help="table written by `make drills`: the report shows it as proof that the criteria can "
+        "fail",
     )
 
 

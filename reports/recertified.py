@@ -41,7 +41,8 @@ class Return:
         left = counted(len(self.not_repeated), "row")
         return (
             f"Returned to service: {self.nodes}, after {self.told}. Run {self.run} was "
-            f"{self.verdict}; {again} measured again, {left} not repeated; all else is of that run."
+            f"{self.verdict}; {again} measured again, {left} not repeated; everything else is "
+            "from that run."
         )
 
 
@@ -98,7 +99,7 @@ def differences(directory: RunDirectory, run: Mapping[str, Any]) -> Iterator[str
             yield f"{name}: the recertified run cannot be read: {error}"
             continue
         if digest != repair["manifest_sha256"]:
-            yield f"{name}/manifest.sha256: not the one that run.json names"
+            yield f"{name}/manifest.sha256: not the file that run.json names"
         elif changed := changed_file(before.manifest, kept, directory.root):
             yield f"{name}: {changed}"
         stated = {"verdict": verdict.get("verdict"), "run": earlier.get("id"),
@@ -117,6 +118,6 @@ def differences(directory: RunDirectory, run: Mapping[str, Any]) -> Iterator[str
         missing = scope - {(key[0], key[1]) for key in run["scope"]} - dropped
         if missing:
             yield (
-                f"run.json: {counted(len(missing), 'row')} of run {repair['run']} left out without "
-                f"a word, as {' '.join(sorted(missing)[0])}"
+                f"run.json: {counted(len(missing), 'row')} of run {repair['run']} missing without "
+                f"a reason, such as {' '.join(sorted(missing)[0])}"
             )

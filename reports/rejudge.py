@@ -125,7 +125,7 @@ def compare(root: Path, thresholds: Thresholds) -> Compared:
     stated = read_verdict(RunDirectory(root))
     scope = [(key[0], key[1]) for key in judge.run.get("scope", ())]
     rows = {(row["criterion"], row["subject"]): row for row in stated["criteria"]}
-    wrong = [f"{' '.join(key)}: in the plan of the run, and not in verdict.json"
+    wrong = [f"{' '.join(key)}: in the plan of the run, but not in verdict.json"
              for key in scope if key not in rows]  # fmt: skip
     wrong += [f"{' '.join(key)}: not in the plan of the run" for key in rows.keys() - set(scope)]
     if len(rows) < len(stated["criteria"]):

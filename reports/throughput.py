@@ -133,7 +133,10 @@ def predict(training: Training, rates: Rates) -> Prediction:
     half_width = math.sqrt(sum(share**2 for share in shares.values()))
     refusal = ""
     if total / training.passes < SHORT_PASS_S:
-        refusal = f"a pass takes {1000 * total / training.passes:.0f} ms: launches rule it"
+        refusal = (
+            f"a pass takes {1000 * total / training.passes:.0f} ms: it is dominated by kernel "
+            "launches"
+        )
     elif half_width > MAX_HALF_WIDTH:
         refusal = f"the interval is wider than +-{100 * MAX_HALF_WIDTH:.0f} %"
     return Prediction(

@@ -116,7 +116,7 @@ INCIDENTS = (
     ),
     Incident(
         ("NVIDIA/NVSentinel#1427", "NVIDIA/NVSentinel#695"),
-        "nobody knows what a repair voids before a node returns to service",
+        "it is not known what a repair invalidates before a node returns to service",
         SelfTest("test_lost_nodes.py",
                  "test_a_gpu_that_was_swapped_is_measured_again_and_nothing_else",
                  "--resume takes the inventory again and measures what rested on the old GPU"),

@@ -51,7 +51,7 @@ def test_the_table_in_the_docs_says_what_is_missing():
 
 def test_an_order_that_has_all_its_limits_can_be_accepted():
     assert missing_limits.lines(*plan("H200 SXM", 1)) == [
-        "limits   thresholds.yaml has all: this order can be ACCEPTED by it"
+        "limits   thresholds.yaml has every limit: this order can be ACCEPTED by it"
     ]
 
 
@@ -65,7 +65,7 @@ def test_what_is_missing_is_named_with_who_can_supply_it():
 def test_a_fact_that_the_order_does_not_state_is_named_with_what_needs_it():
     (line,) = missing_limits.lines(*plan("H200 SXM", 1, states_rate=False))
     assert "CANNOT be ACCEPTED by thresholds.yaml as it is" in line
-    assert "cluster: does not say nic_gbps, and without it" in line
+    assert "cluster: does not give nic_gbps, which is needed for" in line
     assert "infiniband.rate" in line
 
 
