@@ -1,4 +1,4 @@
-"""What is made of a run, and of several: `python -m reports COMMAND RUN`.
+"""Pages and tables of runs: `python -m reports COMMAND RUN`.
 
 render, judge, verify and calibrate start `pytest --cluster replay --from RUN` in a process of its
 own: the acceptance tests themselves judge the records, so there is one way to a verdict, not two.
@@ -187,7 +187,7 @@ def _carry_out(options: argparse.Namespace) -> int:
 def tables(source: Path) -> int:
     """Print collectives in the form of nccl-tests, memory and copies in that of nvbandwidth.
 
-    Then, for a run that has ended, what was recorded without a limit.
+    Then, for a run that has ended, the values recorded without a limit.
     """
     directory = RunDirectory(source)
     texts = [table(record) for record in records_of(directory)]
@@ -252,7 +252,8 @@ def sign(source: Path, run: dict[str, Any], options: argparse.Namespace) -> int:
 
     With --dsse the in-toto statement too, with the same key.
 
-    EvidenceError unless verify finds nothing wrong: a signature says that the signer saw to that.
+    EvidenceError unless verify finds nothing wrong: a signature states that the signer checked
+    this.
     """
     directory = RunDirectory(source)
     if not (source / certificate.NAME).exists():
@@ -337,7 +338,7 @@ def calibrate(runs: Sequence[Path], out: Path) -> int:
 
 
 def _first(wrong: Sequence[str], source: Path) -> str:
-    """Return the first of what verify finds, and the command that prints all of it."""
+    """Return the first finding of verify, and the command that prints all."""
     more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
     return f"{wrong[0]}{more}; see `python -m reports verify {shlex.quote(str(source))}`"
 

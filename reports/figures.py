@@ -57,7 +57,7 @@ class Parts:
     """The HTML of two parts of the page."""
 
     failures: str
-    """What failed; "" where nothing did."""
+    """The failures; "" without any."""
     body: str
     """Key figures, coverage, maps, charts, trainings and recorded figures."""
 
@@ -167,7 +167,7 @@ def _draw(
 
 @dataclass(frozen=True)
 class RecordedRow:
-    """A criterion whose values nobody judges."""
+    """A criterion whose values are not judged."""
 
     key: str
     title: str

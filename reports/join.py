@@ -1,7 +1,7 @@
 """`python -m reports join RUN RUN ... --out DIR`: handover in parts (login side).
 
 A cluster that is handed over by scalable units has one run for each. Joined they make one
-certificate, which names every run and says what was only ever measured within a unit. It is never
+certificate, which names every run and states what was measured only within a unit. It is never
 ACCEPTED: nothing was measured between the units. DIR holds the whole of every run.
 """
 
@@ -213,7 +213,7 @@ def _ordered(folders: Sequence[Path], nodes: Sequence[str]) -> list[str]:
 
 
 def check(root: Path, check_run: CheckRun, signers: Path | None) -> verify.Findings:
-    """Verify every unit as a run of its own, then what is made of them."""
+    """Verify every unit as a separate run, then the joined files."""
     found = verify.Findings()
     try:
         folders = sorted(path for path in (root / UNITS).iterdir() if path.is_dir())

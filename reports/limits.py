@@ -1,4 +1,4 @@
-"""`python -m reports limits`: the limits that hold for an order, and what changed in them."""
+"""`python -m reports limits`: the limits that hold for an order, and changes in them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def rows_of(limits: Thresholds, model: str | None) -> list[LimitRow]:
 
 
 def heading(limits: Thresholds, model: str | None) -> str:
-    """Return what the limits are of: the order or the model, the file and its SHA-256."""
+    """Return the heading of the limits: the order or the model, the file and its SHA-256."""
     what = f"{model}, any order" if model else "any order"
     if model is None and (order := limits.cluster) is not None:
         what = f"{counted(order.node_count, 'node')} of {order.gpus_per_node} {order.gpu_model}"

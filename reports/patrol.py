@@ -32,7 +32,7 @@ from reports.tables import records_of
 
 METRICS = ("gemm.bf16_per_ghz", "memory.triad")
 DEFAULT_SIGMA = 0.005
-"""Of a visit, until the history says it: the largest of four recorded H200 was 0.42 %."""
+"""Sigma of a visit, until the history shows it: the largest of four recorded H200 was 0.42 %."""
 COLUMNS = ("start", "end", "node", "job", "outcome", "uuid", "gpu", "metric", "value")
 PAGE, STATUS = "patrol.html", "status.json"
 HOOK_TIMEOUT_S = 60
@@ -78,7 +78,7 @@ def add_to(commands: Any) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Take new visits in and say what they show; 1: a GPU is accused, 2: the measurement is."""
+    """Read new visits, print results; 1: a GPU is accused, 2: the measurement is at fault."""
     state, source = options.state.resolve(), options.certificate.resolve()
     run = read_run(source)
     history = options.history or state / "history"
@@ -220,7 +220,7 @@ def _visits_per_hour(rows: Sequence[Row]) -> float:
     return max(1 / 24, len(visits) / len(nodes) / max(1.0, hours)) if nodes else 1 / 24
 
 
-# --- what is said of it
+# --- texts
 
 
 def lines(

@@ -57,7 +57,7 @@ def add_to(commands: Any) -> None:
 
 
 def show(source: Path, options: argparse.Namespace) -> int:
-    """Print the prediction; 2 where the suite does not stand for it."""
+    """Print the prediction; 2 where it is outside the range that was checked."""
     directory = RunDirectory(source)
     run = read_run(source)
     gpus = options.gpus or int(run["population"]["gpus_per_node"])

@@ -1,4 +1,4 @@
-"""What a certificate says of a return to service, and whether it follows (login side).
+"""Text of a certificate on a return to service, and its check against the evidence (login side).
 
 The run directory holds the whole evidence of the runs that it recertifies: their records beside its
 own, the rest in `recertified/ID/`, with the manifest that each of them had.
@@ -47,7 +47,7 @@ class Return:
 
 
 def returns(directory: RunDirectory, run: Mapping[str, Any]) -> list[Return]:
-    """Return what a run says of its returns to service, oldest first; [] for all other runs."""
+    """Return a run's returns to service, oldest first; [] for all other runs."""
     repairs = run.get("recertifies") or []
     runs = [str(repair["run"]) for repair in repairs]
     found = []

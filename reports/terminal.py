@@ -1,4 +1,4 @@
-"""The end of a run in the terminal: the verdict, what failed, and where to read on (login side).
+"""The end of a run in the terminal: the verdict, the failures, and the files (login side).
 
 All of it fits on a screen of 80 x 24 and is the last thing that pytest prints. Pure but for the
 files of the run directory.
@@ -26,7 +26,7 @@ MAX_LINES = 22
 """Lines below the verdict's own: with it and the shell's prompt they are a screen of 24."""
 MAX_REASONS = 8
 MAX_GROUPS = 2
-"""Most reasons why rows do not apply, a line each."""
+"""Most reasons why checks do not apply, one line each."""
 COLOURS = {"REJECTED": "red", "INCOMPLETE": "yellow", "PARTIAL": "cyan", "DEMONSTRATION": "cyan"}
 """Verdict -> colour of its line; any other is green."""
 
@@ -50,7 +50,7 @@ class Problem:
 
 
 def not_applicable(criteria: Iterable[Mapping[str, Any]], width: int) -> list[str]:
-    """Return a line for each reason why rows do not apply, that of most rows first."""
+    """Return a line for each reason why checks do not apply, the most frequent first."""
     counted = Counter(str(v["reason"]) for v in criteria if v["outcome"] == "NOT_APPLICABLE")
     if not counted:
         return []

@@ -1,7 +1,7 @@
-"""`make tour`: one run from its beginning to its end, and what each part of it shows (login side).
+"""`make tour`: one run from beginning to end, with an explanation of each part (login side).
 
-Runs `make accept`'s job on whatever there is, then leads through its run directory. With
-`--run RUN` it leads through a run that is there already.
+Runs `make accept`'s job on the available backend, then leads through its run directory. With `--run
+RUN` it leads through a run that is there already.
 """
 
 from __future__ import annotations

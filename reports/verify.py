@@ -56,7 +56,7 @@ class Findings:
     wrong: list[str] = field(default_factory=list)
     confirmed: list[str] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
-    """What cannot be made again, by name."""
+    """Files that cannot be made again, by name."""
 
 
 def check(
@@ -184,7 +184,7 @@ def _check_artefacts(artefacts: Artefacts, found: Findings) -> None:
     for name in artefacts.names:
         try:
             made = artefacts.make(name)
-        except Exception as error:  # whatever is in the evidence, it costs this file alone
+        except Exception as error:  # an error in the evidence affects this file only
             found.wrong.append(f"{name}: cannot be made again from this evidence: {error!r}")
             continue
         if name == page.NAME and _by_other_tools(artefacts, made, found):
@@ -196,7 +196,7 @@ def _check_artefacts(artefacts: Artefacts, found: Findings) -> None:
 
 
 def _check_recertified(artefacts: Artefacts, found: Findings) -> None:
-    """Hold a return to service against the evidence of the run that was accepted."""
+    """Check a return to service against the evidence of the accepted run."""
     if repairs := artefacts.run.get("recertifies"):
         directory = artefacts.directory
         wrong = list(recertified.differences(directory, read_json(directory.run_json)))
@@ -227,7 +227,7 @@ def _compare(found: Findings, path: Path, made: bytes, source: str) -> bool:
 
 
 def _first_difference(stated: bytes, made: bytes) -> str:
-    """Return where two texts begin to differ, with what each has there."""
+    """Return where two texts begin to differ, with the text of each."""
     texts = [data.decode("utf-8", "replace") for data in (stated, made)]
     pairs = enumerate(zip(*texts, strict=False))
     at = next((k for k, (a, b) in pairs if a != b), min(map(len, texts)))
@@ -258,7 +258,7 @@ def _by_other_tools(artefacts: Artefacts, made: bytes, found: Findings) -> bool:
 
 
 def _unknown_files(artefacts: Artefacts) -> Iterator[str]:
-    """Yield what lies in the run directory and is neither evidence nor made of it."""
+    """Yield files in the run directory that are neither evidence nor made from it."""
     directory = artefacts.directory
     known = {
         directory.run_json, directory.limits, directory.ledger, directory.verdict,

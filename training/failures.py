@@ -1,7 +1,7 @@
 """Leftovers of a failed job (the victim), measured by the next job on its nodes [J1 to J6].
 
 One rank per node. It looks for the victim's processes, files in /dev/shm, GPU memory and lock, and
-reads the lines that the victim's ranks wrote. `seen` is what the login side observed of the
+reads the lines that the victim's ranks wrote. `seen` holds the login side's observations of the
 victim's end. All of it goes into the record; nothing is judged here.
 """
 

@@ -1,7 +1,8 @@
 """The second judge: outcome of every planned row of a run, and its verdict, found once more.
 
-Standard library and PyYAML, nothing of the suite: no mistake is shared. It plans from limits and
-order, judges each row's newest record, climbs the ladder; a row of an unknown rule is not covered.
+Standard library and PyYAML only, nothing from the suite: no mistake is shared. It plans from limits
+and order, judges each row's newest record, climbs the ladder; a row of an unknown rule is not
+covered.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def points_of(row: Any, record: Json, metric: str = "") -> list[Point]:
 
 
 def has_none(row: Any, record: Json) -> bool:
-    """Whether nobody judges it, and every rank says it has none; or each node says it lacks it."""
+    """Whether it is not judged and every rank reports no value; or each node lacks it."""
     if row.c["may_lack"]:
         saying = {r["node"] for r in ranks_of(row, record) if lacks(r, row.c)}
         return set(row.nodes) <= saying

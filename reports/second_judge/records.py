@@ -1,8 +1,8 @@
 """The second judge's reader of records: the parts that are sound, and of the planned devices.
 
 Standard library alone, and nothing of the suite. A part that has not the shape that it must have,
-or is of other ranks or devices, is left out with its node: what a broken rank says of its node
-counts for nothing.
+or is of other ranks or devices, is left out with its node: the values of a broken rank for its node
+do not count.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ def far_below(
 
 
 OVER_BOUND, SAMPLE_OVER_BOUND = 1.02, 1.2
-"""A median, or a single sample, so many times above a physical bound is a measurement error."""
+"""A median, or a single sample, above this multiple of a physical bound is a measurement error."""
 
 
 def beyond(typical: Sequence[float], single: Sequence[float], bound: float, least: bool) -> bool:
