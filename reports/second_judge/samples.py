@@ -60,7 +60,7 @@ def lacks(rank: Json, c: Json) -> bool:
 def satisfies(kind: str, limit: Any, value: Any) -> bool:
     """Whether a value is within a limit; written so that NaN is not."""
     if kind in ("calibrate", ""):
-        raise Cannot("nobody has set the limit")
+        raise Cannot("the limit is not set")
     if kind == "equals" and limit in TABLES["gpus"]:
         value = model_of(value)
     return kind == "recorded" or bool(
