@@ -192,7 +192,7 @@ def show(first: Path, second: Path, limits: Path, *, include_unchanged: bool) ->
     significant = [change for change in compared if change.significant]
     console.print(
         Text(
-            f"{len(compared)} figures of one device in both runs; "
+            f"{counted(len(compared), 'figure')} of one device in both runs; "
             f"{len(significant)} changed significantly: "
             f"|drift| >= {SIGMAS:g} x sqrt(2) x the run sigma of thresholds.yaml"
         )

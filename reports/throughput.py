@@ -33,7 +33,7 @@ ELEMENTWISE_PASSES = 4
 embedding included."""
 LOGITS_PASSES = 5
 MAX_CHUNK_LOGITS = 1 << 29
-"""The head's chunks (training/loss.py); each adds to an fp32 gradient: 12 bytes a parameter."""
+"""The head's chunks (training/loss.py); each adds to an fp32 gradient: 12 bytes per parameter."""
 CAST_BYTES = 12
 """A parameter and pass: fp32 to bf16 to compute with, its gradient back."""
 UPDATE_BYTES = 42

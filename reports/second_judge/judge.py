@@ -332,10 +332,10 @@ class SecondJudge:
             figures = [[100 * (max(typical) - min(typical)) / statistics.median(typical)]]
         elif c["over"] == "ranks":
             if len({len(rounds_of(m)) for _, m in points}) > 1:
-                raise Cannot("some ranks measured more rounds")
+                raise Cannot("ranks measured different numbers of rounds")
             by_round = list(zip(*(rounds_of(m) for _, m in points), strict=True))
             if any(len(set(map(len, ranks))) > 1 for ranks in by_round):
-                raise Cannot("some ranks measured more batches")
+                raise Cannot("ranks measured different numbers of batches")
             means = [[mean_over_ranks(b, c["unit"]) for b in zip(*r)] for r in by_round]  # noqa: B905
             figures = [[statistics.median(batches) for batches in means]]
             series = each_and_all(means)

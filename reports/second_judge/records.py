@@ -92,7 +92,7 @@ class Records:
         self._devices: dict[str, Any] = {}
 
     def forget(self, workload: str = "", place: str = "") -> None:
-        """Read everything anew, or one record that says nothing of which devices there are."""
+        """Read everything anew, or one record that does not define the devices."""
         defines = workload in ("", "inventory") or not any(w == "inventory" for w, _ in self.last)
         kept = (
             {} if defines else {k: v for k, v in self._read.items() if k[:2] != (workload, place)}

@@ -105,7 +105,7 @@ def victims(sandbox: Sandbox) -> list[tuple[str, Path]]:
 
 
 def at_the_fault(then: Callable[[Sandbox, str, Path], None], *, event: str = "fault") -> Inject:
-    """Do something, once a job, when a victim says that it fails now."""
+    """Do something, once per job, when a victim says that it fails now."""
 
     @contextmanager
     def inject(sandbox: Sandbox) -> Iterator[None]:

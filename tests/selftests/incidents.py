@@ -105,7 +105,7 @@ ALL4 = (0, 1, 2, 3)
 INCIDENTS = (
     Incident(
         ("NVIDIA/DCGM#313", "NVIDIA/NVSentinel#1748"),
-        "a GB200 with 17,700 corrected ECC errors a second under load is called healthy",
+        "a GB200 with 17,700 corrected ECC errors per second under load is called healthy",
         Put("health.ecc_rate", "storm of corrected errors", "a rate under load is red by GPU"),
     ),
     Incident(

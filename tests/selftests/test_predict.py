@@ -89,7 +89,7 @@ def test_communication_that_cannot_hide_is_added_in_full():
     seconds = throughput.step_seconds(training, slow)
     computed = seconds["products"] + seconds["attention"]
     assert whole > seconds["communication"] > whole - computed
-    # Accumulation communicates once a step.
+    # Accumulation communicates once per step.
     assert throughput.step_seconds(replace(training, passes=4), slow)["communication"] == (
         pytest.approx(seconds["communication"])
     )
