@@ -37,11 +37,11 @@ def check(directory: RunDirectory, signers: Path | None) -> tuple[bool, str]:
             return True, f"{NAME}: missing, though --allowed-signers was given"
         return False, "signature: none; hashes show accidents, only a signature shows intent"
     if not page.exists():
-        return True, f"{NAME}: there is no certificate.html that it could sign"
+        return True, f"{NAME}: there is no certificate.html to sign"
     text = page.read_bytes()
     if signers is None:
         done = _ssh_keygen(text, "check-novalidate", "-s", str(signature))
-        signer = "by a key that nobody vouched for: give --allowed-signers FILE"
+        signer = "by a key that was not checked: give --allowed-signers FILE"
     else:
         principals = _ssh_keygen(text, "find-principals", "-s", str(signature), "-f", str(signers))
         names = principals.stdout.decode("utf-8", "replace").strip().splitlines()

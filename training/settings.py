@@ -86,7 +86,7 @@ class Settings:
         passes, rest = divmod(global_batch, team_size * self.batch)
         if rest or passes < 1:
             raise SettingsError(
-                f"global batch {global_batch} does not divide by {counted(team_size, 'rank')} x "
+                f"global batch {global_batch} is not divisible by {counted(team_size, 'rank')} x "
                 f"{self.batch} sequences: give a multiple of {team_size * self.batch}"
             )
         return passes
@@ -115,9 +115,11 @@ def settings_of(values: dict[str, Any]) -> Settings:
         if getattr(settings, name) < 0:
             raise SettingsError(f"{name} is {getattr(settings, name)}, expected 0 or more")
     if settings.compile and settings.wrap == "size":
-        raise SettingsError("wrap size shards inside a block, which is compiled whole: no compile")
+        raise SettingsError(
+            "wrap size shards inside a block, but blocks are compiled whole: switch compile off"
+        )
     if settings.resume and not settings.checkpoint:
-        raise SettingsError("resume needs the directory of checkpoints (checkpoint)")
+        raise SettingsError("resume needs a directory of checkpoints (checkpoint)")
     if settings.data and not Path(settings.data).is_file():
-        raise SettingsError(f"data file {settings.data} is not there (look on the node, not here)")
+        raise SettingsError(f"data file {settings.data} is not on the node")
     return settings

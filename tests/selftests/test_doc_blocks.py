@@ -354,7 +354,9 @@ def test_the_cheap_commands_of_the_card_run_on_a_recorded_run(
 ):
     # What the run was judged to be is confirmed by a replay; test_reports_command.py has that.
     monkeypatch.setattr(
-        reports_command, "confirmed_verdict", lambda source, *_: reports_command.read_verdict(source)
+        reports_command,
+        "confirmed_verdict",
+        lambda source, *_: reports_command.read_verdict(source),
     )
     text = CARD.read_text(encoding="utf-8")
     lines = [n for n in first_cells(text) if n.startswith("python -m reports ")]

@@ -16,11 +16,14 @@ from tests.tools.gpu_models import plan, unset_count
 
 pytestmark = pytest.mark.cpu
 
+
 def test_the_table_in_the_docs_says_what_is_missing():
     text = (CHECKOUT / "docs" / "03-performance.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\w[\w ]*) \| (\d+) \| (\d+) \|", text, re.M)
     table = {name: (int(one), int(four)) for name, one, four in rows if name in hardware.GPUS}
-    assert table == {model: (unset_count(model, 1), unset_count(model, 4)) for model in hardware.GPUS}
+    assert table == {
+        model: (unset_count(model, 1), unset_count(model, 4)) for model in hardware.GPUS
+    }
 
 
 @pytest.mark.parametrize(("page", "name", "made"), gpu_models.TABLES, ids=lambda x: str(x)[:9])
@@ -38,7 +41,7 @@ def test_the_readme_promises_a_verdict_only_to_models_that_have_all_limits():
 
 def test_an_order_that_has_all_its_limits_can_be_accepted():
     assert missing_limits.lines(*plan("H200 SXM", 1)) == [
-        "limits   thresholds.yaml has all: this order can be ACCEPTED by it"
+        "limits   thresholds.yaml has every limit: this order can be ACCEPTED by it"
     ]
 
 
@@ -52,7 +55,7 @@ def test_what_is_missing_is_named_with_who_can_supply_it():
 def test_a_fact_that_the_order_does_not_state_is_named_with_what_needs_it():
     (line,) = missing_limits.lines(*plan("H200 SXM", 1, states_rate=False))
     assert "CANNOT be ACCEPTED by thresholds.yaml as it is" in line
-    assert "cluster: does not say nic_gbps, and without it" in line
+    assert "cluster: does not give nic_gbps, which is needed for" in line
     assert "infiniband.rate" in line
 
 

@@ -78,9 +78,9 @@ class TrainingSettings:
         sequences_per_pass = self.batch_size * world_size
         if self.global_batch_size % sequences_per_pass:
             raise InputError(
-                f"training.global_batch_size {self.global_batch_size} does not divide by"
-                f" batch_size x GPUs = {self.batch_size} x {world_size}; take a multiple of"
-                f" {sequences_per_pass}"
+                f"training.global_batch_size {self.global_batch_size} is not divisible by "
+                f"batch_size x GPUs = {self.batch_size} x {world_size}; take a multiple of "
+                f"{sequences_per_pass}"
             )
         return self.global_batch_size // sequences_per_pass
 
@@ -166,7 +166,7 @@ def load(path: Path) -> Settings:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}:" if mark else ""
-        raise InputError(f"{path}:{line} no YAML: {getattr(error, 'problem', error)}") from error
+        raise InputError(f"{path}:{line} not YAML: {getattr(error, 'problem', error)}") from error
     if not isinstance(data, dict):
         raise InputError(f"{path}: expected sections like training:, got {data!r:.40}")
     known_sections = {f.name: f.type for f in dataclasses.fields(Settings) if f.name != "name"}
