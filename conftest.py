@@ -1,29 +1,25 @@
-"""Load the plug-in modules; pytest reads `pytest_plugins` from the top-level conftest.py only."""
+"""Load the plug-in modules where the installed plug-in (fixtures/plugin/start.py) has not."""
 
-import importlib.util
+import os
 import sys
 
-if absent := [
-    name
-    for name in ("ClusterShell", "psutil", "pydantic", "submitit", "yaml")
-    if importlib.util.find_spec(name) is None
-]:
-    # Usually another interpreter's pytest, first on the PATH: one line says more than a traceback.
+from fixtures.plugin import PLUGINS, unfit
+from fixtures.plugin.option_list import path_options
+
+installed = sys.modules.get("gpu_cluster_acceptance")
+if reason := unfit():
+    print(f"ERROR: {reason}", file=sys.stderr)
+    raise SystemExit(4)
+if not getattr(installed, "loaded", False) and "PYTEST_XDIST_WORKER" not in os.environ:
+    # pytest has taken what follows such an option for a place of tests.
+    separate = sorted(path_options() & {*sys.argv})
     print(
-        f"ERROR: {sys.executable} lacks {', '.join(absent)}: start .venv/bin/pytest (`make setup` "
-        "makes it), or install this project into that interpreter",
+        f"{'ERROR' if separate else 'note'}: the pytest of {sys.executable} has not this suite's "
+        f"plug-in{', which ' + separate[0] + ' needs' if separate else ''}: start "
+        ".venv/bin/pytest (`make setup` makes it)",
         file=sys.stderr,
     )
-    raise SystemExit(4)
+    if separate:
+        raise SystemExit(4)
 
-pytest_plugins = [
-    "fixtures.plugin.options",
-    "fixtures.plugin.collection",
-    "fixtures.plugin.budget",
-    "fixtures.plugin.session",
-    "fixtures.plugin.reporting",
-    "fixtures.plugin.verdict_fixture",
-    "fixtures.plugin.calibration",
-    "reports.plugin",
-    "reports.live",
-]
+pytest_plugins = list(PLUGINS)  # pytest registers none of them twice

@@ -1,4 +1,4 @@
-"""What is made of a run, and of several: `python -m reports COMMAND RUN`.
+"""Pages and tables of runs: `python -m reports COMMAND RUN`.
 
 render, judge, verify and calibrate start `pytest --cluster replay --from RUN` in a process of its
 own: the acceptance tests themselves judge the records, so there is one way to a verdict, not two.
@@ -26,6 +26,7 @@ from fixtures.paths import CHECKOUT, RUNS, THRESHOLDS, commit
 from fixtures.records import verdict_file
 from fixtures.records.files import RecordError, read_json, replace_file
 from fixtures.records.run_directory import RunDirectory
+from fixtures.suggestions import ArgumentParser
 from fixtures.thresholds import loader
 from reports import (
     certificate,
@@ -63,11 +64,11 @@ PROPOSAL = "proposal.yaml"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand and return its exit status, which for render and judge is the verdict's."""
-    parser = argparse.ArgumentParser(prog="python -m reports", description=__doc__)
+    parser: argparse.ArgumentParser = ArgumentParser(prog="python -m reports", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     render_ = commands.add_parser("render", help="write report, JUnit and CSV into RUN again")
     judge_ = commands.add_parser("judge", help="judge RUN by other limits, in a new run directory")
-    tables_ = commands.add_parser("tables", help="print what RUN measured, as other tools do")
+    tables_ = commands.add_parser("tables", help="print RUN's figures in the form of other tools")
     for command in (render_, judge_, tables_):
         command.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     judge_.add_argument(
@@ -89,16 +90,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in export.FORMATS:
         kinds.add_argument(f"--{name}", dest="kind", action="store_const", const=name)
     export_.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
-    energy_ = commands.add_parser("energy", help="what RUN's trainings cost: tokens, PFLOP, joules")
+    energy_ = commands.add_parser("energy", help="cost of RUN's trainings: tokens, PFLOP, joules")
     energy_.add_argument("run", type=Path, metavar="RUN", help="a run directory")
-    rejudge_ = commands.add_parser("rejudge", help="let a second, independent judge go over RUN")
+    rejudge_ = commands.add_parser("rejudge", help="judge RUN again by an independent second judge")
     for command in (sign_, verify_, export_, rejudge_):
         command.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     compare_ = commands.add_parser("compare", help="two runs side by side, what changed first")
     for name in ("run", "other"):
         compare_.add_argument(name, type=Path, metavar="RUN", help="a run directory")
-    compare_.add_argument("--thresholds", type=Path, metavar="T", help="for what runs differ by")
-    compare_.add_argument("--all", action="store_true", help="also what did not change")
+    compare_.add_argument(
+        "--thresholds", type=Path, metavar="T", help="for the spread between runs"
+    )
+    compare_.add_argument("--all", action="store_true", help="also unchanged values")
     watch.add_to(commands)
     limits.add_to(commands)
     join.add_to(commands)
@@ -109,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for command in (render_, sign_, verify_, export_, rejudge_, dossier_, summary_):
         command.add_argument(
             "--thresholds", type=Path, metavar="T",
-            help="the limits of that run, where they are neither in its place nor shipped",
+            help="the limits of that run, if it does not use the shipped file",
         )  # fmt: skip
     calibrate_ = commands.add_parser("calibrate", help="propose limits from runs of one fleet")
     calibrate_.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run directories")
@@ -140,6 +143,8 @@ def _carry_out(options: argparse.Namespace) -> int:
         return patrol.main(options)
     if options.command == "join":
         return join.main(options, check_run)
+    if options.command == "sign":
+        signature.require_ssh_keygen()
     source = options.run.resolve()
     if join.is_joined(source):
         return join.verify_or_sign(source, options, check_run)
@@ -185,7 +190,7 @@ def _carry_out(options: argparse.Namespace) -> int:
 def tables(source: Path) -> int:
     """Print collectives in the form of nccl-tests, memory and copies in that of nvbandwidth.
 
-    Then, for a run that has ended, what was recorded without a limit.
+    Then, for a run that has ended, the values recorded without a limit.
     """
     directory = RunDirectory(source)
     texts = [table(record) for record in records_of(directory)]
@@ -250,13 +255,14 @@ def sign(source: Path, run: dict[str, Any], options: argparse.Namespace) -> int:
 
     With --dsse the in-toto statement too, with the same key.
 
-    EvidenceError unless verify finds nothing wrong: a signature says that the signer saw to that.
+    EvidenceError unless verify finds nothing wrong: a signature states that the signer checked
+    this.
     """
     directory = RunDirectory(source)
     if not (source / certificate.NAME).exists():
         remedy = f"`python -m reports render {shlex.quote(str(source))}`"
         if run.get("origin") not in CERTIFIED_ORIGINS:
-            remedy = "sign that of a run of the suite; this is a replay, or was started by hand"
+            remedy = "only runs of the suite are signed; this is a replay, or was started by hand"
         raise CommandError(f"{source} has no {certificate.NAME}: {remedy}")
     found = verify.check(
         directory, lambda: _rejudge(source, run, options.thresholds), None,
@@ -275,7 +281,7 @@ def sign(source: Path, run: dict[str, Any], options: argparse.Namespace) -> int:
         raise CommandError(f"ssh-keygen -Y sign with {key}: {message.strip()}") from None
     verdict = read_verdict(source)["verdict"]
     if verdict != "ACCEPTED":
-        print(f"what you have signed says NOT ACCEPTED: {verdict}")
+        print(f"the signed certificate says NOT ACCEPTED: {verdict}")
     print(f"signature {path}")
     if envelope is not None:
         print(f"envelope {envelope}")
@@ -300,7 +306,7 @@ def check(source: Path, run: dict[str, Any], options: argparse.Namespace) -> int
     )  # fmt: skip
     current = commit() or "not in git"
     if run.get("commit") and run["commit"] != current:
-        print(f"note   the run's suite was {run['commit']}, this one is {current}")
+        print(f"note the run was made by suite {run['commit']}, this one is {current}")
     return verify.show(source, found)
 
 
@@ -335,7 +341,7 @@ def calibrate(runs: Sequence[Path], out: Path) -> int:
 
 
 def _first(wrong: Sequence[str], source: Path) -> str:
-    """Return the first of what verify finds, and the command that prints all of it."""
+    """Return the first finding of verify, and the command that prints all."""
     more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
     return f"{wrong[0]}{more}; see `python -m reports verify {shlex.quote(str(source))}`"
 
@@ -354,8 +360,6 @@ def _rejudge(source: Path, run: dict[str, Any], thresholds: Path | None) -> Reju
 
 def _replay(source: Path, run_dir: Path, *options: str) -> dict[str, Any]:
     """Run the acceptance tests on the records of a run; return verdict.json of the replay."""
-    # With "=", because before conftest.py is read pytest takes "--from DIR" for a path to collect,
-    # and looks for its configuration there.
     command = [
         sys.executable, "-m", "pytest", "--cluster=replay", f"--from={source}",
         f"--run-dir={run_dir}", "-p", "no:cacheprovider", "-q", *options,

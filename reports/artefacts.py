@@ -1,4 +1,4 @@
-"""What people and other tools read of a run, each made of the run directory alone (login side).
+"""The files of a run for users and tools, each made from the run directory alone (login side).
 
 A run, `python -m reports render` and `verify` make these files by the same functions: what verify
 compares is what the run wrote.

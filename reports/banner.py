@@ -25,14 +25,14 @@ from reports.blame import what_to_do
 from reports.rows import split_limit
 
 MEANING = {
-    "ACCEPTED": "Every criterion of the whole scope passed, was waived, is only recorded, or is "
-    "declared not to apply.",
-    "PARTIAL": "What was judged passed, but it was not the whole acceptance.",
-    "DEMONSTRATION": "What was judged passed, but not on the hardware of a real cluster: nothing "
-    "is accepted by this run.",
-    "INCOMPLETE": "Something was not measured or not run: on this evidence the cluster cannot be "
-    "accepted.",
-    "REJECTED": "At least one criterion was measured and is beyond its limit.",
+    "ACCEPTED": "Every criterion of the whole scope passed, was waived, is only recorded, or "
+    "does not apply.",
+    "PARTIAL": "Everything judged passed, but it was not the whole acceptance.",
+    "DEMONSTRATION": "Everything judged passed, but not on the hardware of a real cluster: "
+    "this run accepts nothing.",
+    "INCOMPLETE": "Some checks were not measured or not run: the cluster cannot be accepted "
+    "on this evidence.",
+    "REJECTED": "At least one value is outside its limit.",
 }
 
 ORIGIN = {
@@ -227,7 +227,7 @@ def facts(verdict: Mapping[str, Any], run: Mapping[str, Any]) -> list[tuple[str,
         ("Scope", _scope_text(scope)),
         ("When", _time_range(replay or run)),
         ("Judged again", _time_range(run) if replay else ""),
-        ("Suite commit", commit.replace("-dirty", ", with changes that are not committed")),
+        ("Suite commit", commit.replace("-dirty", ", with uncommitted changes")),
         ("Limits SHA-256", str((run.get("thresholds") or {}).get("sha256", ""))),
     ]
     return [(name, value) for name, value in rows if value]

@@ -1,7 +1,7 @@
-"""Who is to blame, and what to do first: the sentence above all else of a run (login side).
+"""Who is to blame, and what to do first: the first sentence on a run (login side).
 
 A node is named only where the reason lies in it (fixtures/conclusion/node_lists.py): a failure over
-several nodes of which nobody can tell whose fault it is names none.
+several nodes without a known culprit names none.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Blame:
     """What is wrong in a run, and where."""
 
     dead: Mapping[str, int]
-    """Node of which nothing was measured, for a reason that lies in it -> rows that this costs."""
+    """Node without any measurement, for a reason that lies in it -> number of its lost rows."""
     bad: Mapping[str, int]
     """Other node that is at fault -> its rows that failed or were not measured."""
     doubtful: Sequence[str]
@@ -73,7 +73,7 @@ class Blame:
         if self.doubtful:
             parts.append(f"{_count(self.doubtful, 'node')} to look at: {_names(self.doubtful)}")
         if not parts:
-            parts.append("No node is to blame by what was measured")
+            parts.append("No node is to blame according to the measurements")
         return "; ".join(parts)
 
 
@@ -110,9 +110,9 @@ def _asked_of_slurm(v: Mapping[str, Any]) -> bool:
 
 
 def red_of(criterion: str, limits: Thresholds | None = None) -> str:
-    """Return what a red row of a criterion usually means and what to do first, "" if nobody says.
+    """Return what a red row of a criterion usually means and what to do first, "" if unknown.
 
-    A criterion that is not the suite's own says it in the file of limits.
+    For a criterion that is not the suite's own it is in the file of limits.
     """
     if limits is not None and (own := limits.criteria.get(criterion)) is not None and own.red:
         return own.red

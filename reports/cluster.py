@@ -1,7 +1,7 @@
-"""Which cluster a run measured: parties, hardware, software, and what differs (login side).
+"""The cluster that a run measured: parties, hardware, software, and differences (login side).
 
 From the contract in run.json and from the nodes' own facts in the newest records of `environment`
-and `inventory`. A node without these records has no facts here: nothing is made up for it.
+and `inventory`. A node without these records has no facts here; none are invented.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FACTS = {
     "kernel": "Kernel", "os": "Operating system", "slurm": "Slurm", "cpu": "CPU",
     "sockets": "CPU sockets", "cpus": "CPU cores", "memory_gib": "Memory, GiB",
 }  # fmt: skip
-"""Facts of a node that are shown as they are -> how they are called."""
+"""Facts of a node that are shown unchanged -> their titles."""
 
 PARTY_TITLES = {
     "customer": "Customer", "supplier": "Supplier", "site": "Site", "order_number": "Order number",
@@ -39,7 +39,7 @@ PARTY_TITLES = {
 
 @dataclass
 class NodeFacts:
-    """What one node said of itself."""
+    """The facts that one node reported."""
 
     facts: Mapping[str, Any] = field(default_factory=dict)
     gpus: list[dict[str, Any]] = field(default_factory=list)
@@ -78,7 +78,7 @@ class Cluster:
     nodes: Sequence[str]
     found: Mapping[str, NodeFacts]
     planned: str = ""
-    """The GPUs by what was planned, for a run whose nodes said nothing of themselves."""
+    """The planned GPUs, for a run whose nodes reported no facts."""
 
     @staticmethod
     def of(directory: RunDirectory, run: Mapping[str, Any], scope: Mapping[str, Any]) -> Cluster:
@@ -122,7 +122,7 @@ class Cluster:
 
     @property
     def facts(self) -> list[Fact]:
-        """What the nodes said; what differs between them comes first."""
+        """The facts of the nodes; those that differ come first."""
         facts = [
             self._fact(title, lambda n, k=name: n.facts.get(k)) for name, title in FACTS.items()
         ]
@@ -149,7 +149,7 @@ class Cluster:
 
     @property
     def silent(self) -> list[str]:
-        """Nodes that said nothing of themselves."""
+        """Nodes without facts."""
         return [node for node in self.nodes if node not in self.found]
 
     @property
@@ -167,7 +167,7 @@ class Cluster:
 
 
 def node_facts(directory: RunDirectory, node: str) -> NodeFacts | None:
-    """Return what a node said of itself in its newest records; None where it said nothing."""
+    """Return the facts of a node from its newest records; None without any."""
     found = NodeFacts()
     seen = False
     for workload in ("environment", "inventory"):

@@ -48,7 +48,8 @@ class Change:
     sigma: float
     """Relative standard deviation of one run."""
     worse_if: str
-    """"lower" or "higher": the direction in which the criterion fails; "" where nobody judges."""
+    """"lower" or "higher": the direction in which the criterion fails; "" where it is not
+    judged."""
 
     @property
     def drift(self) -> float:
@@ -118,11 +119,11 @@ def _change(row: Mapping[str, Any]) -> float:
 
 
 RECORDED = "RECORDED"
-"""The outcome of what is judged by nobody; verdict.json of schema 1 calls it NOT_APPLICABLE."""
+"""The outcome of values that are not judged; verdict.json of schema 1 has NOT_APPLICABLE."""
 
 
 def _unjudged(run: RunDirectory) -> set[str]:
-    """Return the criteria that nobody judges in a run: a change of them is not a regression."""
+    """Return the criteria that are not judged in a run: a change of them is not a regression."""
     if not run.verdict.exists():
         return set()
     outcomes: dict[str, set[str]] = {}
@@ -190,7 +191,7 @@ def show(first: Path, second: Path, limits: Path, *, include_unchanged: bool) ->
     significant = [change for change in compared if change.significant]
     console.print(
         Text(
-            f"{len(compared)} figures of one device in both runs; "
+            f"{counted(len(compared), 'figure')} of one device in both runs; "
             f"{len(significant)} changed significantly: "
             f"|drift| >= {SIGMAS:g} x sqrt(2) x the run sigma of thresholds.yaml"
         )

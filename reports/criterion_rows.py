@@ -23,7 +23,7 @@ class CriterionRow:
     limits: Counter[str] = field(default_factory=Counter)
     worst: Mapping[str, Any] | None = None
     """The verdict to show: failed before waived before others, then by the smallest margin, or by
-    the value where nobody judges."""
+    the value where it is not judged."""
     subject: str = ""
     """Subject of `worst`, else the first one: for the command that measures it again."""
 
@@ -49,7 +49,7 @@ class CriterionRow:
 
     @property
     def passed(self) -> str:
-        """How many of those that were to be judged passed; "" where nobody judges."""
+        """How many of those to be judged passed; "" where none is judged."""
         to_judge = self.planned - self.outcomes["RECORDED"]
         return f"{self.outcomes['PASS']} of {to_judge}" if to_judge else ""
 

@@ -1,7 +1,8 @@
-"""Where verdict.json differs from what the records of its run give (login side).
+"""Differences between verdict.json and the verdicts that the records of its run give (login side).
 
 Everything in it must follow: each field of each row from judging the records again, the verdict on
-the run from the rows. What only the run itself could know, as why it was interrupted, is named.
+the run from the rows. Facts that only the run could know, such as why it was interrupted, are
+named.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Rejudged:
-    """What judging the records of a run again leaves."""
+    """The result of judging the records of a run again."""
 
     verdict: Mapping[str, Any]
     limits_csv: bytes = b""
@@ -51,7 +52,7 @@ class Rejudged:
 
 @dataclass
 class Differences:
-    """What is wrong with verdict.json, and what of it cannot be made again."""
+    """Errors in verdict.json, and the parts of it that cannot be made again."""
 
     wrong: list[str] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
@@ -115,7 +116,7 @@ def differences(
         found.wrong += [f"verdict.json: {line}" for line in check(directory, run, stated, rejudged)]
     if exact and not is_as_written(directory, stated):
         # A key that stands twice, for instance: programs differ in which of them counts.
-        found.wrong.append("verdict.json: is not written as the suite writes it")
+        found.wrong.append("verdict.json: is not in the format that the suite writes")
     interrupted = (stated.get("basis") or {}).get("interrupted")
     if exact and interrupted and not rejudged["basis"]["interrupted"]:
         found.unchecked.append(f"verdict.json: that the run was interrupted: {interrupted}")
@@ -162,8 +163,8 @@ def _row_differences(
         lines += _ledger_differences(directory, unjudged)
         again = RunCommand(str(directory.root), tuple(run.get("options") or ())).completed(RESUME)
         found.unchecked.append(
-            f"verdict.json: {counted(len(unjudged), 'row')} that the run did not come to judge, "
-            f"though their records are there: {again}"
+            f"verdict.json: {counted(len(unjudged), 'row')} not judged by the run, although their "
+            f"records exist: {again}"
         )
     return lines
 
@@ -189,7 +190,7 @@ def _not_judged(run: Mapping[str, Any], stated: Mapping[str, Any], before: Row, 
 
 
 def _ledger_differences(directory: RunDirectory, unjudged: Mapping[Key, Row]) -> list[str]:
-    """Rows that were judged, by the ledger, and of which verdict.json says that they were not."""
+    """Rows that were judged according to the ledger, but not according to verdict.json."""
     newest: dict[Key, str] = {}
     for line in read_lines(directory.ledger):
         key = (str(line.get("criterion")), str(line.get("subject")))
@@ -224,7 +225,7 @@ def _head_differences(
     stated: Mapping[str, Any],
     rejudged: Mapping[str, Any],
 ) -> Iterator[str]:
-    """Yield what does not follow from the rows and from what they were judged for."""
+    """Yield facts on the run that do not follow from its rows and scope."""
     basis, basis_now = stated.get("basis") or {}, rejudged["basis"]
     for name in {**basis, **basis_now}:
         if name != "interrupted" and basis.get(name) != basis_now.get(name):

@@ -1,9 +1,10 @@
-"""`python -m reports dossier RUN --node N [--gpu G]`: what a vendor asks for in an RMA.
+"""`python -m reports dossier RUN --node N [--gpu G]`: the evidence that a vendor needs for an RMA.
 
-One node, or one GPU of it: who it is, what failed with the raw samples, what the driver counted,
-telemetry, links, versions, earlier attempts, and where the same part was good. The first lines name
-the part and the fault. HTML for a person and JSON for a ticket system, together at most MAX_BYTES,
-without secrets: the suite records no environment, and what looks like a secret is removed.
+One node, or one GPU of it: its identity, failures with their raw samples, counters of the driver,
+telemetry, links, versions, earlier attempts, and rows in which the same part passed. The first
+lines name the part and the fault. HTML for a person and JSON for a ticket system, together at most
+MAX_BYTES, without secrets: the suite records no environment, and what looks like a secret is
+removed.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ FIRST_LINES = 12
 """Lines that name the part and its faults."""
 MAX_ERRORS = 20
 COUNTED = ("health", "under_load", "nvlink", "infiniband", "ib_counters", "inventory")
-"""Workloads whose values are what driver and kernel say: Xids, ECC, remapped rows, links, ports."""
+"""Workloads whose values come from driver and kernel: Xids, ECC, remapped rows, links, ports."""
 
 ABOUT = ("id", "suite_version", "commit", "created", "ended", "tier")
-"""What run.json says of the run."""
+"""The run's facts in run.json."""
 
 Json = dict[str, Any]
 
@@ -52,13 +53,16 @@ Json = dict[str, Any]
 def add_to(commands: Any) -> argparse.ArgumentParser:
     """Add the subcommand and its options."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "dossier", help="what a vendor asks for of a node or GPU of RUN: HTML and JSON"
+        "dossier", help="evidence of a node or GPU of RUN for its vendor: HTML and JSON"
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     parser.add_argument("--node", required=True, metavar="N", help="the node")
     parser.add_argument("--gpu", metavar="G", help="its GPU: index or UUID")
     parser.add_argument(
-        "--bug-report", type=Path, metavar="FILE", help="what nvidia-bug-report.sh wrote there"
+        "--bug-report",
+        type=Path,
+        metavar="FILE",
+        help="output of nvidia-bug-report.sh on that node",
     )
     parser.add_argument(
         "--out", type=Path, default=Path(), metavar="DIR", help="where to write (default: here)"
@@ -210,15 +214,15 @@ def _first_lines(
 
 
 def fitted(made: Json) -> tuple[str, str]:
-    """Return HTML and JSON; what is least needed is left out, and named, until they fit."""
+    """Return HTML and JSON; the least important parts are left out, and named, until they fit."""
     cuts: list[tuple[str, Callable[[], None]]] = [
         ("telemetry over time", lambda: made["telemetry"].update(points={})),
         ("samples of further rounds", lambda: _cut_samples(made, 40)),
         ("rows that passed", lambda: made.update(good=made["good"][:40])),
-        ("all but a few samples", lambda: _cut_samples(made, 5)),
-        ("all but the first rows", lambda: made.update(rows=made["rows"][:40])),
-        ("values that were counted", lambda: made.update(counted={})),
-        ("what ranks said", lambda: made.update(errors=[], missing=[])),
+        ("most samples", lambda: _cut_samples(made, 5)),
+        ("later rows", lambda: made.update(rows=made["rows"][:40])),
+        ("counter values", lambda: made.update(counted={})),
+        ("messages of ranks", lambda: made.update(errors=[], missing=[])),
         ("lines of the bug report", lambda: (made["bug_report"] or {}).update(lines=[])),
     ]
     while True:

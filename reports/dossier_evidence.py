@@ -32,7 +32,7 @@ MAX_REPORT_BYTES = 200_000_000
 _OF_GPU = re.compile(
     r"Xid|fallen off the bus|RmInitAdapter|ECC|row.?remap|NVLink|nvidia-nvswitch", re.IGNORECASE
 )
-"""Lines of nvidia-bug-report's file that say what happened to a GPU."""
+"""Lines of nvidia-bug-report's file about faults of a GPU."""
 
 
 def records_of(directory: RunDirectory) -> Iterator[tuple[str, Json]]:
@@ -140,7 +140,7 @@ def counters_of(records: Mapping[str, Json], node: str, workload: str) -> list[J
 
 
 def errors_of(directory: RunDirectory, node: str) -> Iterator[Json]:
-    """Yield what ranks of the node said before they ended in an error."""
+    """Yield the last lines of ranks of the node that ended in an error."""
     for path in directory.rank_files():
         for line in read_lines(path):
             if line.get("event") == "error" and line.get("node") == node:

@@ -1,7 +1,7 @@
 """A verdict of today in the words of a verdict.json of schema 1, without RECORDED (login side).
 
-Schema 1 called a row NOT_APPLICABLE that nobody judges, without a value, and owed no measurement of
-it. The verdict of the run is concluded again from such rows, by the rules of today.
+Schema 1 called a row that is not judged NOT_APPLICABLE, without a value, and required no
+measurement of it. The verdict of the run is concluded again from such rows, by the rules of today.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def in_words_of(stated: Mapping[str, Any], rejudged: Mapping[str, Any]) -> Mappi
 
 
 def _in_schema_1(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the row of today; as NOT_APPLICABLE if nobody judges it, and if it was called that."""
+    """Return today's row; as NOT_APPLICABLE if it is not judged and was called that."""
     nobody_judges = now["limit"] == RECORDED_TEXT or now["outcome"] == "NOT_APPLICABLE"
     claimed = before is None or any(before.get(n) is not None for n in ("value", "margin", "worst"))
     if before is None or before["outcome"] != "NOT_APPLICABLE" or claimed or not nobody_judges:

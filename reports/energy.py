@@ -1,4 +1,4 @@
-"""What the trainings of a run cost: tokens, PFLOP and joules from sampled power (login side).
+"""Cost of the trainings of a run: tokens, PFLOP and joules from sampled power (login side).
 
 Power is that of the telemetry, five samples per second; the time is that of the timed steps, so
 that neither compiling nor loading counts. A GPU without samples over all of that time has no

@@ -125,7 +125,7 @@ def prometheus(verdict: Mapping[str, Any]) -> str:
         "# TYPE gpu_acceptance_value gauge",
         "# HELP gpu_acceptance_margin Relative distance to the limit, positive on the good side.",
         "# TYPE gpu_acceptance_margin gauge",
-        "# HELP gpu_acceptance_criteria Number of criteria by what became of them.",
+        "# HELP gpu_acceptance_criteria Number of criteria by outcome.",
         "# TYPE gpu_acceptance_criteria gauge",
     ]
     samples: dict[str, list[str]] = {name: [] for name in ("pass", "value", "margin", "criteria")}

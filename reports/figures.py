@@ -58,7 +58,7 @@ class Parts:
     """The HTML of two parts of the page."""
 
     failures: str
-    """What failed; "" where nothing did."""
+    """The failures; "" without any."""
     body: str
     """Key figures, coverage, maps, charts, trainings and recorded figures."""
 
@@ -97,7 +97,7 @@ def parts(
         limits = _limits(run, thresholds)
         drawn = _draw(directory, nodes, criteria, limits)
     except (ConfigError, OSError, RecordError, ImportError) as error:
-        drawn.error = f"There are no charts: {error}"
+        drawn.error = f"No charts: {error}"
     failed = [v for v in criteria if v["outcome"] == "FAIL"][:MAX_FAILURES]
     with_chart = {chart.key for chart in drawn.charts}
     entries = [_failure(directory, v, limits) for v in failed]
@@ -168,7 +168,7 @@ def _draw(
 
 @dataclass(frozen=True)
 class RecordedRow:
-    """A criterion whose values nobody judges."""
+    """A criterion whose values are not judged."""
 
     key: str
     title: str

@@ -21,7 +21,7 @@ PROBLEM_OUTCOMES = ("FAIL", "NOT_MEASURED")
 def add_to(commands: Any) -> argparse.ArgumentParser:
     """Add the subcommand and its options."""
     summary: argparse.ArgumentParser = commands.add_parser(
-        "summary", help="what a CI service shows of RUN"
+        "summary", help="summary of RUN for a CI service"
     )
     summary.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     summary.add_argument("--github", action="store_true", required=True, help="GitHub Actions")
@@ -65,7 +65,7 @@ def markdown(verdict: Mapping[str, Any], limit: int = MAX_SUMMARY_BYTES) -> str:
     text = _with_rows("\n".join(lines) + "\n", map(_row, problems), limit)
     recorded = [c for c in verdict["criteria"] if c["outcome"] == "RECORDED"]
     if recorded and len(text.encode()) < limit // 2:
-        text += f"\n### {len(recorded)} recorded, judged by nobody\n\n"
+        text += f"\n### {len(recorded)} recorded, not judged\n\n"
         text += "| subject | criterion | value |\n|---|---|---|\n"
         rows = (_cells(c["subject"], c["criterion"], _measured(c)) for c in recorded)
         text = _with_rows(text, rows, limit)

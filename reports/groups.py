@@ -1,9 +1,9 @@
-"""What nodes that fail have in common: place, GPU slot, or being half of the fleet (login side).
+"""Common properties of failing nodes: place, GPU slot, or half of the fleet (login side).
 
 A row names a node. Where nodes that stand next to each other, the same GPU of many nodes, or half
 of all nodes fail one criterion, the cause is more likely something that they share than the nodes.
-Only what chance would show in at most CHANCE of runs is said, by the count of all placements of as
-many failing nodes among those that were judged.
+A group is reported only if chance shows it in at most CHANCE of runs, by the count of all
+placements of as many failing nodes among those that were judged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fixtures.wording import counted, plural
 CHANCE = 0.003
 """Most often that a group of a criterion may be chance: the error budget of the fleet rule."""
 MIN_NODES = 8
-"""Nodes that must be judged: of fewer, neither a slot nor a neighbourhood says anything."""
+"""Fewest judged nodes from which a slot or a neighbourhood is meaningful."""
 MIN_DENSITY = 0.75
 """Least share of the nodes of a place that fail."""
 MAX_KEYS = 3
@@ -28,7 +28,7 @@ MAX_KEYS = 3
 MAX_SENTENCES = 5
 
 SHARED_BY = {
-    "half": "Before any single node, look at the limit, the measurement, and what all nodes share: "
+    "half": "Before any single node, check the limit, the measurement, and what all nodes share: "
     "image, driver, firmware, power, cooling.",
     "slot": "Look at what this slot has in common on all nodes: baseboard, riser, airflow, "
     "firmware.",

@@ -1,7 +1,7 @@
 """`python -m reports join RUN RUN ... --out DIR`: handover in parts (login side).
 
 A cluster that is handed over by scalable units has one run for each. Joined they make one
-certificate, which names every run and says what was only ever measured within a unit. It is never
+certificate, which names every run and states what was measured only within a unit. It is never
 ACCEPTED: nothing was measured between the units. DIR holds the whole of every run.
 """
 
@@ -89,7 +89,7 @@ def join(runs: Sequence[Path], out: Path, check_run: CheckRun) -> dict[str, Any]
 def refuse_different(runs: Sequence[Path]) -> None:
     """Raise CommandError unless these are runs of different nodes by the same limits and order."""
     if len(runs) < 2:
-        raise CommandError("join takes the runs of at least 2 units")
+        raise CommandError("join needs the runs of at least 2 units")
     first = read_run(runs[0])
     owner_of: dict[str, Path] = {}
     ids: set[str] = set()
@@ -103,12 +103,13 @@ def refuse_different(runs: Sequence[Path]) -> None:
         for what, of in _ALIKE.items():
             if of(data) != of(first):
                 raise CommandError(
-                    f"{run} and {runs[0]} have other {what}: units are joined that were judged "
-                    "alike"
+                    f"{run} and {runs[0]} have other {what}: units must be judged alike"
                 )
         for node in verdict["scope"]["nodes"]:
             if node in owner_of:
-                raise CommandError(f"{node} is in {owner_of[node]} and in {run}: units share none")
+                raise CommandError(
+                    f"{node} is in {owner_of[node]} and in {run}: units must not share nodes"
+                )
             owner_of[node] = run
 
 
@@ -212,7 +213,7 @@ def _ordered(folders: Sequence[Path], nodes: Sequence[str]) -> list[str]:
 
 
 def check(root: Path, check_run: CheckRun, signers: Path | None) -> verify.Findings:
-    """Verify every unit as a run of its own, then what is made of them."""
+    """Verify every unit as a separate run, then the joined files."""
     found = verify.Findings()
     try:
         folders = sorted(path for path in (root / UNITS).iterdir() if path.is_dir())
@@ -228,7 +229,7 @@ def check(root: Path, check_run: CheckRun, signers: Path | None) -> verify.Findi
                 found.confirmed.append(f"{UNITS}/{folder.name}: verified as a run of its own")
         made = made_of(root)
     except (CommandError, OSError, RecordError, KeyError, TypeError, ValueError) as error:
-        found.wrong.append(f"{NAME}: cannot be made of the units: {error}")
+        found.wrong.append(f"{NAME}: cannot be made from the units: {error}")
         return found
     for name, content in made.items():
         try:
@@ -237,9 +238,9 @@ def check(root: Path, check_run: CheckRun, signers: Path | None) -> verify.Findi
             found.wrong.append(f"{name}: {error}")
             continue
         if same:
-            found.confirmed.append(f"{name}: what the units give")
+            found.confirmed.append(f"{name}: matches the units")
         else:
-            found.wrong.append(f"{name}: not what the units give")
+            found.wrong.append(f"{name}: does not match the units")
     is_wrong, line = signature.check(RunDirectory(root), signers)
     (found.wrong if is_wrong else found.confirmed).append(line)
     known = {*made, UNITS, signature.NAME}

@@ -1,7 +1,7 @@
 """junit.xml: made of verdict.json and the ledger, one test case per verdict (login side).
 
 Not by pytest: its file holds times, a host name and only the tests of one session, and could not be
-made again to compare. It says what verdict.json says: FAIL is a failure, NOT_MEASURED an error,
+made again to compare. It follows verdict.json: FAIL is a failure, NOT_MEASURED an error,
 NOT_APPLICABLE and WAIVED are skipped, PASS and RECORDED pass. Above MAX_CASES verdicts a test case
 stands for one subject and area, as a test of a large fleet does.
 """

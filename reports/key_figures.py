@@ -32,7 +32,7 @@ _SIZE = re.compile(r"(\d+)([KMG])iB$")
 
 @dataclass(frozen=True)
 class Tile:
-    """One figure: the worst value of a criterion, and what it is held against."""
+    """One figure: the worst value of a criterion, and what it is compared with."""
 
     title: str
     criterion: str

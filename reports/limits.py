@@ -1,4 +1,4 @@
-"""`python -m reports limits`: the limits that hold for an order, and what changed in them."""
+"""`python -m reports limits`: the limits that hold for an order, and changes in them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAME_COLUMN, LIMIT_COLUMN = 33, 26
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the subcommand `limits`."""
-    parser = commands.add_parser("limits", help="print the limits of an order, or what changed")
+    parser = commands.add_parser("limits", help="print the limits of an order, or their changes")
     parser.add_argument(
         "--model", choices=MODELS, metavar="MODEL", help="for this GPU model, of any order"
     )
@@ -33,7 +33,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "--thresholds", type=Path, default=THRESHOLDS, metavar="FILE",
         help="file of limits (default: the shipped one); without --model for its `cluster:`",
     )  # fmt: skip
-    parser.add_argument("--diff", type=Path, metavar="OTHER", help="what differs from this file")
+    parser.add_argument("--diff", type=Path, metavar="OTHER", help="differences from this file")
     parser.add_argument("--csv", action="store_true", help="as CSV")
 
 
@@ -59,7 +59,7 @@ def rows_of(limits: Thresholds, model: str | None) -> list[LimitRow]:
 
 
 def heading(limits: Thresholds, model: str | None) -> str:
-    """Return what the limits are of: the order or the model, the file and its SHA-256."""
+    """Return the heading of the limits: the order or the model, the file and its SHA-256."""
     what = f"{model}, any order" if model else "any order"
     if model is None and (order := limits.cluster) is not None:
         what = f"{counted(order.node_count, 'node')} of {order.gpus_per_node} {order.gpu_model}"

@@ -41,7 +41,7 @@ LABELS = {
     rows.RECORDED_FILTER.lower(): "Recorded", "error": "Not measured", "rerun": "Reruns",
     "retried": "Retried",
 }  # fmt: skip
-"""pytest-html's filters, with what they mean here."""
+"""pytest-html's filters, with their meaning here."""
 COLLAPSED = ("passed", "skipped", "xfailed", "xpassed", "error")
 """Rows of these filters are closed: the banner explains what was not measured, once a reason."""
 TEST_RESULT = {"passed": "Passed", "skipped": "Skipped", "failed": "Failed", "error": "Error"}
@@ -56,7 +56,7 @@ class Ledger:
     attempts: dict[rows.RowKey, dict[Any, dict[str, Any]]] = field(default_factory=dict)
     """The last line of each attempt at a row, in the order of judging."""
     texts: dict[rows.RowKey, str] = field(default_factory=dict)
-    """What pytest says of a test in which the suite itself failed."""
+    """pytest's report of a test in which the suite itself failed."""
     tests: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By pytest's id: the newest line on a test that judges no criterion."""
 
@@ -131,7 +131,7 @@ def page(
 
 
 def generator(run: Mapping[str, Any] | None = None) -> str:
-    """Return what makes the bytes of a page, here or in a run: the suite and packages of TOOLS."""
+    """Return the versions that decide the bytes of a page: of the suite and of TOOLS."""
     versions: Mapping[str, Any] = _versions() if run is None else run.get("versions") or {}
     suite = version() if run is None else run.get("suite_version")
     tools = [f"{name} {versions.get(name)}" for name in TOOLS]
@@ -139,7 +139,7 @@ def generator(run: Mapping[str, Any] | None = None) -> str:
 
 
 def generator_of(text: str) -> str:
-    """Return what a page says that made it, "" where it does not say it."""
+    """Return the generator that a page names, "" without one."""
     found = _GENERATOR.search(text)
     return html.unescape(found[1]) if found else ""
 

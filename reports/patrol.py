@@ -32,7 +32,7 @@ from reports.tables import records_of
 
 METRICS = ("gemm.bf16_per_ghz", "memory.triad")
 DEFAULT_SIGMA = 0.005
-"""Of a visit, until the history says it: the largest of four recorded H200 was 0.42 %."""
+"""Sigma of a visit, until the history shows it: the largest of four recorded H200 was 0.42 %."""
 COLUMNS = ("start", "end", "node", "job", "outcome", "uuid", "gpu", "metric", "value")
 PAGE, STATUS = "patrol.html", "status.json"
 HOOK_TIMEOUT_S = 60
@@ -67,8 +67,8 @@ class Finding:
 
 def add_to(commands: Any) -> None:
     """Add the subcommand."""
-    add = commands.add_parser("patrol", help="what the visits of a patrol show").add_argument
-    add("state", type=Path, metavar="STATE", help="that of `python -m fixtures.patrol`")
+    add = commands.add_parser("patrol", help="results of the visits of a patrol").add_argument
+    add("state", type=Path, metavar="STATE", help="state directory of `python -m fixtures.patrol`")
     add("--certificate", type=Path, required=True, metavar="RUN", help="the accepted run")
     add("--history", type=Path, metavar="DIR", help="Parquet files (default: STATE/history)")
     add("--hook", metavar="CMD", help="started once for a GPU that is accused; gets ACCEPTANCE_*")
@@ -78,7 +78,7 @@ def add_to(commands: Any) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Take new visits in and say what they show; 1: a GPU is accused, 2: the measurement is."""
+    """Read new visits, print results; 1: a GPU is accused, 2: the measurement is at fault."""
     state, source = options.state.resolve(), options.certificate.resolve()
     run = read_run(source)
     history = options.history or state / "history"
@@ -220,7 +220,7 @@ def _visits_per_hour(rows: Sequence[Row]) -> float:
     return max(1 / 24, len(visits) / len(nodes) / max(1.0, hours)) if nodes else 1 / 24
 
 
-# --- what is said of it
+# --- texts
 
 
 def lines(
@@ -233,8 +233,8 @@ def lines(
         yield f"{metric}: {test.sentence}"
     if suspect:
         yield (
-            "SUSPECT: half of the nodes or more lost speed at once: look at the measurement, and "
-            "what they share (driver, image, power, cooling), before any node"
+            "SUSPECT: half of the nodes or more lost speed at once: check the measurement and "
+            "what they share (driver, image, power, cooling) before any node"
         )
     for f in findings:
         if f.track.accused:
@@ -281,7 +281,7 @@ def prometheus(findings: Sequence[Finding], *, suspect: bool, age: float) -> str
     for name, (meaning, samples) in gauges.items():
         text += [f"# HELP gpu_patrol_{name} {meaning}", f"# TYPE gpu_patrol_{name} gauge", *samples]
     for name, meaning, value in (
-        ("suspect", "1 where the measurement is at fault rather than nodes.", int(suspect)),
+        ("suspect", "1 where the measurement, not the nodes, is at fault.", int(suspect)),
         ("certificate_age_days", "Age of the certificate.", round(age, 2)),
     ):
         text += [f"# HELP gpu_patrol_{name} {meaning}", f"# TYPE gpu_patrol_{name} gauge",

@@ -7,10 +7,8 @@ reports of a session: so they can be made again, and compared. Files that the us
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,23 +21,6 @@ from reports.artefacts import NAMES, NODE_LISTS, Artefacts
 
 PAGE_OF_PLUGIN = {page.NAME: "html", junit.NAME: "junitxml"}
 """Files that are not written where the plug-in that they stand for is off (-p no:html)."""
-
-
-def _existing_file(text: str) -> Path:
-    """Return the path of an existing file, for argparse."""
-    if not (path := Path(text)).is_file():
-        raise argparse.ArgumentTypeError(f"{text} is not a file; `make drills` writes one")
-    return path
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.getgroup("acceptance").addoption(
-        "--drills",
-        type=_existing_file,
-        metavar="FILE",
-        help="the table that `make drills` wrote: the report shows it, as the proof that the "
-        "criteria can fail",
-    )
 
 
 @pytest.hookimpl(trylast=True)
@@ -74,7 +55,7 @@ class Writer:
         self._config = config
         self._directory: RunDirectory | None = None
         self._artefacts: Artefacts | None = None
-        """What is made of this session's verdict, as soon as it has concluded."""
+        """The pages and files of this session's verdict, as soon as it has concluded."""
         self._unwritten: RunVerdict | None = None
         """The verdict of a run of which not everything could be written."""
 
@@ -101,7 +82,7 @@ class Writer:
     def pytest_acceptance_unwritten(
         self, session: pytest.Session, directory: RunDirectory, verdict: RunVerdict
     ) -> None:
-        """Remove what was made of a verdict that does not hold: nobody may sign it."""
+        """Remove the pages of a verdict that does not hold: they must not be signed."""
         self._artefacts, self._unwritten = None, verdict
         for name in NAMES:
             with suppress(OSError):
@@ -131,7 +112,7 @@ class Writer:
                 reporter.write_line(f"{name} was not written: {error!r}")
 
     def _shown(self, directory: RunDirectory) -> Artefacts:
-        """Return what is made of the session: INCOMPLETE without criteria unless it concluded."""
+        """Return the files of the session: INCOMPLETE without criteria unless it concluded."""
         if self._artefacts is not None:
             return self._artefacts
         run: Any = {}
@@ -148,7 +129,7 @@ class Writer:
                 terminalreporter.write_line(f"\n{text}")
 
     def print_verdict(self) -> None:
-        """Print the verdict with what failed: after all else, so that it is what remains."""
+        """Print the verdict and the failures last, so that they stay on the screen."""
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
         if reporter is None:
             return

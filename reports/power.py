@@ -1,4 +1,4 @@
-"""The smallest defect that each criterion of a run finds with 95 %, as the certificate says it."""
+"""The smallest defect that each criterion of a run finds with 95 %, as text for the certificate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fixtures.wording import counted, digits
 
 
 def lines(verdict: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    """Yield criterion, defect and what it follows from; none for a run before there were any."""
+    """Yield criterion, defect and its basis; none for runs of earlier versions."""
     for row in verdict.get("power") or ():
         yield {
             "criterion": str(row["criterion"]), "finds": _finds(row), "from": _from(row),

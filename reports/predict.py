@@ -29,7 +29,9 @@ GOODPUT_OPTIONS = ("mtbf_node_days", "checkpoint_s", "detect_s", "restart_s")
 
 def add_to(commands: Any) -> None:
     """Add the subcommand."""
-    add = commands.add_parser("predict", help="tokens/s and goodput, computed of RUN").add_argument
+    add = commands.add_parser(
+        "predict", help="predicted tokens/s and goodput, from the figures of RUN"
+    ).add_argument
     add("run", type=Path, metavar="RUN", help="a run directory")
     add("--preset", required=True, choices=tuple(PRESETS), help="shape of the model")
     add("--nodes", type=int, default=1, metavar="N", help="nodes of the training (default: 1)")
@@ -38,14 +40,24 @@ def add_to(commands: Any) -> None:
     add("--batch", type=int, default=2, metavar="B", help="sequences per GPU and pass (default: 2)")
     add("--sequence", type=int, metavar="S", help="tokens per sequence (default: the preset's)")
     add("--passes", type=int, default=1, metavar="P", help="passes per step (default: 1)")
-    add("--mtbf-node-days", type=float, metavar="D", help="default: what the burn-in of RUN proves")
-    add("--checkpoint-s", type=float, metavar="S", help="that a checkpoint stops the training")
+    add(
+        "--mtbf-node-days",
+        type=float,
+        metavar="D",
+        help="default: the MTBF that the burn-in of RUN proves",
+    )
+    add(
+        "--checkpoint-s",
+        type=float,
+        metavar="S",
+        help="seconds that a checkpoint stops the training",
+    )
     add("--detect-s", type=float, metavar="S", help="from a failure to the end of the job")
     add("--restart-s", type=float, metavar="S", help="from the end of the job to its first step")
 
 
 def show(source: Path, options: argparse.Namespace) -> int:
-    """Print the prediction; 2 where the suite does not stand for it."""
+    """Print the prediction; 2 where it is outside the range that was checked."""
     directory = RunDirectory(source)
     run = read_run(source)
     gpus = options.gpus or int(run["population"]["gpus_per_node"])
@@ -87,7 +99,7 @@ def lines(
     yield (f"[C] {training.strategy} on {counted(training.gpus, 'GPU')}: {low:.0f} to {high:.0f} "
            f"tokens/s, {prediction.low:.0f} to {prediction.high:.0f} per GPU")  # fmt: skip
     if prediction.refusal:
-        yield f"not a prediction that the suite stands for: {prediction.refusal}"
+        yield f"outside the range that the model was checked for: {prediction.refusal}"
 
 
 # --- what was measured
@@ -110,7 +122,7 @@ def rates_of(
     memory = [x for record in of_workload.get("memory", []) for x in _medians(record, "triad")]
     if not gemm or not memory:
         what = "products (gemm.bf16)" if not gemm else "memory bandwidth (memory.triad)"
-        raise CommandError(f"{directory.root}: {what} not measured: nothing to compute from")
+        raise CommandError(f"{directory.root}: {what} not measured: no prediction is possible")
     slowest = min if training.gpus > 1 else statistics.median
     bus, notes = {}, []
     if training.gpus > 1 and training.strategy != "single":

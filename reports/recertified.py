@@ -1,4 +1,4 @@
-"""What a certificate says of a return to service, and whether it follows (login side).
+"""Text of a certificate on a return to service, and its check against the evidence (login side).
 
 The run directory holds the whole evidence of the runs that it recertifies: their records beside its
 own, the rest in `recertified/ID/`, with the manifest that each of them had.
@@ -41,12 +41,13 @@ class Return:
         left = counted(len(self.not_repeated), "row")
         return (
             f"Returned to service: {self.nodes}, after {self.told}. Run {self.run} was "
-            f"{self.verdict}; {again} measured again, {left} not repeated; all else is of that run."
+            f"{self.verdict}; {again} measured again, {left} not repeated; everything else is "
+            "from that run."
         )
 
 
 def returns(directory: RunDirectory, run: Mapping[str, Any]) -> list[Return]:
-    """Return what a run says of its returns to service, oldest first; [] for all other runs."""
+    """Return a run's returns to service, oldest first; [] for all other runs."""
     repairs = run.get("recertifies") or []
     runs = [str(repair["run"]) for repair in repairs]
     found = []
@@ -98,7 +99,7 @@ def differences(directory: RunDirectory, run: Mapping[str, Any]) -> Iterator[str
             yield f"{name}: the recertified run cannot be read: {error}"
             continue
         if digest != repair["manifest_sha256"]:
-            yield f"{name}/manifest.sha256: not the one that run.json names"
+            yield f"{name}/manifest.sha256: not the file that run.json names"
         elif changed := changed_file(before.manifest, kept, directory.root):
             yield f"{name}: {changed}"
         stated = {"verdict": verdict.get("verdict"), "run": earlier.get("id"),
@@ -117,6 +118,6 @@ def differences(directory: RunDirectory, run: Mapping[str, Any]) -> Iterator[str
         missing = scope - {(key[0], key[1]) for key in run["scope"]} - dropped
         if missing:
             yield (
-                f"run.json: {counted(len(missing), 'row')} of run {repair['run']} left out without "
-                f"a word, as {' '.join(sorted(missing)[0])}"
+                f"run.json: {counted(len(missing), 'row')} of run {repair['run']} missing without "
+                f"a reason, such as {' '.join(sorted(missing)[0])}"
             )

@@ -103,7 +103,7 @@ def _row(row: Limit, thresholds: Thresholds) -> Json:
 
 @dataclass(frozen=True)
 class Compared:
-    """What the second judge says of a run, beside what verdict.json says."""
+    """The second judge's results of a run, beside those of verdict.json."""
 
     wrong: list[str]
     uncovered: list[str]
@@ -120,12 +120,12 @@ def judges_of(root: Path, thresholds: Thresholds) -> SecondJudge:
 
 
 def compare(root: Path, thresholds: Thresholds) -> Compared:
-    """Judge a run again by the second judge, and hold verdict.json against that."""
+    """Judge a run again by the second judge, and compare verdict.json with the result."""
     judge = judges_of(root, thresholds)
     stated = read_verdict(RunDirectory(root))
     scope = [(key[0], key[1]) for key in judge.run.get("scope", ())]
     rows = {(row["criterion"], row["subject"]): row for row in stated["criteria"]}
-    wrong = [f"{' '.join(key)}: in the plan of the run, and not in verdict.json"
+    wrong = [f"{' '.join(key)}: in the plan of the run, but not in verdict.json"
              for key in scope if key not in rows]  # fmt: skip
     wrong += [f"{' '.join(key)}: not in the plan of the run" for key in rows.keys() - set(scope)]
     if len(rows) < len(stated["criteria"]):
@@ -157,7 +157,7 @@ def compare(root: Path, thresholds: Thresholds) -> Compared:
 
 
 def main(root: Path, run: Json, file: Path | None) -> int:
-    """Print what both judges differ in; `file`: the limits of the run, None for those shipped."""
+    """Print the differences of both judges; `file`: the run's limits, None for those shipped."""
     thresholds = loader.load_with_contract(file or THRESHOLDS, run.get("contract"))
     require_same_limits(run, {"thresholds": thresholds.identity()})
     try:
@@ -174,7 +174,7 @@ def is_other_number(value: Any, stated: Any) -> bool:
 
 
 def show(compared: Compared, root: Path) -> int:
-    """Print what differs and what is not covered; 0 only where both judges agree."""
+    """Print differences and rows not covered; 0 only where both judges agree."""
     for line in compared.wrong:
         print(f"WRONG  {line}")
     for line in compared.uncovered:

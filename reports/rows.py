@@ -34,8 +34,8 @@ RESULT = {
 """pytest-html's result for each outcome; its filters and colours know no others."""
 
 RECORDED_FILTER = "XPassed"
-"""The filter of rows that are recorded: they passed as tests, and are judged by nobody. No other
-row is in it, because no acceptance test passes unexpectedly."""
+"""The filter of rows that are recorded: they passed as tests, but are not judged. No other row is
+in it, because no acceptance test passes unexpectedly."""
 
 SORT_RANK = {"Failed": 0, "Error": 1, "XFailed": 2, "Passed": 3, RECORDED_FILTER: 4, "Skipped": 5}
 """Order of the rows by result or filter, the most urgent first."""
@@ -75,14 +75,14 @@ def split_limit(limit: str) -> tuple[str, str]:
 
 
 MAX_MARGIN = 10.0
-"""From this margin on its size says nothing."""
+"""Margins from here on are not shown as numbers."""
 
 HIGH_IS_BAD = ("us", "s", "peers", "errors", "elements")
 """Units of times and of counts of what should not be."""
 
 
 def low_is_bad(unit: str) -> bool:
-    """Whether of two values in this unit the lower one is worse, where no limit says it."""
+    """Whether the lower of two values in this unit is worse, where no limit tells."""
     return unit not in HIGH_IS_BAD
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
 from fixtures.records.run_directory import RunDirectory
 from reports import certificate
+from reports.run_files import CommandError
 
 NAME = f"{certificate.NAME}.sig"
 
@@ -35,11 +37,11 @@ def check(directory: RunDirectory, signers: Path | None) -> tuple[bool, str]:
             return True, f"{NAME}: missing, though --allowed-signers was given"
         return False, "signature: none; hashes show accidents, only a signature shows intent"
     if not page.exists():
-        return True, f"{NAME}: there is no certificate.html that it could sign"
+        return True, f"{NAME}: there is no certificate.html to sign"
     text = page.read_bytes()
     if signers is None:
         done = _ssh_keygen(text, "check-novalidate", "-s", str(signature))
-        signer = "by a key that nobody vouched for: give --allowed-signers FILE"
+        signer = "by a key that was not checked: give --allowed-signers FILE"
     else:
         principals = _ssh_keygen(text, "find-principals", "-s", str(signature), "-f", str(signers))
         names = principals.stdout.decode("utf-8", "replace").strip().splitlines()
@@ -52,6 +54,16 @@ def check(directory: RunDirectory, signers: Path | None) -> tuple[bool, str]:
     return False, f"signature: good, {signer}"
 
 
+def require_ssh_keygen() -> None:
+    """CommandError, with the package that has it, where ssh-keygen is not on the PATH."""
+    if shutil.which("ssh-keygen") is None:
+        raise CommandError(
+            "ssh-keygen is not on the PATH: install openssh-client (openssh-clients on Red Hat and "
+            "SUSE), or take the certificate to a host that has it"
+        )
+
+
 def _ssh_keygen(text: bytes, operation: str, *options: str) -> subprocess.CompletedProcess[bytes]:
+    require_ssh_keygen()
     command = ["ssh-keygen", "-Y", operation, "-n", certificate.NAMESPACE, *options]
     return subprocess.run(command, input=text, capture_output=True)

@@ -139,12 +139,12 @@ def check(directory: RunDirectory, key: Path | None) -> tuple[list[str], list[st
         data = read_json(path)
         payload = _payload(data)
     except (OSError, RecordError, KeyError, TypeError, ValueError) as error:
-        return [f"{ENVELOPE}: is no DSSE envelope: {error!r}"], [], []
+        return [f"{ENVELOPE}: is not a DSSE envelope: {error!r}"], [], []
     statement = directory.root / NAME
     if not statement.exists() or payload != statement.read_bytes():
         return [f"{ENVELOPE}: its payload is not {NAME}"], [], []
     if key is None:
-        return [], [], [f"{ENVELOPE}: who signed it: give --dsse-key FILE"]
+        return [], [], [f"{ENVELOPE}: signer not checked: give --dsse-key FILE"]
     dsse, signers = _library("securesystemslib.dsse"), _library("securesystemslib.signer")
     serialization = _library("cryptography.hazmat.primitives.serialization")
     try:

@@ -92,7 +92,7 @@ def _cell(value: Any) -> str:
 
 
 def recorded_table(verdict: Mapping[str, Any]) -> str:
-    """Return what was recorded and is judged by nobody as a text table, "" where nothing was."""
+    """Return the recorded values, which are not judged, as a text table; "" without any."""
     rows = [
         (str(v["criterion"]), str(v["subject"]), f"{digits(v['value'])} {v['unit']}".rstrip())
         for v in verdict["criteria"]
@@ -103,7 +103,7 @@ def recorded_table(verdict: Mapping[str, Any]) -> str:
     widths = [max(len(row[k]) for row in rows) for k in range(2)]
     return "\n".join(
         [
-            "# recorded, judged by nobody",
+            "# recorded, not judged",
             *(f"  {a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in rows),
         ]
     )

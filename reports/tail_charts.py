@@ -1,4 +1,4 @@
-"""The samples of a row that failed for what comes and goes, over time (login side).
+"""The samples of a row that failed for an intermittent fault, over time (login side).
 
 Beside the GPU that failed stand the other GPUs of its node, and below its clock, power and
 temperature of the same seconds, where the telemetry of the job was kept.

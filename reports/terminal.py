@@ -1,4 +1,4 @@
-"""The end of a run in the terminal: the verdict, what failed, and where to read on (login side).
+"""The end of a run in the terminal: the verdict, the failures, and the files (login side).
 
 All of it fits on a screen of 80 x 24 and is the last thing that pytest prints. Pure but for the
 files of the run directory.
@@ -26,7 +26,7 @@ MAX_LINES = 22
 """Lines below the verdict's own: with it and the shell's prompt they are a screen of 24."""
 MAX_REASONS = 8
 MAX_GROUPS = 2
-"""Most reasons why rows do not apply, a line each."""
+"""Most reasons why checks do not apply, one line each."""
 COLOURS = {"REJECTED": "red", "INCOMPLETE": "yellow", "PARTIAL": "cyan", "DEMONSTRATION": "cyan"}
 """Verdict -> colour of its line; any other is green."""
 
@@ -50,11 +50,11 @@ class Problem:
 
 
 def not_applicable(criteria: Iterable[Mapping[str, Any]], width: int) -> list[str]:
-    """Return a line for each reason why rows do not apply, that of most rows first."""
+    """Return a line for each reason why checks do not apply, the most frequent first."""
     counted = Counter(str(v["reason"]) for v in criteria if v["outcome"] == "NOT_APPLICABLE")
     if not counted:
         return []
-    lines = [f"{wording.counted(sum(counted.values()), 'row')} of the plan not applicable here:"]
+    lines = [f"{wording.counted(sum(counted.values()), 'check')} that do not apply here:"]
     for reason, count in counted.most_common(MAX_REASONS):
         lines.append(f"{count:6d}  {_cut(reason or 'no reason given', width - 8)}")
     if (more := len(counted) - MAX_REASONS) > 0:
@@ -125,14 +125,13 @@ def _fitting(found: Sequence[Problem], width: int, room: int) -> list[str]:
 
 def _counts(counts: Mapping[str, int]) -> str:
     _, to_judge = judged_of(counts)
-    parts = [f"Failed: {counts.get('fail', 0)} of {wording.counted(to_judge, 'check')}"]
-    for name, words in (
-        ("not_measured", "not measured"), ("waived", "waived"), ("pass", "passed"),
-        ("recorded", "recorded"),
-    ):  # fmt: skip
-        if counts.get(name):
-            parts.append(f"{counts[name]} {words}")
-    return ", ".join(parts)
+    words = {"fail": "failed", "not_measured": "not measured", "waived": "waived", "pass": "passed"}
+    first = "fail" if counts.get("fail") else "pass"
+    head = f"{counts.get(first, 0)} of {wording.counted(to_judge, 'check')} {words.pop(first)}"
+    parts = [head, *(f"{counts[name]} {text}" for name, text in words.items() if counts.get(name))]
+    recorded = counts.get("recorded", 0)
+    rest = f"; {wording.counted(recorded, 'figure')} recorded" if recorded else ""
+    return ", ".join(parts) + rest
 
 
 def _files(directory: RunDirectory, good: int, bad: int) -> Iterator[str]:
@@ -150,7 +149,7 @@ def _files(directory: RunDirectory, good: int, bad: int) -> Iterator[str]:
         if (directory.root / name).exists()
     ]
     if there:
-        yield f"{'node lists':<12} beside them: {', '.join(there)}"
+        yield f"{'node lists':<12} same folder: {', '.join(there)}"
 
 
 def _short(path: Path) -> str:

@@ -33,7 +33,7 @@ ELEMENTWISE_PASSES = 4
 embedding included."""
 LOGITS_PASSES = 5
 MAX_CHUNK_LOGITS = 1 << 29
-"""The head's chunks (training/loss.py); each adds to an fp32 gradient: 12 bytes a parameter."""
+"""The head's chunks (training/loss.py); each adds to an fp32 gradient: 12 bytes per parameter."""
 CAST_BYTES = 12
 """A parameter and pass: fp32 to bf16 to compute with, its gradient back."""
 UPDATE_BYTES = 42
@@ -44,21 +44,21 @@ multiprocessors and memory bandwidth from the products."""
 HIDEABLE = 2 / 3
 """Share of a pass that communication can hide behind: the backward pass."""
 SHORT_PASS_S = 0.02
-"""A pass that is shorter is ruled by the launches of its kernels, which nothing here measures."""
+"""A shorter pass is dominated by the launches of its kernels, which are not measured here."""
 
 HALF_WIDTHS: Mapping[str, float] = {
     "products": 0.03, "attention": 0.15, "memory": 0.25, "communication": 0.4 / EXPOSED,
 }  # fmt: skip
 """Uncertainty of each part, relative: that of its constant. Communication adds 0.2 to 1 of it."""
 COMMON = 0.04
-"""Of a step: what clock, compiler and choice of kernels differ by between otherwise like runs."""
+"""Relative to a step: differences of clock, compiler and kernels between otherwise like runs."""
 SAME_CHIP = ("H200 SXM", "H100 SXM")
 """The constants are fitted on the first. H100 was added after nine of ten trainings on two H100 had
 lain -0.2 to +4.1 % from the prediction; ten new ones lay inside after that, -4.5 to +4.7 %."""
 OTHER_MODEL = 0.06
 """More of a step on other GPUs."""
 MAX_HALF_WIDTH = 0.10
-"""A wider interval says too little to plan with, and is called so."""
+"""A wider interval is too vague to plan with, and is marked as such."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,7 @@ class Prediction:
     shares: Mapping[str, float]
     """Half width by what it comes from, relative; their squares add up."""
     refusal: str = ""
-    """Why the suite does not stand for it, "" if it does."""
+    """Why the prediction is outside the checked range, "" if it is inside."""
 
     @property
     def low(self) -> float:
@@ -133,7 +133,10 @@ def predict(training: Training, rates: Rates) -> Prediction:
     half_width = math.sqrt(sum(share**2 for share in shares.values()))
     refusal = ""
     if total / training.passes < SHORT_PASS_S:
-        refusal = f"a pass takes {1000 * total / training.passes:.0f} ms: launches rule it"
+        refusal = (
+            f"a pass takes {1000 * total / training.passes:.0f} ms: it is dominated by kernel "
+            "launches"
+        )
     elif half_width > MAX_HALF_WIDTH:
         refusal = f"the interval is wider than +-{100 * MAX_HALF_WIDTH:.0f} %"
     return Prediction(

@@ -1,12 +1,11 @@
-"""`make tour`: one run from its beginning to its end, and what each part of it shows (login side).
+"""`make tour`: one run from beginning to end, with an explanation of each part (login side).
 
-Runs `make accept`'s job on whatever there is, then leads through its run directory. With
-`--run RUN` it leads through a run that is there already.
+Runs `make accept`'s job on the available backend, then leads through its run directory. With `--run
+RUN` it leads through a run that is there already.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from fixtures.paths import CHECKOUT
 from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
+from fixtures.suggestions import ArgumentParser
 from fixtures.thresholds import definitions
 from fixtures.wording import digits
 from reports.key_figures import tiles
@@ -38,7 +38,7 @@ OUTCOME_COLOURS = {"PASS": "green", "FAIL": "red", "NOT_MEASURED": "yellow", "WA
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tour; return the run's exit status, 4 where --run names no run."""
-    parser = argparse.ArgumentParser(prog="python -m reports.tour", description=__doc__)
+    parser = ArgumentParser(prog="python -m reports.tour", description=__doc__)
     parser.add_argument("--run", type=Path, metavar="RUN", help="of this run, without a new one")
     parser.add_argument(
         "--quick", action="store_true", help="run the probe tier only: health, no benchmarks"
@@ -68,7 +68,7 @@ def banner(console: Console) -> None:
     text = (
         "The acceptance of a GPU cluster: one job per node measures all that needs the node,\n"
         "then pairs, then all nodes together; each figure is judged against thresholds.yaml;\n"
-        "what was not measured is never a pass."
+        "a value that was not measured never passes."
     )
     console.print(Panel(text, title="GPU cluster acceptance", expand=False))
 
@@ -131,7 +131,7 @@ def figures(verdict: Mapping[str, Any]) -> Table:
 
 def outcomes(verdict: Mapping[str, Any], areas: Sequence[str]) -> Table:
     """Return one line per area: the number of each outcome, and the first problem."""
-    shown = Table("area", "outcomes", "first that is red", box=None)
+    shown = Table("area", "outcomes", "first red check", box=None)
     for area in areas:
         criteria = [c for c in verdict["criteria"] if _area(c) == area]
         if not criteria:

@@ -56,7 +56,7 @@ class Findings:
     wrong: list[str] = field(default_factory=list)
     confirmed: list[str] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
-    """What cannot be made again, by name."""
+    """Files that cannot be made again, by name."""
 
 
 def check(
@@ -99,7 +99,7 @@ def show(source: Path, found: Findings) -> int:
     for line in found.wrong:
         print(f"WRONG  {line}")
     word = "VERIFIED, except for what is not checked" if found.unchecked else "VERIFIED"
-    print(f"{'NOT AS IT WAS' if found.wrong else word}: {source}")
+    print(f"{'CHANGED SINCE THE RUN' if found.wrong else word}: {source}")
     return 1 if found.wrong else 0
 
 
@@ -109,7 +109,7 @@ def check_verdict(directory: RunDirectory, rejudge: Callable[[], Rejudged]) -> F
     found.wrong += _evidence_differences(directory)
     if not found.wrong:
         count = len(directory.manifest.read_text(encoding="utf-8").splitlines())
-        found.confirmed.append(f"evidence: {counted(count, 'file')}, all as manifest.sha256 says")
+        found.confirmed.append(f"evidence: {counted(count, 'file')}, all match manifest.sha256")
     if not directory.verdict.exists():
         remedy = f"`python -m reports render {shlex.quote(str(directory.root))}` makes it"
         found.wrong.append(f"verdict.json: missing; {remedy}")
@@ -154,7 +154,7 @@ def _evidence_differences(directory: RunDirectory) -> Iterator[str]:
     try:
         lines = directory.manifest.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        yield f"manifest.sha256: {error}: nothing says what the evidence was"
+        yield f"manifest.sha256: {error}: the original evidence is unknown"
         return
     listed = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
     present = {str(p.relative_to(directory.root)): p for p in directory.evidence()}
@@ -184,26 +184,26 @@ def _check_artefacts(artefacts: Artefacts, found: Findings) -> None:
     for name in artefacts.names:
         try:
             made = artefacts.make(name)
-        except Exception as error:  # whatever is in the evidence, it costs this file alone
-            found.wrong.append(f"{name}: cannot be made of this evidence: {error!r}")
+        except Exception as error:  # an error in the evidence affects this file only
+            found.wrong.append(f"{name}: cannot be made again from this evidence: {error!r}")
             continue
         if name == page.NAME and _by_other_tools(artefacts, made, found):
             continue
         if _compare(found, artefacts.directory.root / name, made, "the evidence"):
             confirmed.append(name)
     if confirmed:
-        found.confirmed.append(f"{', '.join(confirmed)}: what the evidence gives")
+        found.confirmed.append(f"{', '.join(confirmed)}: match the evidence")
 
 
 def _check_recertified(artefacts: Artefacts, found: Findings) -> None:
-    """Hold a return to service against the evidence of the run that was accepted."""
+    """Check a return to service against the evidence of the accepted run."""
     if repairs := artefacts.run.get("recertifies"):
         directory = artefacts.directory
         wrong = list(recertified.differences(directory, read_json(directory.run_json)))
         found.wrong += wrong
         if not wrong:
             runs = ", ".join(str(repair["run"]) for repair in repairs)
-            found.confirmed.append(f"recertified: all evidence of {runs} is as its manifest says")
+            found.confirmed.append(f"recertified: all evidence of {runs} matches its manifest")
 
 
 def _compare(found: Findings, path: Path, made: bytes, source: str) -> bool:
@@ -220,14 +220,14 @@ def _compare(found: Findings, path: Path, made: bytes, source: str) -> bool:
         return False
     if stated != made:
         found.wrong.append(
-            f"{path.name}: not what {source} gives: {_first_difference(stated, made)}"
+            f"{path.name}: does not match {source}: {_first_difference(stated, made)}"
         )
         return False
     return True
 
 
 def _first_difference(stated: bytes, made: bytes) -> str:
-    """Return where two texts begin to differ, with what each has there."""
+    """Return where two texts begin to differ, with the text of each."""
     texts = [data.decode("utf-8", "replace") for data in (stated, made)]
     pairs = enumerate(zip(*texts, strict=False))
     at = next((k for k, (a, b) in pairs if a != b), min(map(len, texts)))
@@ -252,13 +252,13 @@ def _by_other_tools(artefacts: Artefacts, made: bytes, found: Findings) -> bool:
         return False
     found.unchecked.append(
         f"{path.name}: charts, style and script: made by {makers[0]}, here by {makers[1]}; "
-        "verdict, texts and rows are those of the evidence"
+        "verdict, texts and rows match the evidence"
     )
     return True
 
 
 def _unknown_files(artefacts: Artefacts) -> Iterator[str]:
-    """Yield what lies in the run directory and is neither evidence nor made of it."""
+    """Yield files in the run directory that are neither evidence nor made from it."""
     directory = artefacts.directory
     known = {
         directory.run_json, directory.limits, directory.ledger, directory.verdict,
@@ -273,7 +273,7 @@ def _unknown_files(artefacts: Artefacts) -> Iterator[str]:
         known |= {directory.root / signature.NAME, directory.root / statement.ENVELOPE}
     for path in sorted(directory.root.iterdir()):
         if path.name in COMPANIONS:
-            yield f"{path.name}: nothing in the run says what it was"
+            yield f"{path.name}: the run has no record of its original content"
         elif path not in known:
             yield f"{path.name}: not a file of the suite in a run like this"
     others = {directory.limits, *directory.guests.glob("*")}
@@ -285,7 +285,7 @@ def _unknown_files(artefacts: Artefacts) -> Iterator[str]:
             directory.root.parent, directory.recertified
         )  # fmt: skip
         if path.suffix.lower() in PAPERS and path not in others and not is_limits:
-            yield f"{name}: no page of the suite; only manifest.sha256 names it"
+            yield f"{name}: not a page of the suite; only manifest.sha256 names it"
 
 
 # --- pages of another suite version

@@ -81,10 +81,8 @@ def add_to(commands: Any) -> None:
     """Add the subcommand and its options."""
     watch = commands.add_parser("watch", help="GPUs and links of a running or recorded run, live")
     watch.add_argument("run", type=Path, nargs="?", default=LATEST, metavar="RUN")
-    watch.add_argument("--once", action="store_true", help="print the newest frame, and end")
-    watch.add_argument(
-        "--speed", type=float, metavar="X", help="play a run again, X times as fast as it was"
-    )
+    watch.add_argument("--once", action="store_true", help="print the newest frame and exit")
+    watch.add_argument("--speed", type=float, metavar="X", help="replay a run at X times its speed")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -99,7 +97,7 @@ def main(options: argparse.Namespace) -> int:
         print(f"reports watch: {message}: give a run directory", file=sys.stderr)
         return 4
     if options.speed is not None and options.speed <= 0:
-        Console(stderr=True).print("reports watch: --speed wants a number above 0")
+        Console(stderr=True).print("reports watch: --speed must be above 0")
         return 4
     with suppress(KeyboardInterrupt):
         if options.speed is not None:

@@ -13,29 +13,30 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from fixtures.suggestions import ArgumentParser
 from fixtures.workloads.runtime import standalone
 from fixtures.workloads.runtime.spec import describe, module_of
 from training.settings import CHOICES, STRATEGIES, Settings, SettingsError, settings_of
 
 HELP = {
-    "preset": "shape of the model; without it the one that criteria judge on this device",
-    "sequence": "tokens of a sequence; 0: the preset's",
-    "batch": "sequences a rank and forward pass; without it the fastest that fits is searched for",
-    "global_batch": "sequences a step over all ranks, the rest by accumulation",
+    "preset": "shape of the model; default: the one that criteria judge on this device",
+    "sequence": "tokens per sequence; 0: the preset's",
+    "batch": "sequences per rank and forward pass; default: the fastest that fits",
+    "global_batch": "sequences per step over all ranks, by accumulation",
     "recompute": "block: compute activations again in the backward pass",
-    "wrap": "what FSDP shards as one",
+    "wrap": "what FSDP shards as one unit",
     "reshard": "FSDP frees a block's parameters after its forward pass",
     "offload": "FSDP keeps parameters, gradients and optimizer on the host",
     "data": "text or JSON-lines file; without it synthetic tokens",
-    "workers": "processes that load data, a rank",
+    "workers": "data loader processes per rank",
     "checkpoint": "directory of checkpoints",
     "save_every": "steps; 0: at the end only",
-    "resume": "go on from the newest whole checkpoint",
+    "resume": "continue from the newest intact checkpoint",
 }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog="python -m training", description=__doc__, argument_default=argparse.SUPPRESS
     )
     parser.add_argument("--strategy", choices=STRATEGIES, required=True)
@@ -44,7 +45,9 @@ def main() -> None:
     parser.add_argument(
         "--checks", action="store_true", help="also the small run whose losses are known"
     )
-    parser.add_argument("--deadline", type=float, default=None, metavar="S", help="end it after S")
+    parser.add_argument(
+        "--deadline", type=float, default=None, metavar="S", help="end it after S seconds"
+    )
     for field in fields(Settings):
         if field.name == "strategy":
             continue

@@ -1,8 +1,8 @@
 """The fastest batch that fits into memory: tried for a few steps each, for training by hand.
 
 A rank that runs out of memory leaves the others alone with their collectives, so a batch is first
-tried with collectives answered on the spot (stragglers.py): whether it fits is then said by every
-rank for itself. Only a batch that fits everywhere is timed with communication.
+tried with collectives answered on the spot (stragglers.py): each rank then reports for itself
+whether it fits. Only a batch that fits everywhere is timed with communication.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _trial(ranks: Ranks, team: Team, settings: Settings) -> float | None:
         rate = made[0].tokens_per_step / step_s
     made.clear()
     if settings.compile:
-        # Each batch is compiled anew, and only so many variants of a function are allowed.
+        # Each batch is compiled anew, and the number of variants of a function is limited.
         torch._dynamo.reset()
     free_memory(team.device)
     return rate

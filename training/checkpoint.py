@@ -78,7 +78,7 @@ def load(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, *, tea
     # The first rank's check decides for all, so that no rank raises while others load.
     reasons = _gather(team, checkpoint_integrity.defect_of(path) if team.rank == 0 else None)
     if reasons[0] is not None:
-        raise CheckpointError(f"{reasons[0]}: not a whole checkpoint, use the one before")
+        raise CheckpointError(f"{reasons[0]}: not an intact checkpoint, use the one before")
     state = state_of(module, optimizer)
     with _dist_disabled_warning_ignored():
         dcp_load(state, checkpoint_id=path, process_group=team.group, no_dist=team.group is None)

@@ -55,7 +55,7 @@ def defect_of(path: Path) -> str | None:
         if (actual_size := file.stat().st_size) != size:
             return f"{path.name}/{name} has {counted(actual_size, 'byte')}, expected {size}"
         if sha256_of(file) != sha:
-            return f"{path.name}/{name} is not what was written (sha256)"
+            return f"{path.name}/{name} differs from what was written (sha256)"
     return None
 
 

@@ -1,7 +1,7 @@
 """Leftovers of a failed job (the victim), measured by the next job on its nodes.
 
 One rank per node. It looks for the victim's processes, files in /dev/shm, GPU memory and lock, and
-reads the lines that the victim's ranks wrote. `seen` is what the login side observed of the
+reads the lines that the victim's ranks wrote. `seen` holds the login side's observations of the
 victim's end. All of it goes into the record; nothing is judged here.
 """
 
@@ -93,7 +93,7 @@ def _diagnosis(ranks: Ranks, seen: Mapping[str, Any], at: dict[str, Scalar]) -> 
             if truth[field] is not None and failure.get(field) != truth[field]:
                 wrong.append(f"{field} {failure.get(field)}, expected {truth[field]}")
     elif failure.get("node") == ranks.node:
-        wrong.append(f"accused this node, and it was {truth['node']}")
+        wrong.append(f"named this node, but it was {truth['node']}")
     notes = [f"{'; '.join(wrong)}: {failure.get('reason')}"] if wrong else []
     if not wrong and failure.get("reason"):
         notes = [str(failure["reason"])]
@@ -110,7 +110,7 @@ def _leftovers(
         line for line in lines if line.get("event") == "place" and line.get("node") == ranks.node
     ]
     if not node_states:
-        notes = [f"the victim said nothing of what was on {ranks.node} before it"]
+        notes = [f"the victim did not report what was on {ranks.node} before it"]
         return Measurement(metric="left", unit="leftovers", at=at, notes=notes)
     before, unlocked = node_states[0], any(line.get("event") == "unlocked" for line in lines)
     deadline = time.monotonic() + LEFTOVER_GRACE_S
@@ -174,7 +174,7 @@ def _leftover_gpu_memory(before: Mapping[str, int | None]) -> tuple[list[str], l
     for uuid, mib_before in before.items():
         mib_now = mib_by_gpu.get(uuid)
         if mib_now is None or mib_before is None:
-            unseen.append(f"{uuid}, a GPU of the victim, cannot be looked at from here")
+            unseen.append(f"{uuid}, a GPU of the victim, is not accessible from this job")
         elif mib_now > mib_before + MEMORY_SLACK_MIB:
             held.append(f"{uuid} has {mib_now} MiB in use, {mib_before} before")
     return held, unseen
@@ -200,7 +200,7 @@ def _checkpoint_state(
     """Whether the newest intact checkpoint is at least as new as the last before the fault."""
     steps = [int(line["step"]) for line in lines if line.get("event") == "saved"]
     if not steps:
-        notes = ["no checkpoint was whole before the fault"]
+        notes = ["no checkpoint was complete before the fault"]
         return Measurement(metric="kept", unit="state", at=at, notes=notes)
     newest = checkpoint_integrity.awaited_intact(
         folder / CHECKPOINT_DIRECTORY, max(steps), VISIBLE_S
@@ -208,7 +208,7 @@ def _checkpoint_state(
     step = checkpoint_integrity.step_of(newest) if newest else None
     # A newer one may have been completed just before the line on it was written.
     intact = step is not None and step >= max(steps)
-    notes = [f"step {max(steps)} was whole, {f'step {step}' if step else 'none'} is taken now"]
+    notes = [f"step {max(steps)} was complete, {f'step {step}' if step else 'none'} is taken now"]
     return Measurement(
         metric="kept", unit="state", value="intact" if intact else "lost", at=at, notes=notes
     )

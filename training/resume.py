@@ -63,7 +63,7 @@ def run(ranks: Ranks, metrics: list[str]) -> Result:
     # All ranks have chosen before any resumes: no checkpoint is written after this.
     torn = Measurement(
         metric="torn", unit="state", value="passed over" if newest == intact else "taken",
-        notes=[] if newest == intact else [f"{newest} was taken for whole"],
+        notes=[] if newest == intact else [f"the torn {newest} was taken for intact"],
     )  # fmt: skip
     measurements.append(torn)
     if newest == intact:

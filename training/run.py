@@ -219,7 +219,7 @@ def timed_run(ranks: Ranks, team: Team, settings: Settings, *, own_steps: bool =
     steps_before = training.step
     if steps_before >= settings.steps:
         raise SettingsError(
-            f"{steps_before} of {counted(settings.steps, 'step')} done already: give more steps"
+            f"{steps_before} of {counted(settings.steps, 'step')} already done: give more steps"
         )
     excluded = min(EXCLUDED_STEPS, settings.steps - steps_before - 1)
     ranks.barrier()

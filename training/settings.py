@@ -5,12 +5,12 @@ Invalid settings raise a one-line error before torch is imported or a GPU is use
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from fixtures.shapes import PRESETS, Shape
+from fixtures.suggestions import did_you_mean
 from fixtures.wording import counted
 
 
@@ -86,7 +86,7 @@ class Settings:
         passes, rest = divmod(global_batch, team_size * self.batch)
         if rest or passes < 1:
             raise SettingsError(
-                f"global batch {global_batch} does not divide by {counted(team_size, 'rank')} x "
+                f"global batch {global_batch} is not divisible by {counted(team_size, 'rank')} x "
                 f"{self.batch} sequences: give a multiple of {team_size * self.batch}"
             )
         return passes
@@ -97,14 +97,16 @@ def settings_of(values: dict[str, Any]) -> Settings:
     types = {f.name: type(f.default) for f in fields(Settings)}
     for name, value in values.items():
         if name not in types:
-            raise SettingsError(f"no setting {name!r}{_hint(name, types)}")
+            raise SettingsError(f"no setting {name!r}{did_you_mean(str(name), types)}")
         wanted = types[name]
         type_matches = isinstance(value, wanted) or (wanted is float and type(value) is int)
         if not type_matches or (isinstance(value, bool) and wanted is not bool):
             raise SettingsError(f"{name} is {value!r}, expected a {wanted.__name__}")
         if name in CHOICES and value not in CHOICES[name]:
             known = ", ".join(CHOICES[name])
-            raise SettingsError(f"no {name} {value!r}{_hint(value, CHOICES[name])}; known: {known}")
+            raise SettingsError(
+                f"no {name} {value!r}{did_you_mean(str(value), CHOICES[name])} (known: {known})"
+            )
     settings = Settings(**values)
     for name in ("batch", "steps", "learning_rate", "clip"):
         if not getattr(settings, name) > 0:
@@ -113,14 +115,11 @@ def settings_of(values: dict[str, Any]) -> Settings:
         if getattr(settings, name) < 0:
             raise SettingsError(f"{name} is {getattr(settings, name)}, expected 0 or more")
     if settings.compile and settings.wrap == "size":
-        raise SettingsError("wrap size shards inside a block, which is compiled whole: no compile")
+        raise SettingsError(
+            "wrap size shards inside a block, but blocks are compiled whole: switch compile off"
+        )
     if settings.resume and not settings.checkpoint:
-        raise SettingsError("resume needs the directory of checkpoints (checkpoint)")
+        raise SettingsError("resume needs a directory of checkpoints (checkpoint)")
     if settings.data and not Path(settings.data).is_file():
-        raise SettingsError(f"data file {settings.data} is not there (look on the node, not here)")
+        raise SettingsError(f"data file {settings.data} is not on the node")
     return settings
-
-
-def _hint(name: str, known: Any) -> str:
-    near = difflib.get_close_matches(str(name), list(known), n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""

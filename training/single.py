@@ -97,7 +97,7 @@ def _correctness(ranks: Ranks, team: Team) -> list[Measurement]:
 
 
 NOTED_PACE = 97.0
-"""A rank whose pace is below this in % in every round says how long its part of a step takes."""
+"""A rank whose pace is below this in % in every round reports how long its part of a step takes."""
 
 FINAL_STEPS = 5
 """Last steps whose median is the final loss: single ones jump at this learning rate."""

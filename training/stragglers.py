@@ -2,7 +2,7 @@
 
 In synchronous training all ranks have the same step time, that of the slowest, and where the others
 wait for it depends on the strategy: DDP at the end of the backward pass, FSDP at every block. The
-figures of the training itself therefore name nobody. So after the timed steps the same training
+figures of the training itself therefore name no rank. So after the timed steps the same training
 goes on for some *own steps*: whole training steps, with loader, host code, compiled kernels,
 optimizer and the strategy's own copies and hooks, in which collectives are answered on the spot
 (an all-gather takes this rank's shard for every rank's, a reduce-scatter and an all-reduce leave
@@ -53,7 +53,7 @@ MIN_STEPS, MAX_STEPS = 5, 20
 GPU_ROUND_S, CPU_ROUND_S = 2.0, 0.3
 """Seconds of a round, within these steps."""
 CLEAR_PACE = 97.0
-"""If a rank is below it in the first round, EXTRA_ROUNDS more are measured on all ranks: nobody is
+"""If a rank is below it in the first round, EXTRA_ROUNDS more are measured on all ranks: no rank is
 reported as slow on one round. A stopping rule and no verdict; equal H200 differ by 0.8 %."""
 EXTRA_ROUNDS = 2
 

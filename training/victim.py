@@ -229,7 +229,7 @@ def _train_through_node_loss(ranks: Ranks, team: Team) -> Result:
         while True:
             signal.pause()  # within its training, until the node is lost
     if checkpoint.awaited_intact(directory) is None:
-        raise RuntimeError(f"started again, and no whole checkpoint in {directory}")
+        raise RuntimeError(f"started again, but there is no intact checkpoint in {directory}")
     training = reference_run.new_training(replace(settings, resume=True), team)
     first_step = training.step
     training.run(NODE_LOST_AT_STEP - first_step)

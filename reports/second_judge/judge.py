@@ -1,7 +1,8 @@
 """The second judge: outcome of every planned row of a run, and its verdict, found once more.
 
-Standard library and PyYAML, nothing of the suite: no mistake is shared. It plans from limits and
-order, judges each row's newest record, climbs the ladder; a row of an unknown rule is not covered.
+Standard library and PyYAML only, nothing from the suite: no mistake is shared. It plans from limits
+and order, judges each row's newest record, climbs the ladder; a row of an unknown rule is not
+covered.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def points_of(row: Any, record: Json, metric: str = "") -> list[Point]:
 
 
 def has_none(row: Any, record: Json) -> bool:
-    """Whether nobody judges it, and every rank says it has none; or each node says it lacks it."""
+    """Whether it is not judged and every rank reports no value; or each node lacks it."""
     if row.c["may_lack"]:
         saying = {r["node"] for r in ranks_of(row, record) if lacks(r, row.c)}
         return set(row.nodes) <= saying
@@ -331,10 +332,10 @@ class SecondJudge:
             figures = [[100 * (max(typical) - min(typical)) / statistics.median(typical)]]
         elif c["over"] == "ranks":
             if len({len(rounds_of(m)) for _, m in points}) > 1:
-                raise Cannot("some ranks measured more rounds")
+                raise Cannot("ranks measured different numbers of rounds")
             by_round = list(zip(*(rounds_of(m) for _, m in points), strict=True))
             if any(len(set(map(len, ranks))) > 1 for ranks in by_round):
-                raise Cannot("some ranks measured more batches")
+                raise Cannot("ranks measured different numbers of batches")
             means = [[mean_over_ranks(b, c["unit"]) for b in zip(*r)] for r in by_round]  # noqa: B905
             figures = [[statistics.median(batches) for batches in means]]
             series = each_and_all(means)

@@ -1,8 +1,8 @@
 """The second judge's reader of records: the parts that are sound, and of the planned devices.
 
 Standard library alone, and nothing of the suite. A part that has not the shape that it must have,
-or is of other ranks or devices, is left out with its node: what a broken rank says of its node
-counts for nothing.
+or is of other ranks or devices, is left out with its node: the values of a broken rank for its node
+do not count.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Records:
         self._devices: dict[str, Any] = {}
 
     def forget(self, workload: str = "", place: str = "") -> None:
-        """Read everything anew, or one record that says nothing of which devices there are."""
+        """Read everything anew, or one record that does not define the devices."""
         defines = workload in ("", "inventory") or not any(w == "inventory" for w, _ in self.last)
         kept = (
             {} if defines else {k: v for k, v in self._read.items() if k[:2] != (workload, place)}

@@ -60,7 +60,7 @@ def lacks(rank: Json, c: Json) -> bool:
 def satisfies(kind: str, limit: Any, value: Any) -> bool:
     """Whether a value is within a limit; written so that NaN is not."""
     if kind in ("calibrate", ""):
-        raise Cannot("nobody has set the limit")
+        raise Cannot("the limit is not set")
     if kind == "equals" and limit in TABLES["gpus"]:
         value = model_of(value)
     return kind == "recorded" or bool(
@@ -187,7 +187,7 @@ def far_below(
 
 
 OVER_BOUND, SAMPLE_OVER_BOUND = 1.02, 1.2
-"""A median, or a single sample, so many times above a physical bound is a measurement error."""
+"""A median, or a single sample, above this multiple of a physical bound is a measurement error."""
 
 
 def beyond(typical: Sequence[float], single: Sequence[float], bound: float, least: bool) -> bool:

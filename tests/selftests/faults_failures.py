@@ -105,7 +105,7 @@ def victims(sandbox: Sandbox) -> list[tuple[str, Path]]:
 
 
 def at_the_fault(then: Callable[[Sandbox, str, Path], None], *, event: str = "fault") -> Inject:
-    """Do something, once a job, when a victim says that it fails now."""
+    """Do something, once per job, when a victim says that it fails now."""
 
     @contextmanager
     def inject(sandbox: Sandbox) -> Iterator[None]:
@@ -203,7 +203,7 @@ FAULTS = [
            BOTH, at_the_fault(reap), says="kind cancelled, expected timed out running"),
     *(
         _fault(f"failures.hang.named.{way}", "a second rank hangs", "SIGSTOP on another node",
-               BOTH, at_the_fault(freeze_the_other), says="accused this node")
+               BOTH, at_the_fault(freeze_the_other), says="named this node")
         for way in ("collective", "loader")
     ),
     *(
@@ -212,6 +212,6 @@ FAULTS = [
         for way in STORAGE
     ),
     _fault("failures.node.lost", "checkpoints purged", "files of the job deleted", OTHER,
-           purged_and_lost, says="never back where it was"),
+           purged_and_lost, says="never restored"),
 ]  # fmt: skip
 """In a sandbox of two nodes with two GPUs."""

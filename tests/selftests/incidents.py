@@ -105,7 +105,7 @@ ALL4 = (0, 1, 2, 3)
 INCIDENTS = (
     Incident(
         ("NVIDIA/DCGM#313", "NVIDIA/NVSentinel#1748"),
-        "a GB200 with 17,700 corrected ECC errors a second under load is called healthy",
+        "a GB200 with 17,700 corrected ECC errors per second under load is called healthy",
         Put("health.ecc_rate", "storm of corrected errors", "a rate under load is red by GPU"),
     ),
     Incident(
@@ -116,7 +116,7 @@ INCIDENTS = (
     ),
     Incident(
         ("NVIDIA/NVSentinel#1427", "NVIDIA/NVSentinel#695"),
-        "nobody knows what a repair voids before a node returns to service",
+        "it is not known what a repair invalidates before a node returns to service",
         SelfTest("test_lost_nodes.py",
                  "test_a_gpu_that_was_swapped_is_measured_again_and_nothing_else",
                  "--resume takes the inventory again and measures what rested on the old GPU"),

@@ -260,5 +260,5 @@ def test_a_selection_of_nothing_is_no_success(tmp_path):
     into = tmp_path / "run"
     run = run_pytest("-m", "multinode", *LOCAL, "-k", "no_such_test", f"--run-dir={into}")
     assert run.returncode == 5, run.stdout + run.stderr
-    assert "wants --allow-destructive" in run.stdout
+    assert "Nothing selected. Destructive checks also need --allow-destructive." in run.stdout
     assert not into.exists()

@@ -101,7 +101,7 @@ def test_gates_come_first():
 
 def test_a_budget_for_nothing_is_refused():
     items, people = whole()
-    with pytest.raises(ConfigError, match="holds no workload"):
+    with pytest.raises(ConfigError, match="is too short for any workload"):
         fit_budget(0.5, items, LIMITS, people)
 
 
@@ -114,7 +114,7 @@ def test_a_budget_for_nothing_is_one_line_and_no_run(tmp_path, workers):
     assert run.returncode == 4, run.stdout + run.stderr
     assert "INTERNALERROR" not in run.stdout + run.stderr
     (said,) = [line for line in run.stderr.splitlines() if line.strip()]
-    assert said.startswith("ERROR: --budget 0.5 s holds no workload")
+    assert said.startswith("ERROR: --budget 0.5 s is too short for any workload")
     assert not into.exists()
 
 

@@ -86,8 +86,8 @@ def test_a_sick_device_does_not_move_the_limit_far():
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        ({"a": [1.0, 1.0], "b": [1.0, 1.0]}, "the very same number"),
-        ({"a": [1.0, 2.0], "b": [3.0, 1.0], "c": [2.0, 5.0]}, "spreads too far"),
+        ({"a": [1.0, 1.0], "b": [1.0, 1.0]}, "the same number"),
+        ({"a": [1.0, 2.0], "b": [3.0, 1.0], "c": [2.0, 5.0]}, "the spread is too large"),
     ],
 )
 def test_no_limit_comes_of_numbers_that_say_nothing(values, why):

@@ -198,7 +198,7 @@ def completing(way: str, seconds: float, folder: Path) -> tuple[Submission, dict
 def test_a_node_that_never_comes_back_has_taken_all_of_the_time(tmp_path):
     _, seen = completing("kill", 95, tmp_path)
     assert seen["end_s"]["worker1"] >= 95
-    assert seen["notes"] == ["worker1 not given back when we looked no longer"]
+    assert seen["notes"] == ["worker1 not given back by the end of the wait"]
 
 
 def test_a_node_that_was_not_waited_for_long_enough_has_no_time(tmp_path):
@@ -231,7 +231,7 @@ def test_a_training_that_never_went_on_has_lost_all_of_the_time(tmp_path, monkey
     s.failure = Failure(Kind.RANK_DIED, "no checkpoint")
     seen = destruction._inspection_job(job).params["seen"]
     assert seen["lost_s"] >= s.job.victim.fault_timeout_s
-    assert "never back where it was: no checkpoint" in seen["notes"]
+    assert "never restored: no checkpoint" in seen["notes"]
 
 
 def test_without_a_command_of_the_operator_a_requeue_stands_in_and_says_so(tmp_path, monkeypatch):
@@ -281,7 +281,7 @@ def test_what_could_not_be_done_to_a_victim_is_no_fault_and_said():
     s.receive([fault()])
     destruction.observe(s)
     assert "fault" not in s.marks
-    assert "nobody but root" in s.injection_error
+    assert "only root" in s.injection_error
 
 
 @pytest.mark.parametrize("command", ["false {node}", "/no/such/command {node}"])
@@ -315,7 +315,7 @@ def test_what_is_said_must_be_right_in_kind_node_and_rank():
 def test_a_node_that_was_accused_for_another_is_wrong_too():
     assert named("worker0").value == "named"
     assert named("worker0", node="worker0").value == "wrong"
-    assert "accused this node" in named("worker0", node="worker0").notes[0]
+    assert "named this node" in named("worker0", node="worker0").notes[0]
 
 
 def test_a_process_is_known_by_the_job_in_its_environment(tmp_path):
@@ -359,7 +359,7 @@ def test_a_gpu_that_cannot_be_seen_is_not_taken_for_free(monkeypatch):
     monkeypatch.setattr(remains, "gpu_memory", lambda handle: ("GPU-a", 5000))
     held, unseen = remains._leftover_gpu_memory({"GPU-a": 500, "GPU-b": 500})
     assert held == ["GPU-a has 5000 MiB in use, 500 before"]
-    assert unseen == ["GPU-b, a GPU of the victim, cannot be looked at from here"]
+    assert unseen == ["GPU-b, a GPU of the victim, is not accessible from this job"]
     assert remains._leftover_gpu_memory({"GPU-a": 4990}) == ([], [])
 
 

@@ -1,4 +1,4 @@
-"""The diagrams of docs/architecture.md: as committed, of what is there, and readable."""
+"""The diagrams of the README and docs/architecture.md: as committed, true, and readable."""
 
 import itertools
 
@@ -13,8 +13,9 @@ def test_a_diagram_is_committed_as_its_table_makes_it(diagram):
     assert diagram.path.read_text(encoding="utf-8") == diagrams.picture(diagram), (
         "run `python -m tests.tools.diagrams --write`"
     )
-    page = (CHECKOUT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    assert f"](images/{diagram.path.name})" in page
+    page = CHECKOUT / diagram.page
+    shown = diagram.path.relative_to(page.parent)
+    assert f"]({shown})" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("box", [b for d in DIAGRAMS for b in d.boxes], ids=lambda b: b.title)
@@ -49,3 +50,9 @@ def test_an_arrow_through_a_box_is_found():
     boxes = [Box(str(k), k, 0, "", "") for k in range(3)]
     assert crosses(boxes[0], boxes[2], boxes[1])
     assert not any(crosses(a, b, c) for a, b, c in itertools.permutations(boxes) if b.column == 1)
+
+
+def test_the_picture_for_users_names_no_file():
+    text = diagrams.picture(diagrams.ACCEPTANCE)
+    assert [box.title for box in diagrams.ACCEPTANCE.boxes if not box.note] == []
+    assert "/" not in "".join(text.split("<title>")[1:]).replace("</", "").replace("/>", "")

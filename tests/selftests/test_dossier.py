@@ -245,7 +245,7 @@ def test_what_looks_like_a_secret_is_removed(text):
 
 @pytest.mark.parametrize("text", [
     "training_ddp.tokens: 4800 tokens/s, limit >= 500",
-    "gpu0 (GPU-cf623645-9dd1-5868-a085-85317f4f7e77) is an end of all 3 slow links",
+    "gpu0 (GPU-cf623645-9dd1-5868-a085-85317f4f7e77) is part of all 3 slow links",
     "flops_per_token 48000000000, https://example.com/path:80",
 ])  # fmt: skip
 def test_what_is_no_secret_stays(text):

@@ -203,7 +203,7 @@ def test_a_forged_file_is_found(run, name, what, forge, new_manifest, capsys):
     status, lines = said_by_verify(run, capsys)
     assert status == 1, lines
     assert any(line.startswith(f"WRONG  {name}: ") for line in lines), lines
-    assert lines[-1] == f"NOT AS IT WAS: {run}"
+    assert lines[-1] == f"CHANGED SINCE THE RUN: {run}"
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_a_verdict_that_says_two_things_is_found(run, capsys):
     made = artefacts.Artefacts(RunDirectory(run), json.loads(path.read_text()))
     made.write("certificate.html")  # with the hash of what it is now
     _, lines = said_by_verify(run, capsys)
-    assert "WRONG  verdict.json: is not written as the suite writes it" in lines
+    assert "WRONG  verdict.json: is not in the format that the suite writes" in lines
 
 
 @pytest.mark.parametrize("name", ["report.html", "records/elsewhere@worker0.json"])
@@ -409,7 +409,7 @@ def test_what_an_interrupted_run_did_not_judge_is_said_and_is_not_wrong(
         RunDirectory(run).write_manifest()
     status, lines = said_by_verify(run, capsys)
     unchecked = [line for line in lines if line.startswith("not checked: verdict.json: ")]
-    assert "rows that the run did not come to judge" in unchecked[0]
+    assert "rows not judged by the run" in unchecked[0]
     assert unchecked[1].endswith("that the run was interrupted: interrupted")
     assert status == int(hidden), lines
     assert hidden == any("ledger.jsonl has 'PASS'" in line for line in lines)

@@ -141,7 +141,7 @@ def test_what_failed_once_without_a_culprit_says_so(directory: RunDirectory) -> 
     write(directory, Finding(explained=False), fault_localization.NOT_CONFIRMED)
     assert located.nodes_at_fault(directory, "nonce") is None
     (line,) = located.lines(directory, "nonce")
-    assert line.startswith("not all located: groups failed at times, and no node, path or uplink")
+    assert line.startswith("not all located: groups failed at times, but no node, path or uplink")
 
 
 def test_every_kind_of_culprit_has_a_line() -> None:

@@ -19,7 +19,7 @@ from training.finetune.settings import InputError, LoraSettings, Settings
 
 pytestmark = pytest.mark.cpu
 BROKEN = [
-    ("{", "no JSON"),
+    ("{", "not JSON"),
     ("[1]", "no object with system and chat"),
     (json.dumps({"system": "SYSTEM: x"}), "chat is missing"),
     (json.dumps({**ROW, "chat": "Hello"}), "expected USER:"),
@@ -147,7 +147,7 @@ def test_default_and_optimised_differ_in_what_makes_it_faster_and_nothing_else()
         ("lora: {dropout: 1}", "lora.dropout: 1.0 is not between 0 and 1"),
         ("data: [1]", "data: expected keys with values"),
         ("- 1", "expected sections"),
-        ("a: [", "no YAML"),
+        ("a: [", "not YAML"),
     ],
 )
 def test_wrong_settings_are_one_clear_line(tmp_path, text, said):
@@ -191,7 +191,7 @@ def test_what_is_given_wrong_ends_a_run_by_hand_before_torch_is_there(tmp_path):
     )  # fmt: skip
     assert run.returncode == 2
     assert run.stderr == (
-        "python -m training.finetune: training.global_batch_size 16 does not divide by"
+        "python -m training.finetune: training.global_batch_size 16 is not divisible by"
         " batch_size x GPUs = 4 x 3; take a multiple of 12\n"
     )
     assert not (tmp_path / "out").exists()

@@ -19,7 +19,7 @@ from fixtures.jobs.submission import Submission
 from fixtures.jobs.watcher import JobState
 from fixtures.plan.jobs import Job
 from fixtures.run.options import RunOptions
-from fixtures.slurm import client
+from fixtures.slurm import client, membership
 from fixtures.verdict.causes import Cause, of_missing
 from fixtures.workloads.devices import numa
 from tests.selftests import support
@@ -53,17 +53,17 @@ def test_a_slurm_that_does_not_answer_is_an_error_in_its_own_words(said, command
 def test_a_slurm_without_a_visible_partition_is_an_error(command):
     command("sinfo")
     with pytest.raises(RunError, match="no partition is visible"):
-        client.slurm_answers()
+        membership.slurm_answers()
 
 
 def test_a_host_of_no_cluster_may_have_slurm_s_commands(command):
     command("sinfo", err=NOT_CONFIGURED, status=1)
-    assert client.slurm_answers() is False
+    assert membership.slurm_answers() is False
 
 
 def test_a_slurm_that_answers_is_taken(command):
     command("sinfo", "gpu*\n")
-    assert client.slurm_answers() is True
+    assert membership.slurm_answers() is True
 
 
 def test_the_error_is_one_line_and_exit_4(command, tmp_path):
@@ -84,7 +84,7 @@ def test_variables_that_format_slurm_s_answers_reach_no_query(command, monkeypat
     monkeypatch.setenv("SLURM_CONF", "/etc/site.conf")
     for name in ("sinfo", "squeue"):
         command(name, "gpu*\n")
-    client.slurm_answers()
+    membership.slurm_answers()
     client.slurm_query("sinfo")
     for kind in ("sinfo", "squeue"):
         watcher._output(kind)

@@ -69,7 +69,7 @@ def test_half_of_the_fleet_points_at_what_all_share() -> None:
     bad = nodes_of(16)[::2]
     (group,) = groups.groups(verdict(16, {"memory.copy": any_gpu(bad)}))
     assert (group.kind, group.failing) == ("half", 8)
-    assert "look at the limit, the measurement" in group.sentence
+    assert "check the limit, the measurement" in group.sentence
 
 
 @pytest.mark.parametrize(

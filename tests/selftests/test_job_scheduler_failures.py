@@ -256,7 +256,7 @@ def test_what_one_node_alone_does_not_see_is_that_node_s_fault(conduct):
     for line in lines:
         assert line["kind"] == "not visible on the nodes"
         assert of_missing(line, ["worker0"]) == (Cause.NODE, ["worker0"])
-        assert "it is not so on worker1" in line["reason"]
+        assert "worker1 ran its job without this" in line["reason"]
     assert {p for _, p in done.records} == {"worker1"}
 
 

@@ -136,11 +136,11 @@ def test_a_changed_page_and_a_unit_taken_away_are_found(joined):
     assert join.check(joined, sound, None).wrong == []
     page = joined / "certificate.html"
     page.write_text(page.read_text().replace("NOT ACCEPTED AS A WHOLE", "ACCEPTED AS A WHOLE"))
-    assert "certificate.html: not what the units give" in join.check(joined, sound, None).wrong
+    assert "certificate.html: does not match the units" in join.check(joined, sound, None).wrong
     shutil.rmtree(sorted((joined / join.UNITS).iterdir())[0])
     wrong = join.check(joined, sound, None).wrong
     assert any("missing, though joined.json names it" in line for line in wrong)
-    assert any("joined.json: not what the units give" in line for line in wrong)
+    assert any("joined.json: does not match the units" in line for line in wrong)
 
 
 def test_an_order_is_held_against_all_units_together(joined):

@@ -472,19 +472,19 @@ def test_a_slow_link_is_named_with_both_of_its_ends():
     verdict = judged("p2p.write", node("p2p", *matrix(slow={(0, 3): 200.0})))
     assert (verdict.outcome, verdict.worst["part"]) == (Outcome.FAIL, "gpu0->gpu3")
     assert verdict.line.startswith("worker0 gpu0->gpu3 p2p.write: 200 GB/s, limit >= 380")
-    assert "only the way between gpu0 and gpu3 is slow" in verdict.next_step
+    assert "only the link between gpu0 and gpu3 is slow" in verdict.next_step
 
 
 def test_the_gpu_that_all_slow_links_have_in_common_is_named():
     slow = {(a, b): 190.0 + a for a in range(4) for b in range(4) if 2 in (a, b) and a != b}
     verdict = judged("p2p.write", node("p2p", *matrix(slow=slow)))
     assert verdict.outcome is Outcome.FAIL
-    assert "gpu2 (GPU-worker0-2) is an end of all 6 slow links" in verdict.next_step
+    assert "gpu2 (GPU-worker0-2) is part of all 6 slow links" in verdict.next_step
 
 
 def test_slow_links_without_a_gpu_in_common_are_said_to_be_so():
     verdict = judged("p2p.write", node("p2p", *matrix(slow={(0, 1): 100.0, (2, 3): 110.0})))
-    assert "no GPU is an end of all 2 slow links" in verdict.next_step
+    assert "no GPU is part of all 2 slow links" in verdict.next_step
 
 
 def test_a_link_below_its_siblings_is_an_outlier_with_its_name():

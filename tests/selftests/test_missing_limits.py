@@ -10,48 +10,38 @@ from fixtures import hardware
 from fixtures.cluster.population import Population
 from fixtures.paths import CHECKOUT
 from fixtures.plan import missing_limits
-from fixtures.plan.items import Item, planned_list
-from fixtures.thresholds import loader
-from fixtures.thresholds.loader import Thresholds
 from tests.selftests.support import SHIPPED, run_pytest
+from tests.tools import gpu_models, sections
+from tests.tools.gpu_models import plan, unset_count
 
 pytestmark = pytest.mark.cpu
-
-Plan = tuple[list[Item], Thresholds, Population]
-
-
-def plan(model: str, nodes: int, *, states_rate: bool = True) -> Plan:
-    """The plan of an order: 8 GPUs and 8 NICs per node, of Grace 4."""
-    gpus = 4 if model.startswith("GB") else 8
-    gbps = (200.0 if model.startswith("A100") else 400.0) if states_rate else None
-    order = {
-        "nodes": nodes, "gpus_per_node": gpus, "gpu_model": model, "nics_per_node": gpus,
-        "nic_gbps": gbps,
-    }  # fmt: skip
-    limits = loader.load_with_contract(SHIPPED, order)
-    assert limits.cluster is not None
-    people = Population(
-        origin="cluster", nodes=tuple(f"n{k}" for k in range(nodes)), gpus_per_node=gpus,
-        gpu_model=model, ordered=True, nics_per_node=gpus, nic_gbps=gbps,
-        nvls=limits.cluster.expects_nvls,
-    )  # fmt: skip
-    return planned_list(limits, people), limits, people
-
-
-def count(model: str, nodes: int) -> int:
-    return sum(map(len, missing_limits.missing(*plan(model, nodes)).values()))
 
 
 def test_the_table_in_the_docs_says_what_is_missing():
     text = (CHECKOUT / "docs" / "03-performance.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\w[\w ]*) \| (\d+) \| (\d+) \|", text, re.M)
     table = {name: (int(one), int(four)) for name, one, four in rows if name in hardware.GPUS}
-    assert table == {model: (count(model, 1), count(model, 4)) for model in hardware.GPUS}
+    assert table == {
+        model: (unset_count(model, 1), unset_count(model, 4)) for model in hardware.GPUS
+    }
+
+
+@pytest.mark.parametrize(("page", "name", "made"), gpu_models.TABLES, ids=lambda x: str(x)[:9])
+def test_the_tables_of_models_are_those_of_the_limits(page, name, made):
+    assert sections.section(page, name) == made(), "python -m tests.tools.gpu_models --write"
+
+
+def test_the_readme_promises_a_verdict_only_to_models_that_have_all_limits():
+    table = gpu_models.acceptance_table()
+    (promised,) = re.findall(r"^\| ([^|]+) \| none \| \*\*can be ACCEPTED", table, re.M)
+    complete = [m for m in hardware.GPUS if unset_count(m, 1) == unset_count(m, 4) == 0]
+    assert promised.split(", ") == complete
+    assert all(re.search(rf"\b{re.escape(m)}\b", table) for m in hardware.GPUS)
 
 
 def test_an_order_that_has_all_its_limits_can_be_accepted():
     assert missing_limits.lines(*plan("H200 SXM", 1)) == [
-        "limits   thresholds.yaml has all: this order can be ACCEPTED by it"
+        "limits   thresholds.yaml has every limit: this order can be ACCEPTED by it"
     ]
 
 
@@ -65,7 +55,7 @@ def test_what_is_missing_is_named_with_who_can_supply_it():
 def test_a_fact_that_the_order_does_not_state_is_named_with_what_needs_it():
     (line,) = missing_limits.lines(*plan("H200 SXM", 1, states_rate=False))
     assert "CANNOT be ACCEPTED by thresholds.yaml as it is" in line
-    assert "cluster: does not say nic_gbps, and without it" in line
+    assert "cluster: does not give nic_gbps, which is needed for" in line
     assert "infiniband.rate" in line
 
 

@@ -120,7 +120,7 @@ def test_a_failure_after_the_acceptance_changes_nothing(plan):
 
 
 def test_a_design_too_near_to_the_order_is_refused():
-    with pytest.raises(ValueError, match="too near"):
+    with pytest.raises(ValueError, match="too close"):
         plan_for(1.0, 1.01, 0.1, 0.1)
 
 

@@ -116,7 +116,7 @@ def test_the_number_is_that_of_the_driver(driver: Release, number: int):
     ("driver", "why"),
     [
         ((535, 183), "driver 535.183 does not have this, those from 575 on do"),
-        ((580, 76), "nobody says which number it has in driver 580.76"),
+        ((580, 76), "its number in driver 580.76 is not documented"),
         ((620, 10), "driver 620.10 is newer than this suite and its nvidia-ml-py"),
         (None, "the driver does not say its version"),
     ],

@@ -124,7 +124,7 @@ def test_a_round_does_not_begin_while_another_runs_or_patrol_is_stopped(monkeypa
     assert [line.split(":")[0] for line in said] == [
         "patrol is stopped", "another round is running"
     ]  # fmt: skip
-    with pytest.raises(ConfigError, match="no state of a patrol"):
+    with pytest.raises(ConfigError, match="not the state directory of a patrol"):
         visits.start(tmp_path / "nowhere")
 
 

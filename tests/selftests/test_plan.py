@@ -143,7 +143,9 @@ def test_the_pairs_of_32_nodes_are_disjoint():
 
 def test_one_node_has_no_pairs_and_says_so_once():
     items = [i for i in planned(1) if i.criterion == "allreduce.pair.256MiB"]
-    assert [(i.subject, i.not_applicable) for i in items] == [("cluster", "one node has no pairs")]
+    assert [(i.subject, i.not_applicable) for i in items] == [
+        ("cluster", "a single node has no pairs")
+    ]
 
 
 def test_what_spans_nodes_is_not_applicable_to_one_node():

@@ -162,7 +162,7 @@ def test_one_gpu_of_four_takes_the_voided_rows_only_and_the_joined_certificate_v
     said = capsys.readouterr().out
     assert f"VERIFIED: {session.root}" in said
     accepted_id = _json(accepted, "run")["id"]
-    assert f"recertified: all evidence of {accepted_id} is as its manifest says" in said
+    assert f"recertified: all evidence of {accepted_id} matches its manifest" in said
     page = (session.root / "certificate.html").read_text()
     assert "Returned to service: worker1, after a repair that the inventory shows" in page
     for text in (accepted_id, session.id, "gemm on worker1", NEW):
@@ -319,7 +319,7 @@ def test_rows_that_are_left_out_make_it_partial_and_stand_on_the_certificate(acc
     session = Recertification(tmp_path / "again", adopt(source, tmp_path / "again"))
     (repair,) = repairs_of(_json(session.root, "run"))
     assert {why for _, _, why in repair.not_repeated} == {
-        "its partner worker0 was not good in the accepted run"
+        "its partner worker0 did not pass in the accepted run"
     }
     session.take_inventory()
     run = session.opened()
@@ -359,10 +359,10 @@ def test_evidence_of_the_accepted_run_that_was_changed_or_left_out_is_found(
     assert wrong() == []
     told = _json(session.root, "run")
     told["scope"] = told["scope"][1:]
-    assert any("left out without a word" in line for line in
+    assert any("missing without a reason" in line for line in
                recertified.differences(run.directory, told))  # fmt: skip
     manifest = kept / "manifest.sha256"
     named = manifest.read_text()
     manifest.unlink()
     manifest.write_text(named + "\n")
-    assert any("not the one that run.json names" in line for line in wrong())
+    assert any("not the file that run.json names" in line for line in wrong())

@@ -86,7 +86,9 @@ INCOMPLETE = {
     ),
     "above what is possible": (node_record(300, 9000), "above the physical ceiling"),
     "nothing of it": (record(*(rank(k, "worker0") for k in range(2))), "holds no bf16"),
-    "on another node": (node_record(300, 280, node="worker7"), "took no part"),
+    "on another node": (
+        node_record(300, 280, node="worker7"), "not measured on worker0, only on worker7"
+    ),
 }  # fmt: skip
 
 
@@ -159,7 +161,7 @@ def test_a_run_of_which_all_is_recorded_accepts_nothing(limits):
         demonstration=False,
     )  # fmt: skip
     assert (run.verdict, run.exit_status) == ("INCOMPLETE", 2)
-    assert run.reasons == ["what was measured is recorded, and judged by nobody"]
+    assert run.reasons == ["everything measured is recorded only: no limit applies to it"]
     assert judged_of(run.counts) == (0, 0)
 
 
@@ -245,7 +247,7 @@ def test_the_report_shows_it_with_value_filter_count_and_legend(replayed):
     assert row["resultsTableRow"][6] == '<td class="col-result">Passed</td>'
     words = " ".join(re.sub("<[^>]*>", " ", text).split())
     assert "30 recorded" in words
-    assert "RECORDED measured and shown with its value, and judged by nobody" in words
+    assert "RECORDED measured and shown with its value, but not judged" in words
     assert "235 of 235 judged" in words
     assert re.search(r'<span class="xpassed">30 Recorded', text)
 

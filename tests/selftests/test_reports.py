@@ -154,7 +154,7 @@ def test_the_run_section_says_what_was_ordered_and_by_which_limits():
            "ended": "2026-11-20T15:01:00+00:00"}  # fmt: skip
     text = banner.run_section(verdict_json(PASS), run)
     for said in ("nodes gpu[01-32], 8 x H200 SXM per node, 8 NICs per node at 400 Gbit/s",
-                 "fe2a9ad1", "6a4f, with changes that are not committed", "1: worker1",
+                 "fe2a9ad1", "6a4f, with uncommitted changes", "1: worker1",
                  "2026-11-20 14:26 UTC to 2026-11-20 15:01 UTC"):  # fmt: skip
         assert said in text
     assert "cluster: in thresholds.yaml is empty" in banner.run_section(verdict_json(PASS), {})
@@ -171,10 +171,10 @@ def test_notes_list_loose_limits_notes_waivers_and_what_does_not_apply():
         verdict_json(
             replace(PASS, limit=">= 1 (loose: demonstration)", notes=["NVLS was off"]),
             replace(PASS, outcome=Outcome.WAIVED, reason="waived by Kim, until 2027-01-01"),
-            replace(PASS, outcome=Outcome.NOT_APPLICABLE, reason="one node has no pairs"),
+            replace(PASS, outcome=Outcome.NOT_APPLICABLE, reason="a single node has no pairs"),
         )
     )
-    for said in ("demonstration", "NVLS was off", "waived by Kim", "one node has no pairs"):
+    for said in ("demonstration", "NVLS was off", "waived by Kim", "a single node has no pairs"):
         assert said in text
     assert "<details>" in text
 

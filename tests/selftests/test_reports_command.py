@@ -159,7 +159,7 @@ def test_the_report_of_a_run_that_was_killed_says_how_much_of_it_was_judged(tmp_
     report = re.sub(r"<script.*?</script>", "", (root / "report.html").read_text(), flags=re.DOTALL)
     shown = " ".join(re.sub(r"<[^>]*>", " ", report).split())
     assert "GPU cluster acceptance: INCOMPLETE" in report
-    assert "the run was killed in its middle" in shown
+    assert "the run was killed before it ended" in shown
     assert f"{judged} judged; {counts['not_measured']} not measured" in shown
     certificate = (root / "certificate.html").read_text()
     assert "NOT ACCEPTED: INCOMPLETE" in certificate

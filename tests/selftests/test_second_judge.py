@@ -218,7 +218,7 @@ def _row(verdict, criterion: str):
     ("change", "said"),
     [
         (lambda v: v.update(verdict="ACCEPTED"), "the run is ACCEPTED, second judge DEMONSTRATION"),
-        (lambda v: v["criteria"].pop(0), "in the plan of the run, and not in verdict.json"),
+        (lambda v: v["criteria"].pop(0), "in the plan of the run, but not in verdict.json"),
         (lambda v: v["criteria"].append(v["criteria"][0]), "verdict.json has a row twice"),
         (lambda v: v["criteria"][0].update(outcome="FAIL"), ": FAIL, second judge PASS"),
         (lambda v: v["counts"].update({"pass": 1}), "1 row pass, second judge 285"),

@@ -200,7 +200,7 @@ def test_verify_confirms_the_envelope_by_its_key(enveloped, tmp_path):
 def test_verify_says_that_nobody_vouched_for_the_envelope(enveloped):
     wrong, confirmed, unchecked = statement.check(RunDirectory(enveloped), None)
     assert (wrong, confirmed) == ([], [])
-    assert unchecked == [f"{statement.ENVELOPE}: who signed it: give --dsse-key FILE"]
+    assert unchecked == [f"{statement.ENVELOPE}: signer not checked: give --dsse-key FILE"]
 
 
 def _forge(root: Path, change) -> None:
@@ -214,8 +214,8 @@ def _forge(root: Path, change) -> None:
     ("change", "said"),
     [
         (lambda e: e.update(payload=base64.b64encode(b"{}").decode()), "payload is not"),
-        (lambda e: e.update(payloadType="text/plain"), "is no DSSE envelope"),
-        (lambda e: e.update(payload="?"), "is no DSSE envelope"),
+        (lambda e: e.update(payloadType="text/plain"), "is not a DSSE envelope"),
+        (lambda e: e.update(payload="?"), "is not a DSSE envelope"),
         (lambda e: e.update(signatures=[]), "is not signed by"),
         (lambda e: e["signatures"][0].update(sig=ZEROS), "is not signed by"),
         (lambda e: e.pop("signatures"), "is not signed by"),

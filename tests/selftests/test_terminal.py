@@ -74,12 +74,12 @@ def test_of_many_failures_three_are_told_and_a_command_is_never_broken():
 def test_rows_that_do_not_apply_are_a_line_for_each_reason():
     rows = [
         planned(f"gemm.{k}", "worker0", Outcome.NOT_APPLICABLE, reason=reason)
-        for k, reason in enumerate(["one node has no pairs"] * 3 + ["no NVML"] * 2)
+        for k, reason in enumerate(["a single node has no pairs"] * 3 + ["no NVML"] * 2)
     ]
     lines = terminal.not_applicable([v.to_json() for v in rows], WIDTH)
     assert lines == [
-        "5 rows of the plan not applicable here:",
-        "     3  one node has no pairs",
+        "5 checks that do not apply here:",
+        "     3  a single node has no pairs",
         "     2  no NVML",
     ]
     assert terminal.not_applicable([], WIDTH) == []

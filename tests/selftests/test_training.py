@@ -33,7 +33,7 @@ pytestmark = pytest.mark.cpu
         ({"learning_rate": float("nan")}, "learning_rate is nan"),
         ({"warm_up": -1}, "warm_up is -1, expected 0 or more"),
         ({"wrap": "size", "compile": True}, "no compile"),
-        ({"resume": True}, "needs the directory of checkpoints"),
+        ({"resume": True}, "needs a directory of checkpoints"),
         ({"data": "/no/such/file.txt"}, "data file /no/such/file.txt is not there"),
     ],
 )
@@ -46,7 +46,7 @@ def test_settings_that_cannot_work_are_refused_in_one_line(given, said):
 
 @pytest.mark.parametrize(("batch", "whole", "ranks"), [(2, 9, 2), (4, 4, 2), (3, 16, 1)])
 def test_a_batch_that_does_not_divide_is_refused(batch, whole, ranks):
-    with pytest.raises(SettingsError, match=f"global batch {whole} does not divide by {ranks}"):
+    with pytest.raises(SettingsError, match=f"global batch {whole} is not divisible by {ranks}"):
         Settings(batch=batch, global_batch=whole).passes_per_step(ranks)
 
 
@@ -79,7 +79,7 @@ def test_the_command_line_refuses_before_torch_is_imported(arguments, said, tmp_
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--global-batch", "9"), "global batch 9 does not divide by 1 rank x 4 sequences"),
+        (("--global-batch", "9"), "global batch 9 is not divisible by 1 rank x 4 sequences"),
         (("--data", "broken.jsonl"), "broken.jsonl: 1 broken lines: line 2: "),
         (("--data", "short.txt"), "the data: 2 samples; a step takes 4"),
     ],
@@ -231,7 +231,7 @@ def flip(path: Path) -> None:
 
 DAMAGE = {
     "a file is shorter": (shorten, "bytes, expected"),
-    "one bit is another": (flip, "is not what was written (sha256)"),
+    "one bit is another": (flip, "differs from what was written (sha256)"),
     "a file is gone": (lambda path: torn_file(path).unlink(), "is missing"),
     "no manifest": (lambda path: (path / "manifest.json").unlink(), "FileNotFoundError"),
     "half a manifest": (

@@ -250,4 +250,4 @@ def test_what_all_ranks_say_alike_accuses_none_of_them(limits: Thresholds) -> No
     assert (one.outcome, both.outcome) == (Outcome.FAIL, Outcome.FAIL)
     assert one.worst["gpu"] == 1
     assert (both.worst["gpu"], both.worst["part"]) == (None, "all GPUs")
-    assert "none of them alone" in both.next_step
+    assert "no single rank is at fault" in both.next_step

@@ -35,8 +35,8 @@ def test_an_outlier_of_four_fails_though_it_is_above_the_floor(limits):
     assert verdict.outcome is Outcome.FAIL
     assert verdict.worst["gpu"] == 3
     assert verdict.reason == (
-        "outlier: 634 is below 637.9, 8.9% under 700, the median of 4 like devices: 8% may last,"
-        " and 3.2 deviations of 0.30% are noise"
+        "outlier: 634 is below 637.9, 8.9% under 700, the median of 4 like devices: 8% is "
+        "permitted, and 3.2 deviations of 0.30% are noise"
     )
 
 
@@ -47,7 +47,7 @@ def test_one_round_is_beyond_delta_by_more_than_noise_and_three_rounds_by_less(l
     assert once.outcome is Outcome.PASS
     assert once.notes[-1] == (
         "slowest 1 of 4 like devices: worker0 gpu3 8.6% below in 1 round, of their median 700:"
-        " within what so many differ by, with the noise of their rounds"
+        " within the expected spread of as many devices, and the noise of their rounds"
     )
     thrice = of_rounds((700,) * 3, (700,) * 3, (700,) * 3, (640, 640, 640))
     verdict = judged(limits, "gemm.bf16", thrice, gpus=4, siblings=siblings)
@@ -61,7 +61,7 @@ def test_what_chance_does_not_show_and_delta_allows_is_said(limits):
     assert verdict.outcome is Outcome.PASS
     assert verdict.notes[-1] == (
         "slowest 1 of 16 like devices: worker0 gpu1 2.9% below in 1 round, of their median 700:"
-        " more than chance shows, and within the 8% that may last"
+        " more than chance explains, but within the permitted 8%"
     )
 
 
@@ -88,17 +88,19 @@ def test_a_device_is_accused_beyond_delta_and_beyond_what_so_many_differ_by(limi
     assert wide.outcome is Outcome.PASS
     assert wide.notes[-1] == (
         "slowest 1 of 8192 like devices: worker0 gpu1 9.1% below in 1 round, of their median 700:"
-        " within what so many differ by, with the noise of their rounds"
+        " within the expected spread of as many devices, and the noise of their rounds"
     )
     caught = of(8192, 600)
     assert caught.outcome is Outcome.FAIL
     assert caught.worst["gpu"] == 1
-    assert "8% may last, and 5.0 deviations of 0.30% are noise" in caught.reason
+    assert "8% is permitted, and 5.0 deviations of 0.30% are noise" in caught.reason
     spread = replace_spread(limits, device_sigma=0.03)
     found = judged(
         spread, "gemm.bf16", node_record(700, 590), siblings=[700.0] * 8191 + [590],
     )  # fmt: skip
-    assert "they differ by 3.00% (as recorded), of which 5.0 are chance" in found.reason
+    assert (
+        "they differ by 3.00% (as recorded), and 5.0 of these deviations are chance" in found.reason
+    )
 
 
 def test_a_figure_that_ranks_share_counts_once(limits):
@@ -222,7 +224,7 @@ def test_the_rounds_of_a_group_are_combined_round_by_round(limits):
     uneven = group(steady, steady, steady)
     del uneven.ranks[1].measurements[0].rounds[1]
     verdict = judged(limits, "allreduce.pair", uneven, nodes=PAIR)
-    assert verdict.reason == "some ranks measured more rounds than others"
+    assert verdict.reason == "ranks measured different numbers of rounds"
 
 
 def test_the_spread_is_taken_between_the_medians_of_the_rounds(limits):

@@ -235,7 +235,7 @@ def test_a_port_that_is_far_from_all_has_no_verdict():
     fleet.leaf[fleet.nodes[2]] = "elsewhere"
     rows = fleet.rows(LEAF, fleet.leaf_record())
     assert outcomes(rows, Outcome.NOT_APPLICABLE) == {fleet.nodes[2]}
-    assert "speak too little for its leaf" in rows[fleet.nodes[2]].reason
+    assert "do not identify its leaf clearly enough" in rows[fleet.nodes[2]].reason
 
 
 def test_a_third_tier_accuses_nobody():

@@ -101,7 +101,7 @@ class Probe:
 
 
 class Observer(threading.Thread):
-    """Samples once a second slurmctld's counters, the queue's length and pytest's CPU time."""
+    """Samples once per second slurmctld's counters, the queue's length and pytest's CPU time."""
 
     def __init__(self, env: Mapping[str, str], process: subprocess.Popen[bytes]) -> None:
         super().__init__(daemon=True)

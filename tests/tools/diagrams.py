@@ -1,10 +1,11 @@
-"""The diagrams of a run and of a node in docs/architecture.md, made from the tables below.
+"""The diagrams of a run, of a node and, for users, of an acceptance, made from the tables below.
 
 python -m tests.tools.diagrams            say which committed diagrams differ from the tables
-python -m tests.tools.diagrams --write    write docs/images/run.svg and docs/images/node.svg anew
+python -m tests.tools.diagrams --write    write them anew in docs/images
 
 Each box names the file of the suite that makes it and a word of that file, and
-tests/selftests/test_diagrams.py holds that both are there. A diagram is a grid of columns and rows;
+tests/selftests/test_diagrams.py holds that both are there. A box with a note shows the note instead
+of the file. A diagram is a grid of columns and rows;
 an arrow goes from the side of one box to the facing side of the other.
 """
 
@@ -37,6 +38,8 @@ class Box:
     word: str
     """What of that file shows it: a function, a class, a file name."""
     kind: str = "code"
+    note: str = ""
+    """Shown below the title instead of the source: for users, who do not look for files."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ class Diagram:
     boxes: Sequence[Box]
     arrows: Sequence[tuple[str, str]]
     """(title of a box, title of the box that gets something from it)"""
+    page: str = "docs/architecture.md"
+    """The page that shows it, from the top of the checkout."""
 
     @property
     def path(self) -> Path:
@@ -132,7 +137,33 @@ NODE = Diagram(
         ("telemetry: GPUs, NICs, CPUs", "telemetry-<node>.jsonl"),
     ),
 )
-DIAGRAMS = (RUN, NODE)
+ACCEPTANCE = Diagram(
+    name="acceptance",
+    title="An acceptance: from the order to the signature",
+    columns=("1. agree", "2. measure", "3. judge and sign"),
+    boxes=(
+        Box("Order", 0, 0, "fixtures/thresholds/contract.py", "class Contract", "file",
+            "nodes, GPU model, agreed limits"),
+        Box("Plan", 0, 1, "fixtures/plan/jobs.py", "def jobs_for(", "code",
+            "jobs, minutes and GPU-hours"),
+        Box("Slurm jobs", 1, 0, "fixtures/jobs/launcher.py", "submitit", "other",
+            "each node, pairs, then all together"),
+        Box("Records", 1, 1, "fixtures/records/model.py", "class Record", "file",
+            "raw samples of every GPU and link"),
+        Box("Judge", 2, 0, "fixtures/verdict/judge.py", "def judge(", "code",
+            "a missing value is never a pass"),
+        Box("Report", 2, 1, "reports/page.py", "def page(", "file",
+            "what failed, where, what to do next"),
+        Box("Signature", 2, 2, "reports/signature.py", "def sign(", "other",
+            "on a certificate that was verified"),
+    ),
+    arrows=(
+        ("Order", "Plan"), ("Plan", "Slurm jobs"), ("Slurm jobs", "Records"), ("Records", "Judge"),
+        ("Judge", "Report"), ("Report", "Signature"),
+    ),
+    page="README.md",
+)  # fmt: skip
+DIAGRAMS = (RUN, NODE, ACCEPTANCE)
 
 
 def picture(diagram: Diagram) -> str:
@@ -177,6 +208,8 @@ def picture(diagram: Diagram) -> str:
 
 def shown_source(box: Box) -> str:
     """Return the second line of a box; fixtures/workloads/ is left out where it does not fit."""
+    if box.note:
+        return box.note
     return box.source.replace("fixtures/workloads/", "") if len(box.source) > 38 else box.source
 
 

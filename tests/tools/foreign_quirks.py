@@ -275,7 +275,7 @@ QUIRKS = (
     Quirk("MaxWall of the QOS without DenyOnLimit", 2, "QOSMaxWall",
           variant=Variant(accounting=("modify qos gpu set MaxWall=1",))),
     Quirk("GrpTRES of the association that one job never meets", 2,
-          "refused by Slurm: .*AssocGrpGRES, and no other job runs",
+          "refused by Slurm: .*AssocGrpGRES, and no other job is running",
           before=by_root("sacctmgr", "-i", "modify", "account", config.ACCOUNT, "set",
                          "GrpTRES=gres/gpu=1")),
     Quirk("GrpSubmitJobs of the association", 0, "DEMONSTRATION",

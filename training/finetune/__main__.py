@@ -16,6 +16,7 @@ import os
 import sys
 from pathlib import Path
 
+from fixtures.suggestions import ArgumentParser
 from fixtures.workloads.runtime import standalone
 from training.finetune import WORKLOAD, glaive
 from training.finetune.settings import (
@@ -34,7 +35,7 @@ DEADLINE_S = 7 * 24 * 3600.0
 
 def main() -> None:
     """Validate all input before torch is imported, then train on torchrun's ranks."""
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog="python -m training.finetune",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

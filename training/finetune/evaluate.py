@@ -119,9 +119,9 @@ def main() -> None:
     from training.finetune import checkpoint, model
 
     parser = argparse.ArgumentParser(prog="python -m training.finetune.evaluate")
-    parser.add_argument("final", type=Path, help="the final/ that a training left")
+    parser.add_argument("final", type=Path, help="final/ of a training")
     parser.add_argument("--data", type=Path, required=True, help="conversations, Glaive v2 format")
-    parser.add_argument("--model", metavar="PATH", help="where the base model is now")
+    parser.add_argument("--model", metavar="PATH", help="directory of the base model")
     options = parser.parse_args()
     try:
         settings = settings_of(options.final)

@@ -91,7 +91,7 @@ def parse(row: Any) -> Conversation:
         raise ValueError(f"no object with system and chat: {row!r:.30}")
     for name in ("system", "chat"):
         if not isinstance(row.get(name), str):
-            raise ValueError(f"{name} is missing, or no text")
+            raise ValueError(f"{name} is missing or not text")
     parts = _TURN.split(row["chat"])
     if parts[0].strip():
         raise ValueError(f"chat begins with {parts[0].strip()!r:.30}, expected USER:")
@@ -100,7 +100,7 @@ def parse(row: Any) -> Conversation:
         for role, text in zip(parts[1::2], parts[2::2], strict=True)
     )
     if not any(turn.role == ASSISTANT and turn.text for turn in turns):
-        raise ValueError("chat has no ASSISTANT: turn, so nothing to learn")
+        raise ValueError("chat has no ASSISTANT: turn, so there is nothing to learn")
     for turn in turns:
         if turn.has_call and call_of(turn.text) is None:
             raise ValueError(f"function call cannot be read: {turn.text!r:.60}")
@@ -137,7 +137,7 @@ def read(path: Path, *, skip_broken: bool = False) -> tuple[list[Conversation], 
         )
         raise InputError(
             f"{path}: {len(broken)} of {len(conversations) + len(broken)} conversations are "
-            f"broken: {shown}{more}; mend them, or set data.skip_broken: true"
+            f"broken: {shown}{more}; fix them, or set data.skip_broken: true"
         )
     if not conversations:
         raise InputError(f"{path}: no conversation in Glaive v2 format (system, chat) in it")
@@ -151,12 +151,12 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} is no UTF-8 text: {error}") from error
+        raise InputError(f"{path} is not UTF-8 text: {error}") from error
     if text.lstrip().startswith("["):
         try:
             rows = json.loads(text)
         except ValueError as error:
-            raise InputError(f"{path} is no JSON list: {error}") from error
+            raise InputError(f"{path} is not a JSON list: {error}") from error
         yield from ((f"entry {k}", row) for k, row in enumerate(rows, 1))
         return
     for k, line in enumerate(text.splitlines(), 1):
@@ -165,7 +165,7 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
         try:
             yield f"line {k}", json.loads(line)
         except ValueError as error:
-            yield f"line {k}", ValueError(f"no JSON: {error}")
+            yield f"line {k}", ValueError(f"not JSON: {error}")
 
 
 def split(

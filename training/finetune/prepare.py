@@ -46,9 +46,7 @@ def prepare(settings: Settings, folder: Path, *, samples: int = SAMPLE_CONVERSAT
         conversations, broken = glaive.read(path, skip_broken=settings.data.skip_broken)
     training, held_out = glaive.split(conversations, settings.data.held_out, settings.training.seed)
     if not training:
-        raise InputError(
-            f"no data are left to train on with data.held_out {settings.data.held_out}"
-        )
+        raise InputError(f"no data left to train on with data.held_out {settings.data.held_out}")
     tokenizer = tokenizer_of(settings, training)
     packed = packing.pack(tokenizer, training, settings.data.max_length)
     folder.mkdir(parents=True, exist_ok=True)

@@ -7,13 +7,14 @@ error, before torch is imported. PyYAML comes with transformers.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib.util
 import types
 import typing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from fixtures.suggestions import did_you_mean
 
 HERE = Path(__file__).parent
 
@@ -77,9 +78,9 @@ class TrainingSettings:
         sequences_per_pass = self.batch_size * world_size
         if self.global_batch_size % sequences_per_pass:
             raise InputError(
-                f"training.global_batch_size {self.global_batch_size} does not divide by"
-                f" batch_size x GPUs = {self.batch_size} x {world_size}; take a multiple of"
-                f" {sequences_per_pass}"
+                f"training.global_batch_size {self.global_batch_size} is not divisible by "
+                f"batch_size x GPUs = {self.batch_size} x {world_size}; take a multiple of "
+                f"{sequences_per_pass}"
             )
         return self.global_batch_size // sequences_per_pass
 
@@ -165,7 +166,7 @@ def load(path: Path) -> Settings:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}:" if mark else ""
-        raise InputError(f"{path}:{line} no YAML: {getattr(error, 'problem', error)}") from error
+        raise InputError(f"{path}:{line} not YAML: {getattr(error, 'problem', error)}") from error
     if not isinstance(data, dict):
         raise InputError(f"{path}: expected sections like training:, got {data!r:.40}")
     known_sections = {f.name: f.type for f in dataclasses.fields(Settings) if f.name != "name"}
@@ -269,18 +270,13 @@ def check_packages(strategy: str) -> None:
 
 def _check_choice(name: str, value: str, known: typing.Iterable[str]) -> None:
     if value not in known:
-        raise InputError(f"{name}: {value!r} is not known{_hint(value, known)}")
-
-
-def _hint(unknown: str, known: typing.Iterable[str]) -> str:
-    matches = difflib.get_close_matches(unknown, list(known), 1)
-    return f"; did you mean {matches[0]}?" if matches else f"; known are {', '.join(known)}"
+        raise InputError(f"{name}: {value!r} is not known{did_you_mean(value, known)}")
 
 
 def _check_keys(where: str, data: dict[Any, Any], known: typing.Iterable[str]) -> None:
     for key in data:
         if key not in known:
-            raise InputError(f"{where}: unknown key {key!r}{_hint(str(key), known)}")
+            raise InputError(f"{where}: unknown key {key!r}{did_you_mean(str(key), known)}")
 
 
 def _section(where: str, settings_class: Any, values: Any) -> Any:

@@ -1,11 +1,16 @@
-"""`make test-trixie`: the suite on another Debian, with its Slurm and its Python.
+"""`make test-trixie`, `make test-bare`: the suite on another Debian, with its Slurm and its Python.
 
-python -m tests.tools.trixie [DIR] [--release trixie|sid] [-- COMMAND ...]
+python -m tests.tools.debian_root [--roots DIR] [--release NAME] [--bare] [-- COMMAND ...]
 
-Makes a root file system of that release below DIR with debootstrap (used again where it is
+Makes a root file system of that release, DIR/NAME, with debootstrap (used again where it is
 complete), copies the checkout into it, and runs there `make setup-dev`, the tests that Slurm and
 Python decide, and a healthy run in the sandbox; or, instead of the last two, COMMAND. trixie has
-Slurm 24.11 and Python 3.13. It needs root, and only the standard library.
+Slurm 24.11 and Python 3.13, sid newer ones. It needs root, and only the standard library.
+
+With --bare the root is a copy of DIR/bare-NAME, which has four packages besides the minimal system
+(python3, git, make, ca-certificates), and what runs there is `make accept` alone, as a stranger
+would type it. It must install all the rest, and end as DEMONSTRATION. The copy is removed when it
+does, and kept otherwise.
 
 The command runs in mount and PID namespaces of its own: all its mounts and processes are gone when
 it ends, in any way. The root is a mount point there, and entered by pivot_root: the sandbox cannot
@@ -16,6 +21,7 @@ nothing of it is written into the root.
 
 import argparse
 import ast
+import json
 import os
 import re
 import shutil
@@ -24,17 +30,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from fixtures.setup import host
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SUITE = Path("suite")
 """The copy of the checkout, below the root."""
 COMPLETE = Path("etc/gpu-acceptance-root")
 """Says that a root is this tool's, and once it is complete, its release and packages."""
-BASE = ("ca-certificates", "make", "git", "procps", "python3", "python3-venv")
-"""Packages besides those of the Makefile's SLURM that the suite's own tests need."""
+BARE = ("ca-certificates", "git", "make", "python3")
+"""What a user must have before `make accept` (README)."""
 ENVIRONMENT = re.compile(
     r"PIP_\w+|(https?|ftp|all|no)_proxy|SSL_CERT_FILE|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|"
     r"TORCH_INDEX|TERM|CI",
@@ -45,7 +56,8 @@ FILES = (Path("/etc/resolv.conf"), Path("/etc/hosts"), Path("/etc/pip.conf"))
 """Files of this host that are mounted inside, where they exist."""
 TESTS = (
     "sandbox", "sandbox_host", "first_contact", "slurm_answers", "launch", "job_scheduler",
-    "lost_nodes", "interrupt", "scheduler_workloads", "bad_input", "trixie",
+    "lost_nodes", "interrupt", "scheduler_workloads", "bad_input", "debian_root", "setup",
+    "setup_torch",
 )  # fmt: skip
 """What Slurm or Python decides: tests/selftests/test_NAME.py."""
 ENTER = """\
@@ -69,17 +81,14 @@ exit $?
 """
 
 
-class TrixieError(Exception):
+class RootError(Exception):
     """The root cannot be made or entered; one line for the user."""
 
 
 def packages() -> list[str]:
-    """Return the packages of the root: those of `make sandbox-packages`, and the tests' own."""
-    text = (CHECKOUT / "Makefile").read_text()
-    found = re.search(r"^SLURM := (.+)$", text, re.MULTILINE)
-    if found is None:
-        raise TrixieError(f"{CHECKOUT / 'Makefile'} has no line SLURM := with Slurm's packages")
-    return sorted({*BASE, *found[1].split()})
+    """Return the packages of a root for tests: those that the set-up would install as root."""
+    python = ("python3-venv", "python3-dev", "gcc", "libc6-dev")
+    return sorted({*BARE, *python, *host.SLURM.values(), *host.TESTS.values()})
 
 
 def mirror(folder: Path = Path("/etc/apt")) -> str | None:
@@ -100,30 +109,28 @@ def mirror(folder: Path = Path("/etc/apt")) -> str | None:
     return None
 
 
-def default_folder(release: str, environ: Mapping[str, str]) -> Path:
-    """Return where the root is kept: a folder of the user's cache."""
+def default_folder(environ: Mapping[str, str]) -> Path:
+    """Return where the roots are kept: a folder of the user's cache."""
     cache = environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "gpu-cluster-acceptance" / release
+    return Path(cache) / "gpu-cluster-acceptance"
 
 
-def make_root(root: Path, release: str) -> int:
-    """Make the root with debootstrap, unless it is complete; return 0, or raise TrixieError."""
-    wanted = " ".join([release, *packages()]) + "\n"
+def make_root(root: Path, release: str, contents: Sequence[str]) -> int:
+    """Make the root with debootstrap, unless it is complete; return 0, or raise RootError."""
+    wanted = " ".join([release, *contents]) + "\n"
     marker = root / COMPLETE
     if marker.exists() and marker.read_text() == wanted:
         print(f"using the root {root}", flush=True)
         return 0
     if root.exists() and any(root.iterdir()) and not marker.exists():
         # Below it there may be anything: only what this tool began or made is taken away.
-        raise TrixieError(f"{root} is not empty and no root of this tool: give another folder")
-    debootstrap = shutil.which("debootstrap", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
-    if debootstrap is None:
-        raise TrixieError("debootstrap is not on this host: `apt-get install -y debootstrap`")
+        raise RootError(f"{root} is not empty and no root of this tool: give another folder")
+    debootstrap = find_debootstrap()
     shutil.rmtree(root, ignore_errors=True)
     marker.parent.mkdir(parents=True)
     marker.write_text("begun\n")
     print(f"making the root {root}: {wanted.strip()}", flush=True)
-    include = f"--include={','.join(packages())}"
+    include = f"--include={','.join(contents)}"
     argv = [debootstrap, "--variant=minbase", include, release, str(root)]
     log = root.with_name(f"{root.name}.log")
     with log.open("w") as output:
@@ -133,20 +140,76 @@ def make_root(root: Path, release: str) -> int:
         )  # fmt: skip
     if done.returncode:
         last = " | ".join(log.read_text(errors="replace").splitlines()[-3:])
-        raise TrixieError(f"debootstrap failed, see {log}: {last}")
+        raise RootError(f"debootstrap failed, see {log}: {last}")
+    tolerate_expired_lists(root)
     marker.write_text(wanted)
     return 0
+
+
+def find_debootstrap() -> str:
+    """Return the path of debootstrap; it is installed where apt can."""
+    if host.program("debootstrap") is None and host.is_root() and host.has_apt():
+        try:
+            host.install_packages(["debootstrap", "debian-archive-keyring"])
+        except host.SetupError as error:
+            raise RootError(str(error)) from error
+    path = host.program("debootstrap")
+    if path is None:
+        raise RootError("debootstrap is not on this host: install its package")
+    return path
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What the mirror says of the release that a root was made from."""
+
+    date: datetime
+    valid_until: datetime | None
+    """None where a release stays valid, as a stable one."""
+
+
+def snapshot(root: Path) -> Snapshot | None:
+    """Return the day of the release that the root was made from; None where nothing says it."""
+    for path in sorted(root.glob("var/lib/apt/lists/*Release")):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        fields = dict(re.findall(r"^(Date|Valid-Until): (.+)$", text, re.MULTILINE))
+        if "Date" in fields:
+            times = {k: parsedate_to_datetime(v.replace("UTC", "+0000")) for k, v in fields.items()}
+            return Snapshot(times["Date"], times.get("Valid-Until"))
+    return None
+
+
+def describe_snapshot(root: Path, release: str, now: datetime) -> str:
+    """Return in one line what release the root has, and whether its mirror was out of date."""
+    found = snapshot(root)
+    if found is None:
+        return f"{release}: its Release file is not there, so its day is unknown"
+    line = f"{release} of {found.date:%d %b %Y}"
+    if found.valid_until and found.valid_until < now:
+        line += (
+            f": the mirror is out of date, for this was valid until {found.valid_until:%d %b %Y}; "
+            "that day's packages are used. A mirror that is kept up to date has newer ones"
+        )
+    return line
+
+
+def tolerate_expired_lists(root: Path) -> None:
+    """Let apt inside take lists of a mirror that is out of date; `describe_snapshot` says so."""
+    found = snapshot(root)
+    if found and found.valid_until and found.valid_until < datetime.now(UTC):
+        settings = root / "etc" / "apt" / "apt.conf.d" / "90expired"
+        settings.write_text('Acquire::Check-Valid-Until "false";\n')
 
 
 def copy_checkout(root: Path) -> None:
     """Copy what git does not ignore into the root, and keep the environment that is built there.
 
-    Times of modification are kept, so that make sees what has changed.
+    Times of modification are kept.
     """
     listed = output_of("git", "-C", str(CHECKOUT), "ls-files", "-z", "--cached", "--others",
                        "--exclude-standard")  # fmt: skip
     suite = root / SUITE
-    suite.mkdir(exist_ok=True)
+    suite.mkdir(parents=True, exist_ok=True)
     for old in suite.iterdir():
         if old.name != ".venv":
             shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
@@ -158,12 +221,12 @@ def copy_checkout(root: Path) -> None:
 
 
 def output_of(*argv: str) -> str:
-    """Return the output of a command of this host; TrixieError where it fails."""
+    """Return the output of a command of this host; RootError where it fails."""
     try:
         return subprocess.run(argv, capture_output=True, check=True, text=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
         reason = getattr(error, "stderr", "") or error
-        raise TrixieError(f"`{' '.join(argv)}` failed: {str(reason).strip()}") from error
+        raise RootError(f"`{' '.join(argv)}` failed: {str(reason).strip()}") from error
 
 
 def pip_settings(python: str = sys.executable) -> dict[str, str]:
@@ -180,7 +243,11 @@ def pip_settings(python: str = sys.executable) -> dict[str, str]:
     return settings
 
 
-def environment(environ: Mapping[str, str], pip: Mapping[str, str]) -> dict[str, str]:
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+ACTIVATED_PATH = f"/{SUITE}/.venv/bin:{SYSTEM_PATH}"
+
+
+def environment(environ: Mapping[str, str], pip: Mapping[str, str], path: str) -> dict[str, str]:
     """Return the variables of the command inside. This process's own come before pip's files."""
     passed = {name: value for name, value in environ.items() if ENVIRONMENT.fullmatch(name)}
     return {
@@ -188,7 +255,7 @@ def environment(environ: Mapping[str, str], pip: Mapping[str, str]) -> dict[str,
         **passed,
         "HOME": "/root",
         "LC_ALL": "C.UTF-8",
-        "PATH": f"/{SUITE}/.venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "PATH": path,
     }
 
 
@@ -263,25 +330,69 @@ def main(argv: Sequence[str] | None = None) -> int:
     separator = arguments.index("--") if "--" in arguments else len(arguments)
     command = arguments[separator + 1 :]
     parser = argparse.ArgumentParser(
-        prog="python -m tests.tools.trixie", description=__doc__.splitlines()[0]
+        prog="python -m tests.tools.debian_root", description=__doc__.splitlines()[0]
     )
-    parser.add_argument("root", nargs="?", type=Path, metavar="DIR", help="default: in the cache")
-    parser.add_argument("--release", default="trixie", help="of Debian: trixie, sid")
+    parser.add_argument("--roots", default="", metavar="DIR", help="default: in the cache")
+    parser.add_argument("--release", default="trixie", help="of Debian: bookworm, trixie, sid")
+    parser.add_argument("--bare", action="store_true", help="`make accept` from four packages")
     options = parser.parse_args(arguments[:separator])
-    root = (options.root or default_folder(options.release, os.environ)).resolve()
+    roots = (Path(options.roots) if options.roots else default_folder(os.environ)).resolve()
     # SIGTERM must run the `finally` blocks, as Ctrl-C does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         if os.geteuid() != 0:
-            raise TrixieError("it needs root, as the sandbox does")
-        if root.is_relative_to(CHECKOUT):
-            raise TrixieError(f"{root} is in the checkout: give a folder outside of it")
-        timed("root", lambda: make_root(root, options.release))
+            raise RootError("it needs root, as the sandbox does")
+        if roots.is_relative_to(CHECKOUT):
+            raise RootError(f"{roots} is in the checkout: give a folder outside of it")
+        root = roots / (f"bare-{options.release}" if options.bare else options.release)
+        contents = sorted(BARE) if options.bare else packages()
+        timed("root", lambda: make_root(root, options.release, contents))
+        print(describe_snapshot(root, options.release, datetime.now(UTC)), flush=True)
+        if options.bare:
+            return accept_in_copy(root, command)
         copy_checkout(root)
         return run_steps(root, steps(command))
-    except TrixieError as error:
-        print(f"trixie: {error}", file=sys.stderr)
+    except RootError as error:
+        print(f"debian_root: {error}", file=sys.stderr)
         return 1
+
+
+def accept_in_copy(root: Path, command: Sequence[str]) -> int:
+    """Run `make accept`, or a command, in a copy of a bare root; 0 for a DEMONSTRATION alone."""
+    copy = root.with_name(f"{root.name}.copy")
+    shutil.rmtree(copy, ignore_errors=True)
+    output_of("cp", "--archive", "--reflink=auto", str(root), str(copy))
+    before = gigabytes(copy)
+    copy_checkout(copy)
+    if command:
+        return run_steps(copy, [('"$@"', list(command))], SYSTEM_PATH)
+    failure = run_steps(copy, [("make accept", [])], SYSTEM_PATH)
+    verdict = verdict_of(copy / SUITE)
+    environment = gigabytes(copy / SUITE / ".venv")
+    system = gigabytes(copy) - environment - before
+    print(
+        f"{root.name}: {verdict}, exit {failure}; .venv {environment:.1f} GB, packages of Debian "
+        f"and the run {system:.1f} GB", flush=True,
+    )  # fmt: skip
+    if failure or verdict != "DEMONSTRATION":
+        print(f"expected DEMONSTRATION, exit 0; all of it is kept in {copy}", flush=True)
+        return failure or 1
+    shutil.rmtree(copy)
+    return 0
+
+
+def verdict_of(suite: Path) -> str:
+    """Return the verdict of the only run of a checkout."""
+    found = sorted(suite.glob("reports/runs/*/verdict.json"))
+    if len(found) != 1:
+        return "no verdict"
+    return str(json.loads(found[0].read_text(encoding="utf-8"))["verdict"])
+
+
+def gigabytes(folder: Path) -> float:
+    """Return the size of a folder on disk, in GB."""
+    output = output_of("du", "--summarize", "--block-size=1", "--one-file-system", str(folder))
+    return int(output.split()[0]) / 1e9
 
 
 def timed(name: str, run: Callable[[], int]) -> int:
@@ -292,11 +403,13 @@ def timed(name: str, run: Callable[[], int]) -> int:
     return code
 
 
-def run_steps(root: Path, scripts: Sequence[tuple[str, list[str]]]) -> int:
+def run_steps(
+    root: Path, scripts: Sequence[tuple[str, list[str]]], path: str = ACTIVATED_PATH
+) -> int:
     """Run the scripts inside, with temporary files of their own; return the first failure."""
-    env = environment(os.environ, pip_settings())
-    for path in (root / "tmp").iterdir():
-        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    env = environment(os.environ, pip_settings(), path)
+    for old in (root / "tmp").iterdir():
+        shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
     failure = run_inside(root, SWEEP, env=env)
     try:
         for script, words in scripts:
