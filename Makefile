@@ -57,6 +57,7 @@ bench: $(READY_DEV) sandbox-packages ## figures: overhead, collection, stages; 1
 	$(PY) -m tests.tools.bench_scale
 
 bench-gpu: $(READY) ## our figures beside nccl-tests' and nvbandwidth's, on GPUs
+	$(PY) -m tests.tools.stopping_rule
 	$(PY) -m tests.tools.bench_gpu $(ARGS)
 
 soak-gpu: $(READY) ## healthy GPUs pass every time, a slowed one is named every time
