@@ -23,6 +23,7 @@ from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.fleet_slots import Like
 from fixtures.verdict.model import Case
 from reports import export
+from tests.selftests import fork_server
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SHIPPED = CHECKOUT / "thresholds.yaml"
@@ -287,17 +288,32 @@ class Hostile:
 # --- pytest in a process of its own
 
 
+_OWN = fork_server.Server(CHECKOUT)
+_ANY = fork_server.Server()
+"""Not one module of a checkout is loaded there."""
+
+
 def run_pytest(
-    *arguments: str | Path, checkout: Path = CHECKOUT, timeout_s: float = 180, **environment: str
+    *arguments: str | Path,
+    checkout: Path = CHECKOUT,
+    timeout_s: float = 180,
+    process: bool = False,
+    **environment: str,
 ) -> subprocess.CompletedProcess[str]:
-    """The acceptance tests, as a user starts them; nothing of the outer session reaches them."""
+    """The acceptance tests, as a user starts them; nothing of the outer session reaches them.
+
+    In a fork of a warmed process, which saves what the imports take; `process`: in one that is
+    really started.
+    """
     outer = ("PYTEST_", "SLURM_", "SBATCH_", "COV_")
-    env = {k: v for k, v in os.environ.items() if not k.startswith(outer)}
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
-    command += ["--ignore=tests/selftests", *map(str, arguments)]
+    env = {k: v for k, v in os.environ.items() if not k.startswith(outer)} | environment
+    given = ["-p", "no:cacheprovider", "--ignore=tests/selftests", *map(str, arguments)]
+    if not process and not any(name.startswith(fork_server.OWN_START) for name in environment):
+        server = _OWN if checkout == CHECKOUT else _ANY
+        return server.run(given, checkout, env, timeout_s)
     return subprocess.run(
-        command, cwd=checkout, env=env | environment, capture_output=True, text=True,
-        timeout=timeout_s,
+        [sys.executable, "-m", "pytest", *given], cwd=checkout, env=env, capture_output=True,
+        text=True, timeout=timeout_s,
     )  # fmt: skip
 
 
