@@ -18,6 +18,7 @@ from fixtures.records.verdict_file import read_verdict
 from fixtures.run import backends
 from fixtures.run.batch_judging import BatchJudge, judge_many
 from fixtures.run.options import RunOptions
+from fixtures.run.run import Run
 from fixtures.thresholds import loader
 from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.fleet_slots import Like
@@ -321,17 +322,23 @@ Replayed = tuple[int, dict[str, Any]]
 """Exit status, and verdict.json with all rows."""
 
 
+def opened(options: RunOptions) -> tuple[backends.Backend, Run]:
+    """What pytest does in this process before the first job or judgement: the run is made."""
+    backend = backends.choose(options)
+    run = backend.open_run()
+    run.select(item.key for item in run.items if run.admits(item))
+    backend.prepare(run)
+    run.open(command=["opened"])
+    return backend, run
+
+
 def judged(source: Path, into: Path, thresholds: Path = SHIPPED) -> Replayed:
     """Judge a recorded run in this process, by all that pytest would: it is ten times as fast.
 
     test_golden.py holds that it comes to what the acceptance tests come to.
     """
     options = RunOptions(cluster="replay", from_run=source, run_dir=into, thresholds=thresholds)
-    backend = backends.choose(options)
-    run = backend.open_run()
-    run.select(item.key for item in run.items if run.admits(item))
-    backend.prepare(run)
-    run.open(command=["judged", str(source)])
+    backend, run = opened(options)
     backend.start(run)
     judge = BatchJudge(run.evidence().for_batch(), run.thresholds, run.population)
     run.batch.add(judge_many(judge, run.items, [item.key for item in run.scope]))
