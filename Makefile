@@ -77,6 +77,7 @@ bench: sandbox-packages setup-dev ## figures: overhead, collection, stages; 1,02
 	$(PY) -m tests.tools.bench_scale
 
 bench-gpu: setup ## our figures beside nccl-tests' and nvbandwidth's, on GPUs
+	$(PY) -m tests.tools.stopping_rule
 	$(PY) -m tests.tools.bench_gpu $(ARGS)
 
 soak-gpu: setup ## healthy GPUs pass every time, a slowed one is named every time
