@@ -41,11 +41,12 @@ accept: $(READY) sandbox-packages ## accept this cluster; without Slurm, a sandb
 test: $(READY_DEV) ## the suite's own tests
 	$(PY) -m pytest -ra -m "cpu and not slow" -n 3 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
-lint: $(READY_DEV) ## formatting, types, import contracts
+lint: $(READY_DEV) ## formatting, types, import contracts, dead code
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	$(VENV)/bin/vulture
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 format: $(READY_DEV)

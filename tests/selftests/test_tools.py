@@ -1,13 +1,16 @@
-"""Every tool in tests/tools has somebody who runs it, and every tool that is named exists."""
+"""Nothing is left over: tools that nobody runs, production code that only a test uses."""
 
 from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
+from vulture import Vulture
 
 from fixtures.paths import CHECKOUT
 
@@ -64,3 +67,23 @@ def test_every_tool_that_is_named_exists_or_is_named_with_its_commit():
         if not match["past"] and match["module"] not in MODULES
     }
     assert not absent
+
+
+def test_no_production_code_is_dead_and_no_exception_is_stale():
+    """As `make lint`, which cannot tell that an exception is needed no longer."""
+    settings = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    allowed = settings["vulture"]["ignore_names"]
+    scan = Vulture(ignore_decorators=settings["vulture"]["ignore_decorators"])
+    paths, excluded = (
+        [str(CHECKOUT / path) for path in settings["vulture"][key]] for key in ("paths", "exclude")
+    )
+    scan.scavenge(paths, exclude=excluded)
+    unused = {
+        str(item.name): f"{item.filename.relative_to(CHECKOUT)}:{item.first_lineno} {item.message}"
+        for item in scan.get_unused_code()
+    }
+    dead = [said for name, said in unused.items()
+            if not any(fnmatchcase(name, pattern) for pattern in allowed)]  # fmt: skip
+    stale = [pattern for pattern in allowed
+             if not any(fnmatchcase(name, pattern) for name in unused)]  # fmt: skip
+    assert (dead, stale) == ([], [])
