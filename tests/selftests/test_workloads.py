@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import errno
-import importlib
 import json
 import os
 import signal
@@ -17,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.entry import Workload, describe
+from fixtures.entry import Workload, describe, module_of
 from fixtures.jobs.failures import Kind, kind_of_text
 from fixtures.records.files import read_json, read_lines
 from fixtures.records.model import Measurement, Record
@@ -27,6 +26,7 @@ from fixtures.workloads.runtime import nccl_log
 from fixtures.workloads.runtime.identity import Identity, identify
 from fixtures.workloads.runtime.rank_main import kind_of, nic_identities
 from fixtures.workloads.runtime.ranks import Ranks
+from fixtures.workloads.runtime.spec import program_of
 from tests.selftests.rank_job import (
     LIMIT_S,
     MODULES,
@@ -315,18 +315,18 @@ def test_every_workload_imports_without_torch_and_pynvml() -> None:
     code = (
         "import sys; sys.modules['torch'] = sys.modules['pynvml'] = None\n"
         "from fixtures import entry\n"
-        f"for name in {MODULES!r}: print(entry.describe('fixtures.workloads.' + name).metrics)"
+        f"for name in {MODULES!r}: print(entry.describe(entry.module_of(name)).metrics)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_workload_says_what_the_plan_needs(name: str) -> None:
-    workload = describe(f"fixtures.workloads.{name}")
+    workload = describe(module_of(name))
     assert isinstance(workload, Workload)
     for device in ("cuda", "cpu"):
         assert 0 < workload.estimate(device) < workload.deadline(device)
-    assert callable(importlib.import_module(f"fixtures.workloads.{name}").run)
+    assert callable(program_of(module_of(name)).run)
 
 
 @pytest.mark.parametrize(
