@@ -58,11 +58,12 @@ setup: ## .venv for runs
 setup-dev: ## .venv for runs, tests and lint
 	@$(SETUP) development
 
-lint: setup-dev ## formatting, types, import contracts
+lint: setup-dev ## formatting, types, import contracts, dead code
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	$(VENV)/bin/vulture
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 format: setup-dev ## format the code as lint wants it
@@ -77,11 +78,13 @@ bench: sandbox-packages setup-dev ## figures: overhead, collection, stages; 1,02
 	$(PY) -m tests.tools.bench_scale
 
 bench-gpu: setup ## our figures beside nccl-tests' and nvbandwidth's, on GPUs
+	$(PY) -m tests.tools.stopping_rule
 	$(PY) -m tests.tools.bench_gpu $(ARGS)
 
 soak-gpu: setup ## healthy GPUs pass every time, a slowed one is named every time
 	$(PY) -m tests.tools.soak_gpu $(ARGS)
 	$(PY) -m tests.tools.corruption_gpu
+	$(PY) -m tests.tools.intermittent_gpu
 
 soak: site-packages setup-dev test-bare ## what takes long: bare Debians, 20 healthy runs, every point of interruption
 	$(PY) -m tests.tools.soak_collectives

@@ -19,7 +19,6 @@ from reports.goodput import joules
 from reports.tables import records_of
 
 PFLOP = 1e15
-PFLOP_HOUR = 3600 * PFLOP
 
 
 @dataclass(frozen=True, kw_only=True)

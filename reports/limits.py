@@ -18,8 +18,8 @@ from fixtures.thresholds.loader import Thresholds
 from fixtures.thresholds.overview import LimitRow, OrderedSite, csv_text, limit_rows
 from fixtures.wording import counted
 
-WIDTH, PAGE_LINES = 112, 81
-"""Columns and lines of a printed page of the text form: A4 in 8 point Courier, margins of 10 mm."""
+WIDTH = 112
+"""Columns of a printed page of the text form: A4 in 8 point Courier, margins of 10 mm."""
 NAME_COLUMN, LIMIT_COLUMN = 33, 26
 
 

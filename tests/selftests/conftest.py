@@ -7,6 +7,7 @@ import pytest
 pytest.register_assert_rewrite("tests.selftests.cluster", "tests.selftests.fake_cluster")
 
 from fixtures.sandbox import emulation  # noqa: E402
+from tests.selftests import idle_guard  # noqa: E402
 from tests.selftests.cluster import (  # noqa: E402
     checkout,
     healthy,
@@ -18,6 +19,11 @@ from tests.selftests.cluster import (  # noqa: E402
 )
 
 __all__ = ["checkout", "healthy", "machine", "sandbox", "shared_sandbox", "waiting"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if idle_guard.available():
+        config.pluginmanager.register(idle_guard.IdleGuard(), "idle-guard")
 
 
 @pytest.fixture(scope="module")

@@ -15,12 +15,15 @@ from typing import Any
 from fixtures.records.files import read_lines, write_json
 from fixtures.records.model import Record
 from fixtures.records.run_directory import assemble, new_nonce
+from fixtures.workloads.collectives.swept import SWEPT
 from fixtures.workloads.runtime.spec import module_of
 from tests.selftests import warm_ranks
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOADS = ROOT / "fixtures" / "workloads"
-MODULES = sorted(p.stem for p in WORKLOADS.glob("*/*.py") if "\nWORKLOAD = " in p.read_text())
+MODULES = sorted(
+    {p.stem for p in WORKLOADS.glob("*/*.py") if "\nWORKLOAD = " in p.read_text()} | {*SWEPT}
+)
 LIMIT_S = 120
 TORCH = ("torch", "torch.distributed")
 """What ranks of nearly every workload import."""

@@ -18,11 +18,13 @@ from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
 from fixtures.run.batch_judging import BatchJudge, judge_many
 from fixtures.run.options import RunOptions
+from fixtures.run.run import Run
 from fixtures.statistics.fleet_slots import Like
 from fixtures.thresholds import loader
 from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.model import Case
 from reports import export
+from tests.selftests import fork_server
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SHIPPED = CHECKOUT / "thresholds.yaml"
@@ -279,22 +281,47 @@ class Hostile:
 # --- pytest in a process of its own
 
 
+_OWN = fork_server.Server(CHECKOUT)
+_ANY = fork_server.Server()
+"""Not one module of a checkout is loaded there."""
+
+
 def run_pytest(
-    *arguments: str | Path, checkout: Path = CHECKOUT, timeout_s: float = 180, **environment: str
+    *arguments: str | Path,
+    checkout: Path = CHECKOUT,
+    timeout_s: float = 180,
+    process: bool = False,
+    **environment: str,
 ) -> subprocess.CompletedProcess[str]:
-    """The acceptance tests, as a user starts them; nothing of the outer session reaches them."""
+    """The acceptance tests, as a user starts them; nothing of the outer session reaches them.
+
+    In a fork of a warmed process, which saves what the imports take; `process`: in one that is
+    really started.
+    """
     outer = ("PYTEST_", "SLURM_", "SBATCH_", "COV_")
-    env = {k: v for k, v in os.environ.items() if not k.startswith(outer)}
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
-    command += ["--ignore=tests/selftests", *map(str, arguments)]
+    env = {k: v for k, v in os.environ.items() if not k.startswith(outer)} | environment
+    given = ["-p", "no:cacheprovider", "--ignore=tests/selftests", *map(str, arguments)]
+    if not process and not any(name.startswith(fork_server.OWN_START) for name in environment):
+        server = _OWN if checkout == CHECKOUT else _ANY
+        return server.run(given, checkout, env, timeout_s)
     return subprocess.run(
-        command, cwd=checkout, env=env | environment, capture_output=True, text=True,
-        timeout=timeout_s,
+        [sys.executable, "-m", "pytest", *given], cwd=checkout, env=env, capture_output=True,
+        text=True, timeout=timeout_s,
     )  # fmt: skip
 
 
 Replayed = tuple[int, dict[str, Any]]
 """Exit status, and verdict.json with all rows."""
+
+
+def opened(options: RunOptions) -> tuple[backends.Backend, Run]:
+    """What pytest does in this process before the first job or judgement: the run is made."""
+    backend = backends.choose(options)
+    run = backend.open_run()
+    run.select(item.key for item in run.items if run.admits(item))
+    backend.prepare(run)
+    run.open(command=["opened"])
+    return backend, run
 
 
 def judged(source: Path, into: Path, thresholds: Path = SHIPPED) -> Replayed:
@@ -303,11 +330,7 @@ def judged(source: Path, into: Path, thresholds: Path = SHIPPED) -> Replayed:
     test_golden.py holds that it comes to what the acceptance tests come to.
     """
     options = RunOptions(cluster="replay", from_run=source, run_dir=into, thresholds=thresholds)
-    backend = backends.choose(options)
-    run = backend.open_run()
-    run.select(item.key for item in run.items if run.admits(item))
-    backend.prepare(run)
-    run.open(command=["judged", str(source)])
+    backend, run = opened(options)
     backend.start(run)
     judge = BatchJudge(run.evidence().for_batch(), run.thresholds, run.population)
     run.batch.add(judge_many(judge, run.items, [item.key for item in run.scope]))

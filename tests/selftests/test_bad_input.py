@@ -1,7 +1,8 @@
-"""Bad input through the command line: one clean line, exit 4, nothing submitted, nothing made.
+"""Bad input: one clean line, exit 4, nothing submitted, nothing made.
 
-What can be wrong in thresholds.yaml is tested in test_thresholds.py; here a few of it, as a user
-meets them.
+What is wrong is found in this process, by all that a start does before its first job; a few are
+refused by pytest itself, which makes the line and the exit status of each. What else can be wrong
+in thresholds.yaml is tested in test_thresholds.py.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fixtures.errors import AcceptanceError
+from fixtures.run.options import RunOptions
 from fixtures.thresholds.strict_yaml import MAX_BYTES
 from tests.selftests.cluster import copy_checkout
-from tests.selftests.support import CHECKOUT, NONCE, SHIPPED, run_pytest
+from tests.selftests.support import CHECKOUT, NONCE, SHIPPED, opened, run_pytest
 
 pytestmark = pytest.mark.cpu
 
@@ -33,6 +37,18 @@ def refused(*arguments: str | Path, checkout: Path = CHECKOUT, **environment: st
     assert "Traceback" not in run.stdout + run.stderr
     assert " passed" not in run.stdout
     return said[0].removeprefix("ERROR: ")
+
+
+def refused_here(cluster: str, **options: Any) -> str:
+    """Go as far as pytest does before the first job; the error must be one line, and is returned.
+
+    pytest turns each AcceptanceError on this way into its line and exit status 4.
+    """
+    with pytest.raises(AcceptanceError) as caught:
+        opened(RunOptions(cluster=cluster, **options))
+    line = str(caught.value)
+    assert len(line.splitlines()) == 1, line
+    return line
 
 
 # --- thresholds.yaml
@@ -108,8 +124,18 @@ def test_a_mistake_in_the_limits_is_one_line_with_its_place(tmp_path, change, sa
     limits = tmp_path / "limits.yaml"
     limits.write_text(change(SHIPPED.read_text(encoding="utf-8")), encoding="utf-8")
     into = tmp_path / "run"
-    line = refused(*SANDBOX, f"--thresholds={limits}", f"--run-dir={into}")
+    line = refused_here("sandbox", thresholds=limits, run_dir=into)
     assert re.search(said, line), line
+    assert not into.exists()
+
+
+def test_pytest_says_it_in_one_line_and_ends_with_4(tmp_path):
+    limits = tmp_path / "limits.yaml"
+    shipped = SHIPPED.read_text(encoding="utf-8")
+    limits.write_text(swapped("    unit: GPUs", "    unt: GPUs")(shipped), encoding="utf-8")
+    into = tmp_path / "run"
+    line = refused(*SANDBOX, f"--thresholds={limits}", f"--run-dir={into}")
+    assert line == refused_here("sandbox", thresholds=limits, run_dir=into)
     assert not into.exists()
 
 
@@ -122,21 +148,21 @@ def test_a_limit_that_cannot_be_chosen_prints_the_conditions(tmp_path):
         f"      - {row % 'gpus: 2'}\n      - {row % 'nodes: 1'}\n",
         encoding="utf-8",
     )
-    line = refused(*SANDBOX, f"--thresholds={limits}", f"--run-dir={tmp_path / 'run'}")
+    line = refused_here("sandbox", thresholds=limits, run_dir=tmp_path / "run")
     assert "criteria.gemm.bf16: two limits are equally specific for model=cpu" in line
     assert "nodes=1" in line
     assert not (tmp_path / "run").exists()
 
 
 def test_limits_that_do_not_exist_are_one_line(tmp_path):
-    line = refused(*SANDBOX, "--thresholds=/nowhere/limits.yaml", f"--run-dir={tmp_path / 'run'}")
+    line = refused_here("sandbox", thresholds=Path("/nowhere/limits.yaml"))
     assert line == "/nowhere/limits.yaml: cannot be read: No such file or directory"
 
 
 def test_a_huge_file_is_refused_before_it_is_read(tmp_path):
     limits = tmp_path / "limits.yaml"
     limits.write_bytes(b"#" * (MAX_BYTES + 1))
-    assert f"less than {MAX_BYTES}" in refused(*SANDBOX, f"--thresholds={limits}")
+    assert f"less than {MAX_BYTES}" in refused_here("sandbox", thresholds=limits)
 
 
 # --- tests and keys
@@ -169,8 +195,15 @@ def checkout(tmp_path: Path) -> Path:
     return copy_checkout(tmp_path / "checkout", selftests=False)
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "-n 2"])
-@pytest.mark.parametrize("name", STRAY_TESTS)
+@pytest.mark.parametrize(
+    ("name", "workers"),
+    [
+        ("without a key", ()),
+        ("that judges nothing", ()),
+        ("with an unknown key", ()),
+        ("with an unknown key", ("-n", "2")),
+    ],
+)
 def test_a_test_that_no_limit_stands_behind_is_refused(checkout, name, workers):
     text, said = STRAY_TESTS[name]
     (checkout / "tests" / "test_stray.py").write_text(text, encoding="utf-8")
@@ -194,62 +227,62 @@ def a_run(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("cluster", "options", "said"),
     [
-        (["--cluster", "replay"], r"--cluster replay needs --from RUN"),
-        (["--cluster", "local", "--from=RUN"], r"--from RUN goes with --cluster replay"),
-        (["--cluster", "replay", "--from=NOTHING"], r"not a run directory.*no run\.json"),
-        (["--cluster", "replay", "--from=RUN"], r"earlier/run\.json.*population"),
-        (["--cluster", "local", "--resume=NOTHING"], r"not a run directory.*no run\.json"),
-        (["--cluster", "local", "--retest=NOTHING"], r"not a run directory.*no run\.json"),
-        (["--cluster", "local", "--resume=RUN", "--retest=RUN"], r"exclude each other"),
-        (["--cluster", "local", "--run-dir=RUN"], r"holds a run already; use --resume"),
-        (["--cluster", "sandbox", "--sandbox-nodes", "0"], r"--sandbox-nodes .*at least 1"),
-        (["--cluster", "sandbox", "--nodelist", "worker0"], r"--nodelist worker0: .* --sandbox-n"),
-        (["--cluster", "local", "--nodelist", "n0"], r"--nodelist n0: a local run takes all"),
-        (["--cluster", "sandbox", "--sandbox-gpus", "-1"], r"--sandbox-gpus take at least 1"),
+        ("replay", {}, r"--cluster replay needs --from RUN"),
+        ("local", {"from_run": "RUN"}, r"--from RUN goes with --cluster replay"),
+        ("replay", {"from_run": "NOTHING"}, r"not a run directory.*no run\.json"),
+        ("replay", {"from_run": "RUN"}, r"earlier/run\.json.*population"),
+        ("local", {"resume": "NOTHING"}, r"not a run directory.*no run\.json"),
+        ("local", {"retest": "NOTHING"}, r"not a run directory.*no run\.json"),
+        ("local", {"resume": "RUN", "retest": "RUN"}, r"exclude each other"),
+        ("local", {"run_dir": "RUN"}, r"holds a run already; use --resume"),
+        ("sandbox", {"sandbox_nodes": 0}, r"--sandbox-nodes .*at least 1"),
+        ("sandbox", {"nodelist": "worker0"}, r"--nodelist worker0: .* --sandbox-n"),
+        ("local", {"nodelist": "n0"}, r"--nodelist n0: a local run takes all"),
+        ("sandbox", {"sandbox_gpus": -1}, r"--sandbox-gpus take at least 1"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+    ids=str,
 )
-def test_options_that_cannot_be_used_are_one_line(tmp_path, a_run, arguments, said):
+def test_options_that_cannot_be_used_are_one_line(tmp_path, a_run, cluster, options, said):
     before = sorted(tmp_path.rglob("*")), (a_run / "run.json").read_bytes()
-    places = {"RUN": str(a_run), "NOTHING": str(tmp_path / "nothing")}
-    given = [re.sub("RUN$|NOTHING$", lambda m: places[m[0]], a) for a in arguments]
-    line = refused(*given)
+    places = {"RUN": a_run, "NOTHING": tmp_path / "nothing"}
+    given = {name: places.get(value, value) for name, value in options.items()}
+    line = refused_here(cluster, **given)
     assert re.search(said, line), line
     assert (sorted(tmp_path.rglob("*")), (a_run / "run.json").read_bytes()) == before
 
 
 def test_a_run_of_another_schema_is_refused(tmp_path):
     (tmp_path / "run.json").write_text('{"schema": 2}')
-    assert "run.json of schema 1" in refused("--cluster", "replay", f"--from={tmp_path}")
+    assert "run.json of schema 1" in refused_here("replay", from_run=tmp_path)
 
 
 def test_a_run_directory_below_a_file_is_refused(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
-    line = refused(*LOCAL, f"--run-dir={blocked / 'run'}")
+    line = refused_here("local", run_dir=blocked / "run")
     assert line.startswith(f"--run-dir {blocked / 'run'}")
+    assert line == refused(*LOCAL, f"--run-dir={blocked / 'run'}"), "where the run is opened"
     assert sorted(tmp_path.iterdir()) == [blocked]
 
 
 def test_a_run_directory_that_cannot_be_made_is_refused():
     """Root may write everywhere but into /proc."""
-    line = refused(*LOCAL, "--run-dir=/proc/run")
+    line = refused_here("local", run_dir=Path("/proc/run"))
     assert line.startswith("--run-dir /proc/run")
 
 
 @pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="this host has no /dev/shm")
 def test_a_run_directory_in_memory_is_refused_where_nodes_must_see_it():
-    line = refused(*SANDBOX, "--run-dir=/dev/shm/acceptance-run")
+    line = refused_here("sandbox", run_dir=Path("/dev/shm/acceptance-run"))
     assert "is on tmpfs, which the nodes cannot see" in line
     assert not Path("/dev/shm/acceptance-run").exists()
 
 
-def test_slurm_where_there_is_none_is_one_line_with_the_way_out(tmp_path):
-    nothing = tmp_path / "bin"
-    nothing.mkdir()
-    line = refused("--cluster", "slurm", f"--run-dir={tmp_path / 'run'}", PATH=str(nothing))
+def test_slurm_where_there_is_none_is_one_line_with_the_way_out(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    line = refused_here("slurm", run_dir=tmp_path / "run")
     assert "is not on the PATH" in line
     assert "--cluster sandbox or local" in line
     assert not (tmp_path / "run").exists()

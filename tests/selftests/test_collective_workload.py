@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.wording import counted
 from fixtures.workloads.collectives import crosscheck
 from fixtures.workloads.collectives.collective_sweep import Sweep
 from fixtures.workloads.nccl import nccl_log
@@ -26,10 +27,11 @@ WORKLOADS = {
 CORRUPT = '''
 """One operation with one wrong element on one rank, as a faulty link or device would leave it."""
 from dataclasses import replace
-from fixtures.workloads import {module}
 from fixtures.workloads.nccl import collective_ops
+from fixtures.workloads.runtime.spec import module_of, program_of
 
-WORKLOAD = {module}.WORKLOAD
+healthy = program_of(module_of("{module}"))
+WORKLOAD = healthy.WORKLOAD
 honest = collective_ops.OPERATIONS["{operation}"]
 
 def broken(peers, target, source):
@@ -40,7 +42,7 @@ def broken(peers, target, source):
 def run(ranks, metrics, **sweep):
     collective_ops.OPERATIONS["{operation}"] = replace(honest, call=broken)
     try:
-        return {module}.run(ranks, metrics, **sweep)
+        return healthy.run(ranks, metrics, **sweep)
     finally:
         collective_ops.OPERATIONS["{operation}"] = honest
 '''
@@ -136,7 +138,7 @@ def test_one_wrong_element_is_counted_on_the_rank_that_has_it(
         calls = line["checked"]
         assert calls >= 1
         assert note.startswith(
-            f"{line['wrong']} wrong at {line['size']} bytes: in {calls} of {calls} calls"
+            f"{line['wrong']} wrong at {line['size']} bytes: in {calls} of {counted(calls, 'call')}"
         )
 
 

@@ -371,7 +371,8 @@ def checkpoint(folder: Path, step: int) -> None:
     (path / checkpoint_integrity.MANIFEST).write_text(json.dumps({"step": step, "files": files}))
 
 
-def test_the_last_checkpoint_must_be_there_and_the_one_that_is_taken(tmp_path):
+def test_the_last_checkpoint_must_be_there_and_the_one_that_is_taken(tmp_path, monkeypatch):
+    monkeypatch.setattr(remains, "VISIBLE_S", 0.0)
     lines = [{"event": "saved", "step": n} for n in (5, 10)]
     assert remains._checkpoint_state(tmp_path, [], {"way": "x"}).value is None
     checkpoint(tmp_path, 5)

@@ -68,7 +68,7 @@ def test_a_slurm_that_answers_is_taken(command):
 
 def test_the_error_is_one_line_and_exit_4(command, tmp_path):
     command("sinfo", err=f"{UNREACHABLE}\n", status=1)
-    run = support.run_pytest("-m", "multinode", f"--run-dir={tmp_path / 'run'}")
+    run = support.run_pytest("-m", "multinode", f"--run-dir={tmp_path / 'run'}", process=True)
     assert run.returncode == 4, run.stdout + run.stderr
     assert UNREACHABLE in run.stderr
     assert "Traceback" not in run.stdout + run.stderr

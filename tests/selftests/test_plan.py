@@ -15,7 +15,7 @@ from dataclasses import replace
 import pytest
 
 from fixtures.cluster.population import Population
-from fixtures.entry import Workload, describe, module_of
+from fixtures.entry import Workload, describe, known, module_of
 from fixtures.errors import ConfigError
 from fixtures.plan import items as plan_items
 from fixtures.plan.estimate import summary
@@ -25,6 +25,8 @@ from fixtures.records.model import SAFE_ID
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run.run import Run
 from fixtures.thresholds import loader
+from fixtures.workloads.nccl.collective_ops import OPERATIONS
+from fixtures.workloads.runtime.spec import program_of
 from tests.selftests.support import CHECKOUT, SHIPPED, load, population, run_pytest
 
 pytestmark = pytest.mark.cpu
@@ -283,6 +285,18 @@ def test_a_workload_of_the_training_is_found_by_its_name():
     assert module_of("gemm") == "fixtures.workloads.compute.gemm"
     assert module_of("allreduce_ring") == "fixtures.workloads.collectives.allreduce_ring"
     assert module_of("training_ddp") == "training.ddp"
+
+
+@pytest.mark.parametrize("operation", [op for op in OPERATIONS.values() if op.workload])
+def test_a_swept_collective_is_found_by_the_name_of_its_workload(operation):
+    program = program_of(module_of(operation.workload))
+    assert program.operation == operation.name
+    assert known(operation.workload) is program.WORKLOAD is described(operation.workload)
+
+
+@pytest.mark.parametrize("name", ["nothing", "all_gather", "SWEPT", "OPERATIONS", "collective"])
+def test_what_is_no_row_of_the_collectives_is_no_workload(name):
+    assert known(name) is None
 
 
 def test_what_trains_has_jobs_of_its_own():

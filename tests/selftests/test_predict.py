@@ -21,7 +21,6 @@ from reports import energy, goodput, predict, throughput
 from reports.tables import records_of
 from reports.throughput import Rates, Training
 from tests.selftests import support
-from tests.tools import predict_gpu
 
 pytestmark = pytest.mark.cpu
 
@@ -104,9 +103,10 @@ def _on_h100(name: str = "predict-h100") -> list[tuple[str, float, throughput.Pr
     found = []
     for row in recorded["trainings"]:
         measured = row.pop("tokens_per_s")
-        case = predict_gpu.Case(**row)
-        made = throughput.predict(case.training, Rates(**recorded["rates"][case.strategy]))
-        found.append((case.preset, measured / made.tokens_per_s - 1, made))
+        preset = row.pop("preset")
+        training = Training(shape=PRESETS[preset], **row)
+        made = throughput.predict(training, Rates(**recorded["rates"][training.strategy]))
+        found.append((preset, measured / made.tokens_per_s - 1, made))
     return found
 
 
@@ -249,7 +249,6 @@ def test_energy_is_the_integral_of_the_samples_and_of_nothing_else():
     whole = goodput.joules(samples, 1.03, 18.77)
     exact = 500 * 17.74 + 100 * 0.6 * (math.cos(1.03 / 0.6) - math.cos(18.77 / 0.6))
     assert whole == pytest.approx(exact, rel=0.002)
-    assert predict_gpu.by_rectangles(samples, 1.03, 18.77) == pytest.approx(whole, rel=0.005)
     assert goodput.joules(samples, -1.0, 5.0) is None
     assert goodput.joules(samples, 15.0, 20.5) is None
     gap = [s for s in samples if not 6 < s[0] < 8]
@@ -281,32 +280,6 @@ def test_the_cost_of_a_training_is_that_of_its_timed_steps(tmp_path, capsys):
     assert "J/PFLOP" in capsys.readouterr().out
     telemetry.unlink()
     assert all(c.joules is None for c in energy.costs(RunDirectory(root)))
-
-
-# --- the script of the held-out trainings
-
-
-def test_the_held_out_trainings_are_none_that_the_constants_come_from():
-    fitted = {(t.shape, t.strategy, t.gpus, t.batch, t.sequence, t.passes) for t, _ in _trainings()}
-    for cases in (predict_gpu.TWO_GPUS, predict_gpu.ONE_GPU):
-        assert len(set(cases)) == predict_gpu.WANTED_OF
-        for case in cases:
-            t = case.training
-            assert (t.shape, t.strategy, t.gpus, t.batch, t.sequence, t.passes) not in fitted
-            assert throughput.predict(t, RATES).refusal == ""
-
-
-def test_the_script_promises_nine_of_ten(capsys):
-    row = {"case": "x", "low": 90.0, "high": 110.0, "predicted": 100.0, "half_width": 0.1,
-           "refusal": "", "measured": 100.0, "inside": True, "joules": 1000.0,
-           "joules_other": 1010.0}  # fmt: skip
-    outside = {**row, "measured": 80.0, "inside": False}
-    missing = {**row, "measured": None, "inside": False}
-    assert predict_gpu.conclude([row] * 9 + [outside]) == 0
-    assert predict_gpu.conclude([row] * 8 + [outside, missing]) == 1
-    assert predict_gpu.conclude([row] * 9 + [{**row, "half_width": 0.11}]) == 1
-    assert predict_gpu.conclude([row] * 9 + [{**row, "joules_other": 1030.0}]) == 1
-    assert "9 of 10 inside" in capsys.readouterr().out
 
 
 def test_options_of_the_command_have_the_names_of_their_figures():

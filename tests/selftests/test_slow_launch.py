@@ -18,11 +18,12 @@ OWN_CALLS = '''
 """A sweep whose communicator is of the process group, and whose own call counts itself."""
 from collections import Counter
 from dataclasses import replace
-from fixtures.workloads import {module}
 from fixtures.workloads.nccl import collective_ops
 from fixtures.workloads.collectives import collective_sweep, operation_buffers
+from fixtures.workloads.runtime.spec import module_of, program_of
 
-WORKLOAD = {module}.WORKLOAD
+healthy = program_of(module_of("{module}"))
+WORKLOAD = healthy.WORKLOAD
 honest = collective_ops.OPERATIONS["{operation}"]
 calls, destroyed = Counter(), []
 
@@ -41,7 +42,7 @@ def run(ranks, metrics, **sweep):
     collective_ops.OPERATIONS["{operation}"] = replace(honest, nccl_call=own_call)
     collective_sweep._communicator = lambda *of: Communicator()
     operation_buffers.LAUNCH_BOUND_MAX = 4 << 20
-    result = {module}.run(ranks, metrics, **sweep)
+    result = healthy.run(ranks, metrics, **sweep)
     assert len(destroyed) == 1
     result.facts["own_calls"] = dict(calls)
     return result

@@ -292,8 +292,9 @@ def test_over_all_nodes_one_gpu_is_named_too(strategy):
 
 
 RECORDED = json.loads((Path(__file__).parent / "data/pace-h100.json").read_text())
-"""Trainings on four H100 in pairs (stragglers_gpu.py): what was slowed, and each rank's median pace
-of every round. With a neighbour, GPU 0 is the slowed one; with a late host thread, GPU 1."""
+"""Trainings on four H100 in pairs (tests/tools/stragglers_gpu.py of commit 0ba87eb): what was
+slowed, and each rank's median pace of every round. With a neighbour, GPU 0 is the slowed one; with
+a late host thread, GPU 1."""
 
 
 @pytest.mark.parametrize("number", range(len(RECORDED)))

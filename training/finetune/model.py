@@ -119,15 +119,6 @@ def count_parameters(model: Any) -> tuple[int, int]:
     return sum(n for n, trained in sizes if trained), sum(n for n, _ in sizes)
 
 
-def trainable_parameters_of_shape(preset: str, lora: LoraSettings) -> int:
-    """Return how many parameters LoRA trains on a shape, without allocating any weight."""
-    meta = torch.device("meta")
-    with meta:
-        return count_parameters(
-            add_adapters(build(ModelSettings(preset=preset), meta, seed=0), lora, seed=0)
-        )[0]
-
-
 @dataclass(frozen=True)
 class TrainingCost:
     """Estimates of the FLOPs per token and of the memory of a fine-tuning."""
