@@ -114,7 +114,7 @@ $(PY):
 	  touch $(VENV)/.borrowed; fi
 
 # What is borrowed keeps its versions; everything else is as in constraints.txt.
-$(READY): $(PY) pyproject.toml constraints.txt
+$(READY): $(PY) pyproject.toml constraints.txt fixtures/plugin/install.py fixtures/plugin/start.py
 	@if $(PY) -c 'import torch' 2>/dev/null; then :; else \
 	  echo "installing $(TORCH)"; $(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH); fi
 	@$(DEPENDENCIES) > $(VENV)/requirements.txt
@@ -127,6 +127,7 @@ $(READY): $(PY) pyproject.toml constraints.txt
 	@[ -x $(VENV)/bin/pytest ] || { \
 	  printf '#!/bin/sh\nexec "%s" -m pytest "$$@"\n' "$(CURDIR)/$(PY)" > $(VENV)/bin/pytest; \
 	  chmod +x $(VENV)/bin/pytest; }
+	@$(PY) fixtures/plugin/install.py
 	@touch $@
 
 $(READY_DEV): $(READY)
