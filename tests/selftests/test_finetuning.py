@@ -132,8 +132,8 @@ def test_default_and_optimised_differ_in_what_makes_it_faster_and_nothing_else()
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("trainning: {}", "unknown key 'trainning'; did you mean training"),
-        ("training: {batchsize: 2}", "unknown key 'batchsize'; did you mean batch_size"),
+        ("trainning: {}", "unknown key 'trainning', did you mean 'training'"),
+        ("training: {batchsize: 2}", "unknown key 'batchsize', did you mean 'batch_size'"),
         ("training: {learning_rate: 2e-5}", "'2e-5' is read as text: write 2e-05"),
         ("training: {batch_size: 2.5}", "training.batch_size: expected int, got 2.5"),
         ("training: {batch_size: true}", "expected int, got True"),
@@ -141,7 +141,7 @@ def test_default_and_optimised_differ_in_what_makes_it_faster_and_nothing_else()
         ("training: {warmup_steps: 100}", "is not below training.steps, 100"),
         ("training: {seed: 1, seed: 2}", "seed is given twice"),
         ("model: {precision: fp16}", "model.precision: 'fp16' is not known"),
-        ("model: {preset: qwen2-70b}", "'qwen2-70b' is not known; did you mean qwen2-7b"),
+        ("model: {preset: qwen2-70b}", "'qwen2-70b' is not known, did you mean 'qwen2-7b'"),
         ("distributed: {strategy: ddp}", "distributed.strategy: 'ddp' is not known"),
         ("lora: {targets: [1]}", "lora.targets: expected str or list"),
         ("lora: {dropout: 1}", "lora.dropout: 1.0 is not between 0 and 1"),
