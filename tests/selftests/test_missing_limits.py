@@ -16,11 +16,14 @@ from tests.tools.gpu_models import plan, unset_count
 
 pytestmark = pytest.mark.cpu
 
+
 def test_the_table_in_the_docs_says_what_is_missing():
     text = (CHECKOUT / "docs" / "03-performance.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\w[\w ]*) \| (\d+) \| (\d+) \|", text, re.M)
     table = {name: (int(one), int(four)) for name, one, four in rows if name in hardware.GPUS}
-    assert table == {model: (unset_count(model, 1), unset_count(model, 4)) for model in hardware.GPUS}
+    assert table == {
+        model: (unset_count(model, 1), unset_count(model, 4)) for model in hardware.GPUS
+    }
 
 
 @pytest.mark.parametrize(("page", "name", "made"), gpu_models.TABLES, ids=lambda x: str(x)[:9])

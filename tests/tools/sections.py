@@ -1,8 +1,8 @@
 """Parts of a Markdown page that a tool makes, between two comments that name the tool.
 
-    <!-- models: made by python -m tests.tools.gpu_models --write -->
-    ...
-    <!-- end of models -->
+<!-- models: made by python -m tests.tools.gpu_models --write -->
+...
+<!-- end of models -->
 """
 
 from __future__ import annotations
