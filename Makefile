@@ -39,7 +39,7 @@ accept: $(READY) sandbox-packages ## accept this cluster; without Slurm, a sandb
 	@$(PY) -m fixtures $(ARGS)
 
 test: $(READY_DEV) ## the suite's own tests
-	$(PY) -m pytest -ra -m "cpu and not slow" -n 3 --dist loadgroup --no-loadscope-reorder $(ARGS)
+	$(PY) -m pytest -ra -m "cpu and not slow" -n 4 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 lint: $(READY_DEV) ## formatting, types, import contracts
 	$(VENV)/bin/ruff check .
