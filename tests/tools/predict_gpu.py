@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fixtures.background import BackgroundThread
 from fixtures.paths import CHECKOUT
 from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory
@@ -154,15 +155,18 @@ def finished(processes: Iterable[subprocess.Popen[str]], until: float) -> list[s
 # --- energy by the GPU's counter
 
 
-class Counters(threading.Thread):
+class Counters:
     """Reads every GPU's energy counter, if it has one: joules since the driver was loaded."""
 
     def __init__(self) -> None:
-        super().__init__(daemon=True)
+        self._thread = BackgroundThread(self._read, name="counters")
         self.samples: dict[str, list[tuple[float, float]]] = {}
         self._over = threading.Event()
 
-    def run(self) -> None:
+    def start(self) -> None:
+        self._thread.start()
+
+    def _read(self) -> None:
         try:
             import pynvml
 
@@ -180,7 +184,7 @@ class Counters(threading.Thread):
 
     def stop(self) -> None:
         self._over.set()
-        self.join()
+        self._thread.join(60)
 
     def between(self, uuid: str, start: float, end: float) -> float | None:
         """Return joules by the counter, between its readings nearest to both times."""
