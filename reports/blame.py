@@ -48,7 +48,7 @@ class Blame:
     bad: Mapping[str, int]
     """Other node that is at fault -> its rows that failed or were not measured."""
     doubtful: Sequence[str]
-    """Nodes that are neither good nor bad."""
+    """Nodes that are neither good nor bad, for a reason that was seen on them."""
     failed: int
     """Rows that failed, all together."""
     unmeasured: int
@@ -98,10 +98,7 @@ def blame(verdict: Mapping[str, Any], lists: NodeLists) -> Blame:
                 costs.update({str(node): 1 for node in v.get("cause_nodes") or ()})
     dead = {n: costs[n] for n in lists.bad if costs[n] and n not in measured}
     bad = {n: failed_rows[n] + costs[n] for n in lists.bad if n not in dead}
-    known = {*lists.good, *lists.bad}
-    nodes = (verdict.get("scope") or {}).get("nodes") or []
-    doubtful = [str(node) for node in nodes if str(node) not in known]
-    return Blame(dead, bad, doubtful, failed, unmeasured)
+    return Blame(dead, bad, lists.doubtful, failed, unmeasured)
 
 
 def _asked_of_slurm(v: Mapping[str, Any]) -> bool:

@@ -21,11 +21,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from fixtures.background import BackgroundThread
 from fixtures.records.run_directory import RunDirectory
 from reports.progress import JobProgress, Progress
 
 PERIOD_S = 0.5
 PLAIN_PERIOD_S = 1.0
+JOIN_TIMEOUT_S = 5.0
 MAX_JOBS = 6
 MAX_PROBLEMS = 3
 
@@ -96,7 +98,8 @@ class Display:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._progress: Progress | None = None
-        self._thread: threading.Thread | None = None
+        self._thread: BackgroundThread | None = None
+        self._started = False
         self._stopped = threading.Event()
         self._lock = threading.RLock()
         self._lock_held = False
@@ -120,7 +123,7 @@ class Display:
         if _interactive():
             self._file = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
             self._console = Console(file=self._file, force_terminal=True)
-        self._thread = threading.Thread(target=self._watch, name="live", daemon=True)
+        self._thread = BackgroundThread(self._watch, name="live")
 
     @property
     def _reporter(self) -> Any:
@@ -207,9 +210,9 @@ class Display:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logstart(self) -> Generator[None, Any, Any]:
-        thread = self._thread
-        if thread is not None and not thread.is_alive() and not self._stopped.is_set():
-            thread.start()
+        if self._thread is not None and not self._started:
+            self._started = True
+            self._thread.start()
         return (yield from self._erased_meanwhile())
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -277,8 +280,8 @@ class Display:
         with self._lock:
             self._stopped.set()
             self._erase()
-        if self._thread is not None and self._thread.is_alive():
-            self._thread.join(timeout=5)
+        if self._thread is not None:
+            self._thread.join(JOIN_TIMEOUT_S)
         if self._file is not None:
             self._file.close()
             self._file = self._console = None

@@ -42,26 +42,31 @@ MEASURING = ("test_fault_localization", "test_gemm", "test_training", "test_work
 """Files whose tests in a sandbox assert on rates; those with the fixture `healthy` do too."""
 
 
+SECOND = ("test_interrupt", "test_sandbox_run", "test_ways_to_run", "test_wiring_sandbox")
+"""Of the others, the files of the second group: it takes as long as the first."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With -n and --dist loadgroup: one worker has all sandboxes that measure, another the rest.
+    """With -n and --dist loadgroup: a worker for the sandboxes that measure, two for the others.
 
     Rates are those of this host, and a healthy sandbox must be seen healthy: never two of them at
-    a time. Sandboxes whose tests only start, lose and end jobs run beside them; other tests run by
-    file.
+    a time. Sandboxes whose tests only start, lose and end jobs run beside them, two at a time, as
+    they mostly wait; other tests run by file.
     """
     if not getattr(config.option, "loadgroup", False):  # as xdist tells its workers
         return
-    order = {"measuring": 0, "functional": 1}
+    order = {"measuring": 0, "functional": 1, "functional-2": 2}
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             names = getattr(item, "fixturenames", ())
             group = item.path.stem
             if "machine" in names:
                 rates = "healthy" in names or group.startswith(MEASURING)
-                group = "measuring" if rates else "functional"
+                functional = "functional-2" if group in SECOND else "functional"
+                group = "measuring" if rates else functional
             item.add_marker(pytest.mark.xdist_group(group))
     # The longest groups first, or the last of them would run alone at the end.
-    items.sort(key=lambda item: order.get(_group(item), 2 if _group(item).startswith(LONG) else 3))
+    items.sort(key=lambda item: order.get(_group(item), 3 if _group(item).startswith(LONG) else 4))
 
 
 LONG = ("test_training", "test_finetuning", "test_deploy", "test_calibrate", "test_gemm", "scale")

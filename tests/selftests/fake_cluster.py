@@ -200,8 +200,7 @@ class Conducted:
 
     def finish(self) -> Conducted:
         """Wait for the end; what was planned is a record or one reason, never both or neither."""
-        self.scheduler.join(PATIENCE_S)
-        assert not self.scheduler.is_alive()
+        assert self.scheduler.join(PATIENCE_S)
         lines = [(m["workload"], m["placement"]) for m in read_lines(self.directory.missing)]
         assert sorted(self.records + lines) == sorted(self.planned)
         return self

@@ -8,7 +8,7 @@ Standard library only: it is started without site-packages.
 
 Waiting for a processor counts as work: `schedstat` of a task says how long it ran and how long it
 stood in a run queue, so a loaded machine makes nothing idle. What cannot be told counts as work
-too: the time up to a sample in which a task ended, or was seen running.
+too: the time up to a sample in which a task ended, or was seen running; so does a sandbox.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ import time
 from collections.abc import Iterator
 
 INTERVAL_S = 0.25
+SANDBOX = "slurm"
+"""How the daemons of a sandbox are called."""
 BUSY = "RD"
 """States of a task that runs, waits for a processor, or waits for a disk."""
 
@@ -75,12 +77,15 @@ class Tree:
         for pid in self._processes():
             for task in tasks_of(pid):
                 counted = read(f"/proc/{pid}/task/{task}/schedstat").split()
-                state = read(f"/proc/{pid}/task/{task}/stat").rpartition(") ")[2][:1]
+                before, _, after = read(f"/proc/{pid}/task/{task}/stat").rpartition(") ")
+                name, state = before.partition("(")[2], after[:1]
                 if len(counted) < 2 or not state:
                     busy = True
                     continue
                 if state == "Z":
                     continue
+                # Slurm's daemons start, lose and end jobs in times of their own.
+                busy |= name.startswith(SANDBOX)
                 found[pid, task] = int(counted[0]) + int(counted[1])
                 busy |= state in BUSY
         self._known = {pid for pid, _ in found}

@@ -284,14 +284,20 @@ def test_slurm_where_there_is_none_is_one_line_with_the_way_out(tmp_path, monkey
     monkeypatch.setenv("PATH", str(tmp_path))
     line = refused_here("slurm", run_dir=tmp_path / "run")
     assert "is not on the PATH" in line
-    assert "--cluster sandbox or local" in line
+    assert "run on a login node of the cluster, set SLURM_CONF" in line
+    assert "--cluster sandbox (a Slurm of virtual nodes on this host) or local" in line
     assert not (tmp_path / "run").exists()
 
 
-def test_a_selection_of_nothing_is_no_success(tmp_path):
+@pytest.mark.parametrize("plan", [(), ("--plan",)], ids=["run", "plan"])
+def test_a_selection_of_nothing_is_no_success_and_says_what_to_do(tmp_path, plan):
     """pytest's own 5; no run directory is made, and nothing is green."""
     into = tmp_path / "run"
-    run = run_pytest("-m", "multinode", *LOCAL, "-k", "no_such_test", f"--run-dir={into}")
+    run = run_pytest("-m", "multinode", *LOCAL, *plan, "-k", "inventroy", f"--run-dir={into}")
     assert run.returncode == 5, run.stdout + run.stderr
-    assert "Nothing selected. Destructive checks also need --allow-destructive." in run.stdout
+    said = " ".join(run.stdout.split())
+    assert "Nothing selected by -m 'multinode' and -k 'inventroy'" in said
+    assert "did you mean inventory?" in said
+    assert "Destructive checks also need --allow-destructive." in said
+    assert "total" not in said
     assert not into.exists()

@@ -134,6 +134,10 @@ def test_the_image_is_on_cuda_and_is_nobody_s_root(tmp_path):
         assert "--chown=acceptance:acceptance" in copied
         for source in [w for w in shlex.split(copied)[:-1] if not w.startswith("--")]:
             assert (CHECKOUT / source).exists(), source
+    # What `make setup-dev` starts is there when it is started.
+    (setup,) = [k for k, (i, v) in enumerate(steps) if i == "RUN" and v.startswith("make setup")]
+    before = {w for i, v in steps[:setup] if i == "COPY" for w in shlex.split(v)}
+    assert {"Makefile", "fixtures/plugin/install.py", "fixtures/plugin/start.py"} <= before
     assert json.loads(parser.cmd) == ["make", "accept"]
 
 

@@ -14,6 +14,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ import yaml
 
 from fixtures.plugin import options as plugin_options
 from fixtures.sandbox import Sandbox
+from fixtures.sandbox.cleanup import remove
 from fixtures.thresholds import loader
 from reports import __main__ as reports_command
 from tests.selftests import support
@@ -36,11 +38,16 @@ README = CHECKOUT / "README.md"
 ON_A_CLUSTER = CHECKOUT / "docs" / "on-a-cluster.md"
 SANDBOX = CHECKOUT / "docs" / "sandbox.md"
 CARD = CHECKOUT / "docs" / "reference-card.md"
-PAGES = [*sorted((CHECKOUT / "docs").glob("*.md")), README, CHECKOUT / "deploy" / "README.md"]
+PAGES = [
+    *sorted(p for p in (CHECKOUT / "docs").glob("*.md") if p.name != "changes.md"),
+    README,
+    CHECKOUT / "deploy" / "README.md",
+]
+"""All but the page of changes, whose commands may be of the past."""
 
 ADDRESS = "https://git.example.com/gpu-cluster-acceptance.git"
 SUBSTITUTED = {
-    ADDRESS: str(CHECKOUT),  # no network: this checkout is what is cloned
+    ADDRESS: '"$ADDRESS"',  # no network: a link of that name to this checkout is cloned
     "--partition gpu": "--partition main",  # the name of the sandbox's partition
     # Sandboxes of other tests run beside this one, and `down` is for its own.
     "python -m fixtures.sandbox ": 'python -m fixtures.sandbox --state-dir "$STATE" ',
@@ -69,10 +76,15 @@ def run_blocks(
     for page_text, ours in SUBSTITUTED.items():
         script = script.replace(page_text, ours)
     lines = [line for line in script.splitlines() if line.strip()]
+    (folder / "address").mkdir(exist_ok=True)
+    address = folder / "address" / ADDRESS.rpartition("/")[2]
+    if not address.is_symlink():
+        address.symlink_to(CHECKOUT)
     mark = "[status of line"
     pasted = "\n".join(f'{line}\necho "{mark} {k}: $?]"' for k, line in enumerate(lines))
     outer = ("PYTEST_", "SLURM_", "SBATCH_", "COV_", "VIRTUAL_ENV", "MAKE")
     clean = {k: v for k, v in os.environ.items() if not k.startswith(outer)}
+    clean["ADDRESS"] = str(address)
     done = subprocess.run(
         ["bash", "-c", pasted], cwd=folder, env=clean | env, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout_s,
@@ -161,8 +173,11 @@ def cluster_page(
     (order,) = orders()
     order["cluster"] = SANDBOX_ORDER
     (checkout / "order.yaml").write_text(yaml.safe_dump(order), encoding="utf-8")
-    script = activate + "".join(rest)
-    done += run_blocks(script, folder, PYTEST_ADDOPTS=SELECTION, **env)
+    plan, run, again, sign = rest
+    for script, addopts in (
+        (plan + run, SELECTION), (again, f"{SELECTION} --plan"), (sign, ""),
+    ):  # fmt: skip
+        done += run_blocks(activate + script, folder, PYTEST_ADDOPTS=addopts, **env)
     return {line: (status, said) for line, status, said in done}
 
 
@@ -211,25 +226,22 @@ def test_the_sandbox_of_the_page_is_broken_found_and_taken_down(git: None, tmp_p
     path = f"{VENV / 'bin'}{os.pathsep}{os.environ['PATH']}"
     script = f"cd {shlex.quote(str(CHECKOUT))}\n{block}"
     addopts = f"-p no:cacheprovider --run-dir={tmp_path / 'run'}"
-    try:
-        done = run_blocks(script, tmp_path, PATH=path, STATE=str(tmp_path / "state"),
-                          PYTEST_ADDOPTS=addopts, PYTHONDONTWRITEBYTECODE="1")  # fmt: skip
-    finally:
-        for home in (tmp_path / "state").glob("*/"):
-            Sandbox.attach(home.name, state_dir=tmp_path / "state").down()
-    said = {line: (status, text) for line, status, text in done}
-    (judged,) = [found for line, found in said.items() if line.startswith("pytest ")]
-    assert [line for line, (status, _) in said.items() if status and found_is_ok(line)] == []
-    assert judged[0] == 1, judged[1]
-    assert "1 node at fault (1 row): worker0" in judged[1]
-    assert "mlx5_3" in judged[1]
+    with tempfile.TemporaryDirectory(prefix="s-") as state:  # a socket's path has to be short
+        try:
+            done = run_blocks(script, tmp_path, PATH=path, STATE=state, PYTEST_ADDOPTS=addopts,
+                              PYTHONDONTWRITEBYTECODE="1")  # fmt: skip
+            left = [home.name for home in Path(state).glob("*/")]
+        finally:
+            for home in Path(state).glob("*/"):
+                remove(home)
+    # The run ends with 1: it finds the fault that the page has put in.
+    expected = [(line, int(line.startswith("pytest "))) for line, *_ in done]
+    assert [(line, status) for line, status, _ in done] == expected, done
+    (judged,) = [said for line, _, said in done if line.startswith("pytest ")]
+    assert "1 node at fault (1 row): worker0" in judged
+    assert "mlx5_3" in judged
     assert (tmp_path / "run" / "good-nodes.txt").read_text().split() == ["worker1"]
-    assert list((tmp_path / "state").glob("*/state.json")) == []
-
-
-def found_is_ok(line: str) -> bool:
-    """Whether a line of the page has to end with 0: all but the run that finds the fault."""
-    return not line.startswith("pytest ")
+    assert left == []
 
 
 # --- every command of every page, through the parser that takes it
@@ -269,8 +281,9 @@ def pytest_parser() -> argparse.ArgumentParser:
 def commands(text: str) -> Iterator[str]:
     """Yield whole commands of a page: of its blocks, indented or fenced, and in backticks."""
     text = text.replace("\\\n", " ")
-    lines = re.findall(r"`((?:pytest|python -m reports) [^`\n]+)`", text)
-    lines += re.findall(r"^ *\$? ?((?:pytest|python -m reports) .*)$", text, re.MULTILINE)
+    text = re.sub(r"\$\([^)]*\)", "x", text)  # what a shell puts in its place
+    lines = re.findall(r"`((?:pytest|python -m reports [a-z]+) [^`\n]+)`", text)
+    lines += re.findall(r"^ *\$? ?((?:pytest|python -m reports [a-z]+) .*)$", text, re.MULTILINE)
     for line in lines:
         line = line.partition("  #")[0].partition(" # ")[0].strip()
         if "..." not in line and "[" not in re.sub(r"\[\d[\d,-]*\]", "", line) and "|" not in line:

@@ -87,8 +87,9 @@ def test_where_lines_cannot_be_redrawn_they_are_plain(tmp_path):
 
 
 TALKATIVE = """
-    import threading, time
+    import time
 
+    from fixtures.background import BackgroundThread
     from reports import live
 
     class Display(live.Display):
@@ -102,7 +103,7 @@ TALKATIVE = """
 
     def pytest_configure(config):
         display = Display(config)
-        display._thread = threading.Thread(target=display._watch, daemon=True)
+        display._thread = BackgroundThread(display._watch, name="live")
         config.pluginmanager.register(display, "acceptance-live")
         config.pluginmanager.register(live.PhaseHooks(display), "acceptance-live-phases")
 """

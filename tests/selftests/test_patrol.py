@@ -6,12 +6,12 @@ import os
 import random
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fixtures.background import BackgroundThread
 from fixtures.errors import ConfigError, RunError
 from fixtures.paths import CHECKOUT
 from fixtures.patrol import queue, share, visits
@@ -175,15 +175,15 @@ def patrol_of(state: Path, said: list[str] | None = None, **more: object) -> Pat
     })  # fmt: skip
 
 
-class Round(threading.Thread):
+class Round:
     """A round of patrol that holds so many nodes when the constructor returns."""
 
     def __init__(self, patrol: Patrol, nodes: int) -> None:
-        super().__init__(daemon=True)
+        self._thread = BackgroundThread(self._visit, name="round")
         self.patrol, self.visits = patrol, list[dict[str, object]]()
         # A node is completing for a moment after its last job, and a round takes idle ones only.
         assert wait_until(self._all_idle, timeout_s=60), queue.idle_nodes(None)
-        self.start()
+        self._thread.start()
         assert wait_until(lambda: self._running() == nodes, timeout_s=60), queue.own_jobs()
 
     @staticmethod
@@ -191,7 +191,10 @@ class Round(threading.Thread):
         idle, fleet = queue.idle_nodes(None)
         return len(idle) == fleet
 
-    def run(self) -> None:
+    def join(self, timeout_s: float) -> bool:
+        return self._thread.join(timeout_s)
+
+    def _visit(self) -> None:
         self.visits = self.patrol.round()
 
     @staticmethod
@@ -217,8 +220,7 @@ def test_a_users_job_starts_while_patrol_holds_every_node(slurm, tmp_path, attem
     _, out = user_job(tmp_path, nodes=1 + attempt)
     # Without giving way it would start when a visit has ended by itself.
     assert wait_until(out.exists, timeout_s=HELD_S / 2)
-    held.join(60)
-    assert not held.is_alive()
+    assert held.join(60)
     assert {visit["outcome"] for visit in held.visits} == {visits.GAVE_WAY}
     assert len(held.visits) == 4
     assert len(out.read_text().splitlines()) == 1
@@ -231,8 +233,7 @@ def test_one_command_stops_it_and_no_round_begins_after(slurm, tmp_path):
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert "4 visits ended" in stopped.stdout
-    held.join(60)
-    assert not held.is_alive()
+    assert held.join(60)
     assert wait_until(lambda: not queue.own_jobs(), timeout_s=30)
     assert {visit["outcome"] for visit in held.visits} <= {visits.STOPPED, visits.FAILED}
     assert patrol_of(tmp_path).round() == []
@@ -244,8 +245,7 @@ def test_a_round_survives_a_restart_of_slurmctld(slurm, tmp_path):
     slurm.start_controller()
     _, out = user_job(tmp_path, nodes=4)
     assert wait_until(out.exists, timeout_s=HELD_S / 2)
-    held.join(60)
-    assert not held.is_alive()
+    assert held.join(60)
     assert {visit["outcome"] for visit in held.visits} == {visits.GAVE_WAY}
 
 
@@ -253,7 +253,7 @@ def test_half_a_share_holds_half_of_the_nodes(slurm, tmp_path):
     held = Round(patrol_of(tmp_path, share=0.5), 2)
     assert len(queue.idle_nodes(None)[0]) == 2
     visits.stop(tmp_path)
-    held.join(60)
+    assert held.join(60)
     lines = list(read_lines(tmp_path / "visits.jsonl"))
     assert [line["outcome"] for line in lines[:2]] == [visits.BEGUN] * 2
 
@@ -282,8 +282,7 @@ def test_where_slurm_preempts_it_gives_way_without_seeing_the_jobs_of_others(
     held = Round(patrol_of(tmp_path, options=queue.Options(partition="patrol")), 2)
     _, out = user_job(tmp_path, nodes=2)
     assert wait_until(out.exists, timeout_s=HELD_S / 2)
-    held.join(60)
-    assert not held.is_alive()
+    assert held.join(60)
     assert [visit["outcome"] for visit in held.visits] == [visits.GAVE_WAY] * 2
 
 

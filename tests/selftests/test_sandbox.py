@@ -2,6 +2,7 @@
 
 # Length: its tests share one started sandbox, a fixture whose scope is this file.
 
+import atexit
 import os
 import re
 import secrets
@@ -16,11 +17,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fixtures.sandbox import Sandbox, SandboxError, leftovers, sweep
+from fixtures.sandbox import Sandbox, SandboxError, cleanup, leftovers, sweep
+from fixtures.sandbox.errors import HeldError
 from fixtures.sandbox.host import short_model
-from fixtures.sandbox.processes import Process, wait_until
-from fixtures.sandbox.state import load
-from fixtures.sandbox.tools import check_host, find
+from fixtures.sandbox.processes import Process, kill_all, wait_until
+from fixtures.sandbox.state import State, load
+from fixtures.sandbox.tools import Tools, check_host, find
 from tests.selftests.cluster import heed_interrupts, rank_states
 
 pytestmark = pytest.mark.cpu
@@ -316,6 +318,45 @@ def test_down_twice_is_no_error() -> None:
     sandbox.down()
     sandbox.down()
     assert leftovers(sandbox.id) == []
+
+
+def test_killed_processes_that_do_not_end_are_named(needs_none: None, monkeypatch) -> None:
+    with subprocess.Popen(["sleep", "60"]) as sleeping:
+        process = Process.of(sleeping.pid)
+        assert process is not None
+        until(lambda: "nanosleep" in process.state, "it sleeps")
+        expected = rf"1 killed processes .* {process.pid} \(sleep\), state S, waits in \w*nanosleep"
+        with monkeypatch.context() as held:
+            held.setattr(Process, "kill", lambda self: None)
+            with pytest.raises(HeldError, match=expected):
+                kill_all(lambda: [process], timeout_s=0)
+        kill_all(lambda: [process])
+    assert process.state == f"{process.pid}, ended now"
+
+
+def test_what_the_kernel_holds_turns_no_run_red(needs_none: None, monkeypatch) -> None:
+    """It is a warning, and taken down when this process ends."""
+
+    def remove(home: Path) -> None:
+        removed.append(home)
+        raise HeldError("7 (rank), state D, waits in io_schedule")
+
+    removed: list[Path] = []
+    at_exit: list[Callable[[], None]] = []
+    monkeypatch.setattr(cleanup, "remove", remove)
+    monkeypatch.setattr(atexit, "register", at_exit.append)
+    state = State("held", Path("/nowhere"), Process.of(os.getpid()), "", nodes=2, gpus=2)
+    sandbox = Sandbox(state, Tools())
+    with (
+        pytest.warns(UserWarning, match=r"^sandbox held is not down yet: 7 .* io_schedule"),
+        sandbox,
+    ):
+        pass
+    (again,) = at_exit
+    again()
+    assert len(removed) == 2
+    with pytest.raises(HeldError):
+        sandbox.down()
 
 
 def test_down_ends_running_and_suspended_jobs() -> None:

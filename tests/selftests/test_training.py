@@ -23,10 +23,10 @@ pytestmark = pytest.mark.cpu
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"preset": "8b-shrt"}, "no preset '8b-shrt' (did you mean '8b-short'?)"),
+        ({"preset": "8b-shrt"}, "no preset '8b-shrt', did you mean '8b-short'?"),
         ({"strategy": "fsdpp"}, "no strategy 'fsdpp'"),
         ({"dtype": "fp8"}, "no dtype 'fp8'"),
-        ({"presett": "tiny"}, "no setting 'presett' (did you mean 'preset'?)"),
+        ({"presett": "tiny"}, "no setting 'presett', did you mean 'preset'?"),
         ({"batch": 0}, "batch is 0, expected more than 0"),
         ({"batch": "2"}, "batch is '2', expected a int"),
         ({"steps": True}, "steps is True, expected a int"),

@@ -24,6 +24,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from fixtures.background import BackgroundThread
 from fixtures.paths import CHECKOUT, RUNS, commit
 from fixtures.records.files import RecordError, read_json, read_lines, write_json
 from fixtures.records.run_directory import RunDirectory
@@ -197,20 +198,23 @@ def run_times(nodes: int, gpus: int, *, accounting: bool) -> list[Figure]:
     return figures
 
 
-class SlurmTimes(threading.Thread):
+class SlurmTimes:
     """Polls StartTime and EndTime of the run's jobs while its sandbox exists."""
 
     def __init__(self, directory: RunDirectory) -> None:
-        super().__init__(daemon=True)
+        self._thread = BackgroundThread(self._poll, name="slurm-times")
         self.times: dict[str, list[float]] = {}
         self._directory = directory
         self._stop_event = threading.Event()
 
     def stop(self) -> None:
         self._stop_event.set()
-        self.join()
+        self._thread.join(60)
 
-    def run(self) -> None:
+    def start(self) -> None:
+        self._thread.start()
+
+    def _poll(self) -> None:
         while not self._stop_event.wait(0.3):
             with suppress(OSError, RecordError, KeyError, SandboxError, subprocess.SubprocessError):
                 sandbox_id = read_json(self._directory.run_json)["sandbox"]["id"]

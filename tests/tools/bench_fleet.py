@@ -23,6 +23,7 @@ from pathlib import Path
 
 import psutil
 
+from fixtures.background import BackgroundThread
 from fixtures.paths import CHECKOUT
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
@@ -79,22 +80,25 @@ print(time.monotonic() - began)
 """
 
 
-class PeakMemory(threading.Thread):
+class PeakMemory:
     """Samples the memory of a process and everything that it started, in MB."""
 
     def __init__(self, pid: int) -> None:
-        super().__init__(daemon=True)
+        self._thread = BackgroundThread(self._sample, name="peak-memory")
         self.mb = 0.0
         self._pid = pid
         self._stop_event = threading.Event()
 
-    def run(self) -> None:
+    def start(self) -> None:
+        self._thread.start()
+
+    def _sample(self) -> None:
         while not self._stop_event.wait(0.5):
             self.mb = max(self.mb, _tree_pss_mb(self._pid))
 
     def stop(self) -> float:
         self._stop_event.set()
-        self.join()
+        self._thread.join(60)
         return self.mb
 
 

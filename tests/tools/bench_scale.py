@@ -38,6 +38,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from fixtures.background import BackgroundThread
 from fixtures.paths import CHECKOUT
 from fixtures.records.files import read_json, read_lines
 from fixtures.records.run_directory import RunDirectory
@@ -100,11 +101,11 @@ class Probe:
         return sum(self.rpcs.get(f"REQUEST_{name}", 0) for name in STATUS)
 
 
-class Observer(threading.Thread):
+class Observer:
     """Samples once per second slurmctld's counters, the queue's length and pytest's CPU time."""
 
     def __init__(self, env: Mapping[str, str], process: subprocess.Popen[bytes]) -> None:
-        super().__init__(daemon=True)
+        self._thread = BackgroundThread(self._observe, name="observer")
         self._env = dict(env)
         self._process = process
         self._stop_event = threading.Event()
@@ -112,7 +113,10 @@ class Observer(threading.Thread):
         self.queued = 0
         self.cpu: list[tuple[float, float]] = [(time.time(), 0.0)]
 
-    def run(self) -> None:
+    def start(self) -> None:
+        self._thread.start()
+
+    def _observe(self) -> None:
         while not self._stop_event.wait(1.0):
             self._last = self._counts()
             with suppress(psutil.Error):
@@ -122,7 +126,7 @@ class Observer(threading.Thread):
 
     def stop(self) -> None:
         self._stop_event.set()
-        self.join()
+        self._thread.join(60)
         self._last = self._counts()
 
     def cpu_at(self, when: float) -> float:

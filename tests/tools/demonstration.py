@@ -4,9 +4,9 @@ python -m tests.tools.demonstration --write              run one (minutes; needs
 python -m tests.tools.demonstration --write --run RUN    take a run that is there: of the whole
                                                          suite, on two virtual nodes of two GPUs
 
-Both are made from one run, so that the counts agree. The picture (docs/images/report.png) is the top
-of the report in headless Chromium. Its PNG file keeps the counts of that run and a digest of what it
-shows; tests/selftests/test_demonstration.py compares them with a run of today.
+Both are made from one run, so that the counts agree. The picture (docs/images/report.png) is the
+top of the report in headless Chromium. Its PNG file keeps the counts of that run and a digest of
+what it shows; tests/selftests/test_demonstration.py compares them with a run of today.
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from fixtures.workloads.runtime import process_group
-from training.finetune.loss import head_loss
 from training.finetune.packing import Batch
 from training.finetune.settings import (
     InputError,
@@ -28,6 +27,7 @@ from training.finetune.settings import (
     check_model,
 )
 from training.finetune.shapes import SHAPES
+from training.loss import sum_of_learned
 
 if TYPE_CHECKING:
     from fixtures.workloads.runtime.ranks import Ranks
@@ -145,7 +145,7 @@ class TrainingCost:
         """Return the peak memory of a pass over `tokens`, by a rule fitted to measured runs.
 
         Measured at 8,192 tokens of the Qwen2-7B shape: 67 GiB without recomputation, 31 with; about
-        ten of them were logits, of which head_loss() keeps one chunk.
+        ten of them were logits, of which sum_of_learned() keeps one chunk.
         """
         feed_forward_width, width = int(self.shape.intermediate_size), int(self.shape.hidden_size)
         layer = bytes_per_value * (3 * feed_forward_width + 10 * width) * tokens
@@ -186,7 +186,7 @@ class LossModel(torch.nn.Module):
         ).last_hidden_state
         learned_states = hidden.flatten(0, 1).index_select(0, batch.learned_positions)
         weight = self.causal.get_output_embeddings().weight
-        return head_loss(
+        return sum_of_learned(
             learned_states,
             weight,
             batch.targets,
