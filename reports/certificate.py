@@ -23,7 +23,7 @@ from fixtures.thresholds.conditions import digits
 from fixtures.thresholds.contract import PARTIES
 from fixtures.thresholds.overview import LimitRow, read_csv
 from fixtures.verdict.model import Verdict
-from fixtures.verdict.run_verdict import judged_of
+from fixtures.verdict.run_verdict import demonstration_note, judged_of
 from fixtures.wording import counted
 from reports import banner, blame, groups, power, recertified
 from reports.areas import AREAS, OTHER, areas, coverage
@@ -112,6 +112,7 @@ def page(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> s
         accepted=verdict["verdict"] == "ACCEPTED",
         verdict=str(verdict["verdict"]),
         meaning=banner.MEANING.get(str(verdict["verdict"]), ""),
+        demonstration=demonstration_note(verdict),
         blamed=blame.blame(verdict, blame.lists_of(directory, verdict, run)).sentence,
         groups=groups.sentences(verdict),
         returns=returns,
