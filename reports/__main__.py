@@ -117,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     calibrate_ = commands.add_parser("calibrate", help="propose limits from runs of one fleet")
     calibrate_.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run directories")
     calibrate_.add_argument(
-        "--out", type=Path, default=Path("proposal.yaml"), metavar="FILE", help="where to write"
+        "--out", type=Path, metavar="FILE", help="where to write (default: standard output)"
     )
     options = parser.parse_args(argv)
     try:
@@ -321,8 +321,12 @@ def judge(source: Path, *, thresholds: Path, into: Path | None) -> int:
     return _print_verdict(verdict, replay_dir / "report.html")
 
 
-def calibrate(runs: Sequence[Path], out: Path) -> int:
-    """Propose limits from runs: replay the newest one, with the others for comparison."""
+def calibrate(runs: Sequence[Path], out: Path | None) -> int:
+    """Propose limits from runs: replay the newest one, with the others for comparison.
+
+    Writes the proposal to `out`, and what it says first to standard output; without `out` all of it
+    goes there, and no file is made.
+    """
     started = {run: str(read_run(run).get("created")) for run in runs}
     newest = max(started, key=lambda run: started[run])
     others = [f"--calibrate-with={run}" for run in started if run != newest]
@@ -332,11 +336,14 @@ def calibrate(runs: Sequence[Path], out: Path) -> int:
         _replay(newest, replay_dir, "--calibrate", *(others or [f"--calibrate-with={newest}"]))
         if not (replay_dir / PROPOSAL).exists():
             raise CommandError("the replay left no proposal", BROKEN)
-        replace_file(out, ((replay_dir / PROPOSAL).read_bytes(),), durable=False)
-    print(f"proposal {out}")
-    text = out.read_text(encoding="utf-8")
-    for line in text.split("#\n")[0].splitlines()[1:]:
-        print(f"  {line.removeprefix('# ')}")
+        text = (replay_dir / PROPOSAL).read_text(encoding="utf-8")
+    if out is None:
+        print(text, end="")
+    else:
+        replace_file(out, (text.encode(),), durable=False)
+        print(f"proposal {out}")
+        for line in text.split("#\n")[0].splitlines()[1:]:
+            print(f"  {line.removeprefix('# ')}")
     return 0 if yaml.safe_load(text)["proposal"]["limits"] else INCOMPLETE
 
 

@@ -17,7 +17,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from fixtures.conclusion.next_steps import RunCommand
-from fixtures.conclusion.run_verdict import judged_of
+from fixtures.conclusion.run_verdict import demonstration_note, judged_of
 from fixtures.slurm.hostlist import hostlist
 from fixtures.verdict.model import Outcome
 from fixtures.wording import counted
@@ -142,6 +142,7 @@ def banner(
         "banner.jinja2",
         verdict=str(verdict["verdict"]),
         meaning=MEANING.get(str(verdict["verdict"]), ""),
+        demonstration=demonstration_note(verdict),
         reasons=verdict.get("reasons") or [],
         counts=counts,
         to_judge=to_judge,
@@ -198,7 +199,7 @@ def environment(run: Mapping[str, Any], versions: Mapping[str, str]) -> dict[str
 def contract_text(contract: Mapping[str, Any] | None) -> str:
     """Return the contract, which states what was ordered, as one line of text."""
     if not contract:
-        return "nothing (cluster: in thresholds.yaml is empty)"
+        return "nothing (the run has no order)"
     given = {name: value for name, value in contract.items() if value not in (None, "")}
     nodes = given.pop("nodes", None)
     parts = (

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fixtures.conclusion.run_verdict import judged_of
+from fixtures.conclusion.run_verdict import demonstration_note, judged_of
 from fixtures.records.files import replace_file
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
@@ -111,6 +111,7 @@ def page(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> s
         accepted=verdict["verdict"] == "ACCEPTED",
         verdict=str(verdict["verdict"]),
         meaning=banner.MEANING.get(str(verdict["verdict"]), ""),
+        demonstration=demonstration_note(verdict),
         blamed=blame.blame(verdict, blame.lists_of(directory, verdict, run)).sentence,
         groups=groups.sentences(verdict),
         returns=returns,

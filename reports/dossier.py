@@ -65,7 +65,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
         help="output of nvidia-bug-report.sh on that node",
     )
     parser.add_argument(
-        "--out", type=Path, default=Path(), metavar="DIR", help="where to write (default: here)"
+        "--out", type=Path, metavar="DIR", help="where to write (default: beside RUN)"
     )
     return parser
 
@@ -79,12 +79,14 @@ def write(
     name = f"dossier-{made['run']['id']}-{options.node}"
     if made["gpu"] is not None:
         name += f"-gpu{made['gpu']['index']}"
-    options.out.mkdir(parents=True, exist_ok=True)
+    # Not into the run, which holds what the suite measured, nor where somebody happens to be.
+    folder: Path = options.out or source.parent
+    folder.mkdir(parents=True, exist_ok=True)
     for suffix, content in (("html", page), ("json", text)):
-        path = options.out / f"{name}.{suffix}"
+        path = folder / f"{name}.{suffix}"
         replace_file(path, (content.encode("utf-8", "replace"),), durable=False)
     print("\n".join(made["first_lines"]))
-    print(f"dossier  {options.out / name}.html, .json: {(len(page) + len(text)) / 1e6:.1f} MB")
+    print(f"dossier  {folder / name}.html, .json: {(len(page) + len(text)) / 1e6:.1f} MB")
     return 0
 
 

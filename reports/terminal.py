@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fixtures import wording
-from fixtures.conclusion.run_verdict import judged_of
+from fixtures.conclusion.run_verdict import demonstration_note, judged_of
 from fixtures.records.run_directory import RunDirectory
 from fixtures.verdict.model import Verdict
 from reports import blame, groups
@@ -74,6 +74,8 @@ def summary(artefacts: Artefacts, width: int) -> list[str]:
     head += _wrapped(blame.blame(verdict, lists).sentence, "", width)
     for sentence in groups.sentences(verdict)[:MAX_GROUPS]:
         head += _wrapped(sentence, "", width)
+    if note := demonstration_note(verdict):
+        head += _wrapped(note, "", width)
     head.append(_counts(verdict["counts"]))
     head += [_cut(str(reason), width) for reason in verdict["reasons"][:2]]
     tail = list(_files(directory, len(lists.good), len(lists.bad)))

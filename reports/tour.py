@@ -6,23 +6,26 @@ RUN` it leads through a run that is there already.
 
 from __future__ import annotations
 
+import shlex
 import statistics
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.panel import Panel
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from fixtures.background import run_to_its_end
+from fixtures.conclusion.run_verdict import demonstration_note
 from fixtures.paths import CHECKOUT
 from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
+from fixtures.slurm.hostlist import natural_sort_key
 from fixtures.suggestions import ArgumentParser
 from fixtures.thresholds import definitions
 from fixtures.wording import digits
@@ -30,6 +33,8 @@ from reports.key_figures import tiles
 from reports.tables import records_of, table, training_tables
 from reports.watch import LATEST, PIPE_COLUMNS
 
+ALL = "all"
+"""Placement of what was measured on all nodes together."""
 HEALTH = ("inventory", "scheduler", "health", "infiniband")
 """Areas of criteria (files of fixtures/criteria) on the state of a node, before benchmarks."""
 TRAINING = ("training", "finetuning")
@@ -52,15 +57,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.run is None:
         console.print(Rule("the run"))
         tier = ["--tier", "probe"] if options.quick else []
-        command = [sys.executable, "-m", "fixtures", "-r", "", *tier, *more]
-        status = subprocess.run(command, cwd=CHECKOUT).returncode
+        command = [sys.executable, "-m", "fixtures", "-rN", *tier, *more]
+        status, interrupted = run_to_its_end(command, cwd=CHECKOUT)
+        if interrupted:
+            return status
         given = [a.partition("=")[2] for a in more if a.startswith("--run-dir=")]
         options.run = Path(given[-1]) if given else LATEST
     directory = RunDirectory(options.run.resolve())
     if not directory.verdict.exists():
         console.print(f"tour: {directory.root} has no verdict.json", style="red", markup=False)
         return status or 4
-    show(console, directory)
+    try:
+        show(console, directory)
+    except BrokenPipeError:
+        console.on_broken_pipe()
+    except (KeyboardInterrupt, EOFError):
+        pass  # whoever was asked for Enter has seen enough
     return status
 
 
@@ -74,31 +86,62 @@ def banner(console: Console) -> None:
 
 
 def show(console: Console, directory: RunDirectory) -> None:
-    """Print hardware, health, benchmarks, training if there is any, and a summary."""
-    records = list(records_of(directory))
+    """Print hardware, health, figures, benchmarks and training, as far as there are any, and a
+    summary; on a terminal a screen at a time."""
+    records = by_node(records_of(directory))
     verdict = read_verdict(directory)
-    console.print(Rule("1 hardware"))
-    console.print(hardware(records))
-    console.print(Rule("2 health"))
-    console.print(outcomes(verdict, HEALTH))
-    console.print(Rule("3 figures"))
-    console.print(figures(verdict))
-    console.print(Rule("4 benchmarks"))
-    for text in benchmarks(records):
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
-    trained = [c for c in verdict["criteria"] if _area(c) in TRAINING]
-    if trained:
-        console.print(Rule("5 training"))
-        console.print(outcomes(verdict, TRAINING))
-        for text in filter(None, map(training_tables, records)):
-            console.print(f"{text}\n", markup=False, highlight=False, soft_wrap=True)
-    console.print(Rule("summary"))
-    console.print(Text(verdict["verdict"], "bold"))
+    sections: dict[str, list[RenderableType]] = {
+        "hardware": _filled(hardware(records)),
+        "health": _filled(outcomes(verdict, HEALTH)),
+        "figures": _filled(figures(verdict)),
+        "benchmarks": [*benchmarks(records)],
+        "training": [
+            *_filled(outcomes(verdict, TRAINING)),
+            *(f"{text}\n" for text in map(training_tables, records) if text),
+        ],
+    }
+    there = [(title, parts) for title, parts in sections.items() if parts]
+    for k, (title, parts) in enumerate(there):
+        following = there[k + 1][0] if k + 1 < len(there) else "summary"
+        show_section(console, [Rule(f"{k + 1} {title}"), *parts], following)
     counts = ", ".join(f"{k.replace('_', ' ')} {n}" for k, n in verdict["counts"].items())
-    for line in (counts, *verdict["reasons"], f"report  {directory.root / 'report.html'}"):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    console.print(f"next    python -m reports watch {directory.root} --speed 10", markup=False,
-                  highlight=False, soft_wrap=True)  # fmt: skip
+    parts = [
+        Rule("summary"), Text(verdict["verdict"], "bold"), counts, *verdict["reasons"],
+        *filter(None, [demonstration_note(verdict)]),
+        f"report  {directory.root / 'report.html'}",
+        f"next    python -m reports watch {shlex.quote(str(directory.root))} --speed 10",
+    ]  # fmt: skip
+    show_section(console, parts, "")
+
+
+def by_node(records: Sequence[Record]) -> list[Record]:
+    """Return records as their workloads began, those of one workload in the order of the nodes."""
+    began = {record.workload: k for k, record in reversed(list(enumerate(records)))}
+    return sorted(
+        records,
+        key=lambda r: (began[r.workload], r.placement == ALL, natural_sort_key(r.placement)),
+    )
+
+
+def _filled(table: Table) -> list[RenderableType]:
+    """Return the table, or nothing where it has no row: headings alone say nothing."""
+    return [table] if table.row_count else []
+
+
+def show_section(console: Console, parts: Sequence[RenderableType], following: str) -> None:
+    """Print the parts of a section; on a terminal wait for Enter after each screen and before the
+    section that follows."""
+    with console.capture() as capture:
+        for part in parts:
+            console.print(part, markup=False, highlight=False, soft_wrap=isinstance(part, str))
+    lines = capture.get().splitlines()
+    paged = console.is_terminal and sys.stdin.isatty()
+    size = max(1, console.height - 2) if paged else max(1, len(lines))
+    for first in range(0, len(lines), size):
+        console.file.write("\n".join(lines[first : first + size]) + "\n")
+        last = first + size >= len(lines)
+        if paged and (following or not last):
+            console.input(f"[dim]Enter: {following if last else 'more'}; Ctrl-C: end[/dim] ")
 
 
 def hardware(records: Iterable[Record]) -> Table:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +41,8 @@ COLUMNS = (
 """The columns; where the terminal is too narrow they are left out from the right. The first
 three are always there, and no name is ever cut."""
 KEPT_COLUMNS = 3
+UNKNOWN = "-"
+"""Stands for a figure that nobody measured."""
 BAR = 10
 """Characters of the bar of a GPU's utilisation."""
 HOT_C = 85.0
@@ -81,7 +83,9 @@ def add_to(commands: Any) -> None:
     """Add the subcommand and its options."""
     watch = commands.add_parser("watch", help="GPUs and links of a running or recorded run, live")
     watch.add_argument("run", type=Path, nargs="?", default=LATEST, metavar="RUN")
-    watch.add_argument("--once", action="store_true", help="print the newest frame and exit")
+    watch.add_argument(
+        "--once", action="store_true", help="print the newest (or highest) frame and exit"
+    )
     watch.add_argument("--speed", type=float, metavar="X", help="replay a run at X times its speed")
 
 
@@ -112,7 +116,14 @@ def main(options: argparse.Namespace) -> int:
 def _print_newest_frame(console: Console, directory: RunDirectory) -> None:
     telemetry, progress = Telemetry(directory), Progress(directory)
     progress.refresh()
-    telemetry.refresh()
+    updates = telemetry.refresh()
+    if progress.verdict or progress.run.get("ended"):
+        # The last sample was taken when all was over: it says nothing of the run.
+        updates = updates or [
+            update for frame in frames_of_records(directory) for update in frame.items()
+        ]
+        console.print(render(highest_of(updates), progress, time.time(), console.width))
+        return
     newest = telemetry.frame or next(reversed(list(frames_of_records(directory))), {})
     console.print(render(newest, progress, time.time(), console.width))
 
@@ -128,7 +139,7 @@ def _follow(console: Console, directory: RunDirectory) -> None:
             if progress.verdict:
                 break
             time.sleep(PERIOD_S)
-    console.print(render(telemetry.frame, progress, time.time(), console.width))
+    _print_newest_frame(console, directory)
 
 
 def _replay(console: Console, directory: RunDirectory, speed: float) -> None:
@@ -194,6 +205,39 @@ def frames_of_telemetry(directory: RunDirectory) -> Iterator[Frame]:
         frame[name] = node
     if frame:
         yield dict(frame)
+
+
+HIGHEST = "the highest of each figure over the run:"
+
+
+def highest_of(updates: Iterable[tuple[str, Node]]) -> Frame:
+    """Return for each node and GPU the highest of every figure over a run; rates by their sum.
+
+    A counter that did not move in a whole run counts nothing, and is not shown as a rate of 0.
+    """
+    frame: Frame = {}
+    for name, node in updates:
+        top = frame.setdefault(name, Node(time=node.time, activity=HIGHEST))
+        top.time = max(top.time, node.time)
+        top.nics_gb_s = _higher(top.nics_gb_s, node.nics_gb_s)
+        top.cpu_percent = _higher(top.cpu_percent, node.cpu_percent)
+        for uuid, gpu in node.gpus.items():
+            best = top.gpus.setdefault(uuid, Gpu())
+            for figure in ("util", "mem_gib", "temp_c", "power_w", "sm_mhz", "nvlink_gb_s"):
+                setattr(best, figure, _higher(getattr(best, figure), getattr(gpu, figure)))
+            slowed = [s for s in (*best.slowed_by.split(", "), *gpu.slowed_by.split(", ")) if s]
+            best.slowed_by = ", ".join(dict.fromkeys(slowed))
+    for node in frame.values():
+        node.nics_gb_s = node.nics_gb_s if any(node.nics_gb_s or ()) else None
+        for gpu in node.gpus.values():
+            gpu.nvlink_gb_s = gpu.nvlink_gb_s if any(gpu.nvlink_gb_s or ()) else None
+    return frame
+
+
+def _higher(one: Any, other: Any) -> Any:
+    """Return the higher of two figures, or of two pairs by their sum; None is unknown."""
+    known = [x for x in (one, other) if x is not None]
+    return max(known, key=lambda x: sum(x) if isinstance(x, tuple) else x, default=None)
 
 
 def _node_of_sample(sample: Mapping[str, Any], before: Mapping[str, Any] | None, job: str) -> Node:
@@ -298,6 +342,8 @@ def render(
         run_id = progress.run.get("id", progress.directory.root.name)
         parts += [Text(f"run {run_id} {progress.verdict}".strip(), "bold")]
         parts += [render_progress(progress, now), Text("")]
+    if any(node.activity == HIGHEST for node in frame.values()):
+        parts += [Text(HIGHEST)]
     parts += [table] if frame else [Text("no telemetry yet")]
     return Group(*parts)
 
@@ -316,7 +362,7 @@ def _fitting_columns(rows: Sequence[Sequence[Text]], width: int) -> Sequence[str
 
 def _rows(name: str, node: Node, *, ended: bool) -> Iterator[list[Text]]:
     nics = _format_rates(node.nics_gb_s)
-    activity = f"{node.activity}{', ended' if ended else ''}"
+    activity = "" if node.activity == HIGHEST else f"{node.activity}{', ended' if ended else ''}"
     if not node.gpus:
         cells = (name, "CPU", _bar(node.cpu_percent), "", "", "", "", activity, "", nics, "")
         yield [text if isinstance(text, Text) else Text(text) for text in cells]
@@ -339,15 +385,15 @@ def _rows(name: str, node: Node, *, ended: bool) -> Iterator[list[Text]]:
 def _bar(percent: float | None) -> Text:
     """Return a utilisation as a bar and a number, coloured by load."""
     if percent is None:
-        return Text("?")
+        return Text(UNKNOWN)
     full = round(BAR * min(max(percent, 0.0), 100.0) / 100)
     colour = "green" if percent >= 80 else "yellow" if percent >= 20 else "dim"
     return Text.assemble(("█" * full + "·" * (BAR - full), colour), f" {percent:3.0f}")
 
 
 def _format_number(value: float | None) -> str:
-    return "?" if value is None else f"{value:.0f}"
+    return UNKNOWN if value is None else f"{value:.0f}"
 
 
 def _format_rates(rates: tuple[float, float] | None) -> str:
-    return "?" if rates is None else f"{rates[0]:.1f}/{rates[1]:.1f}"
+    return UNKNOWN if rates is None else f"{rates[0]:.1f}/{rates[1]:.1f}"

@@ -253,6 +253,16 @@ class Suite:
     def said(self) -> str:
         return self._log.read_text(encoding="utf-8", errors="replace")
 
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal as it comes: a terminal's to all that was started from it, others to one.
+
+        Slurm's commands, workers of `-n` and ranks of this host hear a Ctrl-C as pytest does.
+        """
+        if number in (signal.SIGINT, signal.SIGHUP):
+            os.killpg(self.process.pid, number)
+        else:
+            self.process.send_signal(number)
+
     def wait(self, timeout_s: float = RUN_TIMEOUT_S) -> Finished:
         try:
             status = self.process.wait(timeout_s)

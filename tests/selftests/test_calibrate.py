@@ -338,6 +338,13 @@ def test_what_nobody_ordered_is_proposed_as_it_was_seen(runs, tmp_path):
     assert contract.node_names == list(NODES)
 
 
+def test_a_gpu_counts_once_however_much_is_measured_on_it():
+    """Each of four GPUs copies to three others: these are not twelve devices."""
+    found = proposed(support.DATA / "h200-1x4")
+    assert found["proposal"]["devices"] == 4
+    assert "No limits yet: 1 of 3 runs, 4 of 8 devices" in found["text"]
+
+
 def test_one_run_is_enough_for_the_contract(runs, tmp_path):
     runs.contract = None
     found = proposed(runs.add())
@@ -420,6 +427,16 @@ def test_reports_calibrate_takes_the_runs_that_it_is_given(runs, tmp_path, capsy
     assert "No limits yet: 1 of 3 runs, 8 of 8 devices" in capsys.readouterr().out
     assert reports.main(["calibrate", str(tmp_path), "--out", str(out)]) == 4
     assert "not a run directory" in capsys.readouterr().err
+
+
+def test_without_a_file_to_write_the_proposal_is_printed_and_nothing_is_written(
+    runs, tmp_path, capsys, monkeypatch
+):
+    (here := tmp_path / "here").mkdir()
+    monkeypatch.chdir(here)
+    assert reports.main(["calibrate", str(runs.add())]) == 2
+    assert yaml.safe_load(capsys.readouterr().out)["proposal"]["runs"] == 1
+    assert list(here.iterdir()) == []
 
 
 def test_the_terminal_says_what_is_missing(runs, tmp_path):

@@ -14,6 +14,7 @@ from fixtures.thresholds import loader
 from fixtures.verdict.causes import CAUSE_OF_KIND, IN_NODE, NEXT_STEP, Cause, of_missing
 from fixtures.verdict.model import Outcome, Verdict
 from reports import rejudge
+from reports.blame import blame
 from tests.selftests import support
 from tests.selftests.fleets import NODES, Data, fleet, names, whole_fleet
 from tests.selftests.support import NONCE, bf16, result_line
@@ -68,6 +69,14 @@ def test_only_what_lies_in_a_node_takes_it_out_of_service(cause):
     assert lists.good == [NODES[1]]
     kind = "bad" if at_fault else "neither"
     assert [line.partition(":")[0] for line in lists.reasons] == [f"{NODES[0]} {kind}"]
+    seen_on_it = cause in {
+        Cause.MEASUREMENT, Cause.SLOW, Cause.REPETITION, Cause.REPLACED, Cause.DRIVER,
+    }  # fmt: skip
+    assert lists.doubtful == ([NODES[0]] if seen_on_it else [])
+    scope = {"criteria": [vars(v) for v in verdicts], "scope": {"nodes": list(NODES[:2])}}
+    sentence = blame(scope, lists).sentence
+    assert ("to look at" in sentence) == seen_on_it
+    assert (NODES[0] in sentence) == bool(at_fault or seen_on_it)
 
 
 def test_of_a_row_of_all_nodes_without_a_culprit_nobody_is_good_or_bad():
@@ -79,6 +88,7 @@ def test_of_a_row_of_all_nodes_without_a_culprit_nobody_is_good_or_bad():
     lists = node_lists(verdicts, RowNodes(NODES, {}), None)
     assert (lists.good, lists.bad) == ([], [])
     assert len(lists.reasons) == len(NODES)
+    assert lists.doubtful == list(NODES)
 
 
 # --- A1: an interrupted run, or a part of it

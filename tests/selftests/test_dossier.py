@@ -314,6 +314,17 @@ def test_the_bug_report_s_lines_on_gpus_are_taken_in(red, tmp_path, zipped):
         made_of(red, "worker1", bug_report=tmp_path / "no-such-file")
 
 
+def test_without_out_they_lie_beside_the_run_and_not_where_somebody_is(
+    judged, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(command, "confirmed_verdict", lambda source, *_: verdict_of(source))
+    monkeypatch.chdir(tmp_path)
+    assert command.main(["dossier", str(judged), "--node", "worker0"]) == 0
+    assert f"dossier  {judged.parent}/dossier-" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+    assert len(list(judged.parent.glob("dossier-*-worker0.*"))) == 2
+
+
 def test_the_command_writes_both_files(judged, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(command, "confirmed_verdict", lambda source, *_: verdict_of(source))
     out = tmp_path / "out"

@@ -81,7 +81,8 @@ def test_the_error_is_one_line_and_exit_4(command, tmp_path):
 def test_variables_that_format_slurm_s_answers_reach_no_query(command, monkeypatch, tmp_path):
     for name in ("SQUEUE_PARTITION", "SINFO_PARTITION", "SACCT_FORMAT"):
         monkeypatch.setenv(name, "batch")
-    monkeypatch.setenv("SLURM_CONF", "/etc/site.conf")
+    (site := tmp_path / "site.conf").touch()
+    monkeypatch.setenv("SLURM_CONF", str(site))
     for name in ("sinfo", "squeue"):
         command(name, "gpu*\n")
     membership.slurm_answers()
@@ -90,9 +91,17 @@ def test_variables_that_format_slurm_s_answers_reach_no_query(command, monkeypat
         watcher._output(kind)
         seen = (tmp_path / "bin" / f"{kind}.env").read_text()
         assert "=batch" not in seen
-        assert "SLURM_CONF=/etc/site.conf" in seen
+        assert f"SLURM_CONF={site}" in seen
     watcher.jobs_with_prefix("accept")
     assert "=batch" not in (tmp_path / "bin" / "squeue.env").read_text()
+
+
+def test_a_cluster_that_is_gone_is_not_this_host(command, monkeypatch, tmp_path):
+    """After `sandbox down` in the same shell: not the laptop instead, and no half minute of DNS."""
+    command("sinfo", err=NOT_CONFIGURED, status=1)
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "gone.conf"))
+    with pytest.raises(RunError, match=r"gone\.conf: no such file; `unset SLURM_CONF`"):
+        backends.choose(RunOptions())
 
 
 def test_without_a_default_partition_none_is_guessed(command):

@@ -29,6 +29,7 @@ from tests.selftests.cluster import (
     Waiting,
     bytes_of,
     complete_sets,
+    eventually,
     on,
     queued,
     resume,
@@ -85,7 +86,7 @@ class Drill:
         """Interrupt the plan after its k-th event, look at what is left, and go on with it."""
         with Suite(self.checkout, run, *self.selection, env=on(self.sandbox)) as at_work:
             at_work.until(lambda: EVENTS[event](at_work.directory) >= k, f"{event} {k}")
-            at_work.process.send_signal(number)
+            at_work.send(number)
             broken = at_work.wait(120)
         if has_ended(broken):
             # The signal came after the last word.
@@ -106,6 +107,7 @@ class Drill:
         assert verdict["reasons"][0] == "interrupted"
         for reason in broken.not_measured().values():
             assert "interrupted" in reason
+        expect_nobody_accused(broken)
         assert set(broken.rows) == set(self.unbroken.rows)
 
     def expect_rendered(self, broken: Finished) -> None:
@@ -156,6 +158,17 @@ def long(
     return Drill.of(shared_sandbox, checkout, run, *SMALL)
 
 
+def expect_nobody_accused(broken: Finished) -> None:
+    """Neither on the terminal nor on a page or in a file: the nodes did nothing."""
+    assert (broken.root / "bad-nodes.txt").read_text() == ""
+    reasons = (broken.root / "node-reasons.txt").read_text().splitlines()
+    assert all(" neither: " in line and "interrupted" in line for line in reasons)
+    assert not any(row["cause_nodes"] for row in broken.rows.values())
+    page = (broken.root / "report.html").read_text()
+    for text in (broken.said, page, (broken.root / "certificate.html").read_text()):
+        assert not [w for w in (" to look at: ", " at fault (", " dead (") if w in text]
+
+
 def has_ended(run: Finished) -> bool:
     """Whether it had come to its end as the unbroken run does."""
     ends = [line for line in read_lines(run.directory.ledger) if line["event"] == "end"]
@@ -192,12 +205,27 @@ def test_the_controller_of_workers_ends_its_jobs_too(
     run = tmp_path / "run"
     with Suite(waiting.checkout, run, *waiting.selection, "-n", "2", env=on(sandbox)) as at_work:
         at_work.until(lambda: len(_in_environment(at_work)) == 4, "environment")
-        at_work.process.send_signal(number)
+        at_work.send(number)
         done = at_work.wait(120)
     assert jobs_of(done, sandbox) == {}
     done.ended_as("INCOMPLETE", 2)
     assert {key[0].partition(".")[0] for key in done.not_measured()} >= {"environment"}
     assert len(done.rows) == 6
+
+
+def test_ctrl_c_is_answered_at_once_and_a_second_one_does_not_wait_for_slurm(
+    sandbox: Sandbox, waiting: Waiting, tmp_path: Path
+) -> None:
+    with Suite(waiting.checkout, tmp_path / "run", *waiting.selection, env=on(sandbox)) as at_work:
+        at_work.until(lambda: len(_in_environment(at_work)) == 4, "environment")
+        at_work.send(signal.SIGINT)
+        at_work.until(lambda: "stopping, cancelling 2 jobs" in at_work.said, "answer")
+        at_work.send(signal.SIGINT)
+        done = at_work.wait(120)
+    assert "still stopping" in done.said
+    done.ended_as("INCOMPLETE", 2)
+    expect_nobody_accused(done)
+    eventually(lambda: not jobs_of(done, sandbox), "end of the jobs")
 
 
 INTERRUPTED_FINALIZER = """

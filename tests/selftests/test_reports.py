@@ -157,7 +157,7 @@ def test_the_run_section_says_what_was_ordered_and_by_which_limits():
                  "fe2a9ad1", "6a4f, with uncommitted changes", "1: worker1",
                  "2026-11-20 14:26 UTC to 2026-11-20 15:01 UTC"):  # fmt: skip
         assert said in text
-    assert "cluster: in thresholds.yaml is empty" in banner.run_section(verdict_json(PASS), {})
+    assert "nothing (the run has no order)" in banner.run_section(verdict_json(PASS), {})
 
 
 def test_a_replay_says_so():

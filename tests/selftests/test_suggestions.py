@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from fixtures.backends import choose as backends
 from fixtures.errors import ConfigError, RunError
 from fixtures.plan.items import planned_list
 from fixtures.plugin import invocation, session
 from fixtures.plugin.state import SESSION_STATE, SessionState
 from fixtures.records.run_directory import RunDirectory
-from fixtures.run import backends
 from fixtures.run.options import RunOptions
 from fixtures.sandbox import __main__ as sandbox
 from fixtures.sandbox import platforms

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import re
+import shlex
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +15,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from fixtures import __main__ as accept
+from fixtures.background import run_to_its_end
+from fixtures.conclusion.run_verdict import DEMONSTRATION_TEXT
 from fixtures.records.files import read_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.verdict.model import Outcome, Verdict
-from reports import compare, tables, terminal, tour, watch
+from reports import banner, certificate, compare, tables, terminal, tour, watch
 from reports.artefacts import Artefacts
 from tests.selftests import support
-from tests.selftests.support import DATA, run_pytest
+from tests.selftests.support import CHECKOUT, DATA, run_pytest
 from tests.selftests.test_first_screen import BAD, KEYS, made
 from tests.selftests.test_reports_page import measured, planned
 
@@ -52,6 +58,26 @@ def test_the_end_of_a_run_answers_five_questions_on_one_screen(tmp_path, word, c
         assert f"1. {BAD}: node lost: {BAD} went down ({len(KEYS)} rows not measured)" in text
     else:
         assert f"python -m reports sign {tmp_path / 'run'} --key KEY" in text.replace("\n", " ")
+
+
+@pytest.mark.parametrize("word", ["REJECTED", "INCOMPLETE", "ACCEPTED"])
+def test_a_verdict_on_virtual_nodes_says_on_its_first_screen_that_it_is_one(tmp_path, word):
+    root = made(tmp_path / "run", word, 2).parent
+    data = read_json(root / "verdict.json")
+    directory = RunDirectory(root)
+    for virtual in (False, True):
+        data["basis"]["demonstration"] = virtual
+        lines = terminal.summary(Artefacts(directory, data), WIDTH)
+        texts = [
+            " ".join(lines), banner.banner(data, read_json(directory.run_json)),
+            certificate.page(directory, data),
+        ]  # fmt: skip
+        for text in texts:
+            assert text.count("says nothing about a cluster") == virtual
+        assert len(lines) <= terminal.MAX_LINES
+    data["reasons"] = [DEMONSTRATION_TEXT]
+    text = " ".join(terminal.summary(Artefacts(directory, data), WIDTH))
+    assert text.count("says nothing about a cluster") == 1
 
 
 def test_of_many_failures_three_are_told_and_a_command_is_never_broken():
@@ -139,6 +165,26 @@ def test_watch_cuts_no_name_and_fits(width):
     assert ("UUID" in text) == (width >= 160)
 
 
+def test_of_a_run_that_is_over_the_highest_of_each_figure_is_shown():
+    """Its last sample is of nodes that have nothing more to do."""
+    idle = watch.Gpu(0.0, 1.0, 40.0, 100.0, 1200.0, (0.0, 0.0))
+    busy = watch.Gpu(97.0, 120.0, 70.0, 650.0, 1980.0, (210.0, 205.0), "power cap")
+    still = watch.Gpu(50.0, None, None, None, None, (0.0, 0.0))
+    samples = [
+        ("worker0", watch.Node(1.0, {"GPU-a": idle, "GPU-b": still}, (0.0, 0.0), 3.0, "gemm")),
+        ("worker0", watch.Node(2.0, {"GPU-a": busy, "GPU-b": still}, (40.0, 39.0), 9.0, "gemm")),
+        ("worker0", watch.Node(3.0, {"GPU-a": idle, "GPU-b": still}, (0.0, 0.0), None, "gemm")),
+    ]
+    found = watch.highest_of(samples)["worker0"]
+    assert found.gpus["GPU-a"] == busy
+    assert (found.nics_gb_s, found.cpu_percent, found.time) == ((40.0, 39.0), 9.0, 3.0)
+    text = printed(watch.render({"worker0": found}, None, time.time(), 160), 160)
+    assert "210.0/205.0" in text
+    assert "0.0/0.0" not in text.replace("40.0/39.0", "").replace("210.0/205.0", "")
+    assert "?" not in text
+    assert watch.HIGHEST in text
+
+
 def test_watch_colours_load_and_heat():
     out = io.StringIO()
     Console(file=out, width=80, force_terminal=True, color_system="standard").print(
@@ -172,6 +218,66 @@ def test_tables_have_the_trainings_with_their_losses():
     assert first[:2] == ["1", "12.18"]
     assert last[0] == "40"
     assert "fine-tuning default" in tables.table(records["training_finetune"])
+
+
+def test_the_tour_leaves_out_what_is_empty_and_keeps_the_order_of_the_nodes(tmp_path):
+    """As the probe tier leaves it: no figures, no benchmarks, worker1 was the first to end."""
+    support.judged(DATA / "h200-2x2", tmp_path / "run")
+    run = RunDirectory(tmp_path / "run")
+    for path in run.records.glob("*.json"):
+        if path.name.partition("@")[0] != "environment":
+            path.unlink()
+    data = read_json(run.verdict)
+    data["criteria"] = [c for c in data["criteria"] if c["criterion"].startswith("inventory")]
+    run.verdict.write_text(json.dumps(data))
+    later = run.records / "environment@worker0.json"
+    record = read_json(later)
+    for rank in record["ranks"]:
+        rank["start"], rank["end"] = rank["start"] + 1e6, rank["end"] + 1e6
+    later.write_text(json.dumps(record))
+    out = io.StringIO()
+    tour.show(Console(file=out, width=140), run)
+    text = out.getvalue()
+    assert [w for w in ("1 hardware", "2 health", "3 ") if w in text] == ["1 hardware", "2 health"]
+    assert "figure" not in text
+    assert text.index(" worker0 ") < text.index(" worker1 ")
+
+
+def test_the_tour_stops_at_each_screen_of_a_terminal(monkeypatch):
+    out, asked = io.StringIO(), list[str]()
+    console = Console(file=out, width=80, height=6, force_terminal=True)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr(console, "input", lambda prompt: asked.append(prompt) or "")
+    tour.show_section(console, [f"line {k}" for k in range(10)], "2 health")
+    assert [a.partition(";")[0].removeprefix("[dim]") for a in asked] == [
+        "Enter: more", "Enter: more", "Enter: 2 health",
+    ]  # fmt: skip
+    assert [f"line {k}" in out.getvalue() for k in range(10)] == [True] * 10
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    tour.show_section(console, ["last"], "2 health")
+    assert len(asked) == 3
+
+
+def test_the_command_that_make_accept_prints_can_be_pasted(monkeypatch, capsys):
+    ran: list[list[str]] = []
+    monkeypatch.setattr(
+        accept, "run_to_its_end", lambda command, cwd: (ran.append(command), (0, False))[1]
+    )
+    accept.main(["--cluster", "local", "-k", "a or b", "-m", ""])
+    assert shlex.split(capsys.readouterr().out.removeprefix("$ "))[1:] == ran[0][3:]
+
+
+def test_a_command_that_is_waited_for_ends_by_itself_after_ctrl_c():
+    """Python kills a child that it waits for a quarter of a second after Ctrl-C."""
+    script = (
+        "import os, signal, sys, time\n"
+        "def end(*_): time.sleep(1); sys.exit(2)\n"
+        "signal.signal(signal.SIGINT, end)\n"
+        "os.kill(os.getppid(), signal.SIGINT); os.kill(os.getpid(), signal.SIGINT)\n"
+        "time.sleep(60)\n"
+    )
+    assert run_to_its_end([sys.executable, "-c", script], cwd=CHECKOUT) == (2, True)
+    assert run_to_its_end([sys.executable, "-c", "raise SystemExit(1)"], cwd=CHECKOUT) == (1, False)
 
 
 def test_the_tour_shows_key_figures_and_trainings(tmp_path):
