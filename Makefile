@@ -55,6 +55,7 @@ format: $(READY_DEV)
 bench: $(READY_DEV) sandbox-packages ## figures: overhead, collection, stages; 1,024 nodes (20 min)
 	$(PY) -m tests.tools.bench
 	$(PY) -m tests.tools.bench_scale
+	$(PY) -m tests.tools.bench_statistics
 
 bench-gpu: $(READY) ## our figures beside nccl-tests' and nvbandwidth's, on GPUs
 	$(PY) -m tests.tools.stopping_rule
