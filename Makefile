@@ -76,6 +76,7 @@ tour: sandbox-packages setup ## the whole way in a few minutes, without a cluste
 bench: sandbox-packages setup-dev ## figures: overhead, collection, stages; 1,024 nodes (20 min)
 	$(PY) -m tests.tools.bench
 	$(PY) -m tests.tools.bench_scale
+	$(PY) -m tests.tools.bench_statistics
 
 bench-gpu: setup ## our figures beside nccl-tests' and nvbandwidth's, on GPUs
 	$(PY) -m tests.tools.stopping_rule

@@ -11,8 +11,10 @@ import pytest
 from pydantic import ValidationError
 
 from fixtures.conclusion.run_verdict import conclude
+from fixtures.errors import ConfigError
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run import burn_in
+from fixtures.run.options import RunOptions
 from fixtures.statistics import mtbf
 from fixtures.statistics.mtbf import Decision
 from fixtures.thresholds.contract import Contract
@@ -217,5 +219,6 @@ def test_the_plan_says_what_hours_can_prove(tmp_path):
 
 
 def test_hours_are_of_the_tier_burnin(tmp_path):
-    run = support.run_pytest("--cluster", "local", "--hours", "72", "--plan", "-q")
-    assert "--hours is a positive number, and of --tier burnin" in run.stdout + run.stderr
+    options = RunOptions(cluster="local", hours=72, run_dir=tmp_path / "run")
+    with pytest.raises(ConfigError, match="--hours is a positive number, and of --tier burnin"):
+        support.opened(options)

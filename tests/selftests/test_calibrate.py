@@ -260,7 +260,7 @@ def test_pasted_rows_pass_the_runs_that_they_come_from_and_fail_a_slower_device(
         assert f">= {rows['gemm.bf16']['limits'][0]['fail_below']}" in bf16["limit"]
 
     slower(made[2], "gpu03", 1, 0.92)
-    status, verdict = support.replay(made[2], tmp_path / "slow", f"--thresholds={limits}")
+    status, verdict = support.judged(made[2], tmp_path / "slow", limits)
     assert status == 1
     red = [r for r in verdict["criteria"] if r["outcome"] == "FAIL"]
     assert [(r["criterion"], r["subject"]) for r in red] == [("gemm.bf16", "gpu03")]
@@ -362,7 +362,7 @@ def test_a_new_gpu_gets_all_that_it_needs(runs, tmp_path):
     """What the error about an unknown GPU promises, done as a person would do it."""
     runs.contract, runs.product = None, "NVIDIA H300"
     made = [runs.add() for _ in range(3)]
-    status, verdict = support.replay(made[0], tmp_path / "unknown")
+    status, verdict = support.judged(made[0], tmp_path / "unknown")
     assert status == 2
     assert set(outcomes(verdict).values()) == {"NOT_MEASURED"}
     assert "--calibrate" in verdict["criteria"][0]["reason"]

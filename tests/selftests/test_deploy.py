@@ -81,9 +81,9 @@ def test_only_publish_and_release_may_write_and_neither_runs_for_a_pull_request(
             assert "${{" not in step.get("run", ""), step
 
 
-def test_the_three_pythons_and_the_tags_of_the_image():
+def test_the_pythons_and_the_tags_of_the_image():
     pythons = jobs()["cpu"]["strategy"]["matrix"]["python"]
-    assert pythons == ["3.11", "3.12", "3.13"]
+    assert pythons == ["3.11", "3.12", "3.13", "3.14"]
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     assert project["requires-python"] == f">={pythons[0]}"
     assert project["classifiers"] == [f"Programming Language :: Python :: {p}" for p in pythons]

@@ -27,6 +27,7 @@ from fixtures.sandbox import Sandbox
 from fixtures.sandbox.cleanup import remove
 from fixtures.thresholds import loader
 from reports import __main__ as reports_command
+from reports import plugin as reports_plugin
 from tests.selftests import support
 from tests.selftests.cluster import on
 from tests.selftests.pages import blocks, first_cells
@@ -61,7 +62,7 @@ SCARE = re.compile(
 )
 MAX_WORDS = 1200
 VENV = Path(sys.prefix)
-SHELL_TIMEOUT_S = 120
+SHELL_TIMEOUT_S = 600
 FIRST_CONTACT_S = 1800
 
 
@@ -249,7 +250,7 @@ def test_the_sandbox_of_the_page_is_broken_found_and_taken_down(git: None, tmp_p
 PLACEHOLDERS = {
     "RUN": "/runs/1", "RUN1": "/runs/1", "RUN2": "/runs/2", "RUN3": "/runs/3", "OTHER": "/runs/2",
     "THIRD": "/runs/3", "RUN_A": "/runs/1", "RUN_B": "/runs/2", "A": "/runs/1", "B": "/runs/2",
-    "DIR": "/out", "KEY": "/key", "FILE": "/out/file", "N": "node1", "G": "0", "STATE": "/state",
+    "DIR": "/out", "KEY": "/key", "FILE": __file__, "N": "node1", "G": "0", "STATE": "/state",
     "T": "/limits.yaml", "$run": "/runs/1",
 }  # fmt: skip
 
@@ -263,8 +264,9 @@ class OptionsOfPytest:
             self.parser.add_argument(own)
         for own in ("-x", "-q", "-v", "-s", "--lf"):
             self.parser.add_argument(own, action="store_true")
-        plugin_options.pytest_addoption(self)  # type: ignore[arg-type]
-        self.addoption("--drills", type=Path)
+        for plugin in (plugin_options, reports_plugin):
+            if add := getattr(plugin, "pytest_addoption", None):
+                add(self)
 
     def getgroup(self, *_: str) -> OptionsOfPytest:
         return self

@@ -49,7 +49,7 @@ def test_a_local_model_and_data_are_trained_on_and_the_suite_judges_them(tmp_pat
     assert found["model"] == str(tmp_path / "model")
     assert 0 < found["held_out_loss"] < 2 * found["final_loss"]
     assert (tmp_path / "out/finetune/own/final/adapter_model.safetensors").exists()
-    _, verdict = support.replay(tmp_path / "out", tmp_path / "judged", "-m", "multinode")
+    _, verdict = support.judged(tmp_path / "out", tmp_path / "judged")
     outcomes = {c["criterion"]: c["outcome"] for c in verdict["criteria"]}
     assert outcomes["finetune.checkpoint"] == "PASS"
     assert outcomes["finetune.logs"] == "PASS"

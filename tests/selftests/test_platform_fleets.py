@@ -20,8 +20,8 @@ from tests.tools.fleet_run import PLATFORMS, Fleet
 
 pytestmark = pytest.mark.cpu
 
-LARGE = tuple(pytest.param(n, marks=pytest.mark.slow) for n in (32, 128, 1024))
-SIZES = (2, 4, 16, *LARGE)
+LARGE = tuple(pytest.param(n, marks=pytest.mark.slow) for n in (4, 32, 128, 1024))
+SIZES = (2, 16, *LARGE)
 NETWORKS = ("hgx", "four-nics", "roce", "efa")
 
 

@@ -23,6 +23,8 @@ from tests.tools.bench_statistics import FLEETS, kinds
 
 pytestmark = pytest.mark.cpu
 RECORDED = ("h200-1x4", "h200-2x2")
+MORE = tuple(pytest.param(nodes, marks=pytest.mark.slow) for nodes in (128, 1024))
+"""Sizes that `make soak` tries; bench_statistics has 1,000 fleets of each."""
 WORKLOADS = CHECKOUT / "fixtures" / "workloads"
 
 
@@ -31,7 +33,7 @@ def limits() -> Thresholds:
     return loader.load(THRESHOLDS)
 
 
-@pytest.mark.parametrize("nodes", [2, 16, 128, 1024])
+@pytest.mark.parametrize("nodes", [2, 16, *MORE])
 @pytest.mark.parametrize("name", FLEETS)
 def test_nobody_in_a_healthy_fleet_is_accused(name: str, nodes: int, limits: Thresholds) -> None:
     assert (
@@ -94,7 +96,7 @@ def test_a_device_at_delta_is_not_accused_for_noise() -> None:
     assert accused <= 1
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 16])
+@pytest.mark.parametrize("nodes", [1, 2, pytest.param(16, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["gemm", "hbm", "collective", "hostcopy_all"])
 def test_the_stated_defect_is_found_with_95_percent(
     name: str, nodes: int, limits: Thresholds

@@ -30,14 +30,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from fixtures.setup import host
+from tests.tools import debian_snapshot
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SUITE = Path("suite")
@@ -57,7 +56,7 @@ FILES = (Path("/etc/resolv.conf"), Path("/etc/hosts"), Path("/etc/pip.conf"))
 TESTS = (
     "sandbox", "sandbox_host", "first_contact", "slurm_answers", "launch", "job_scheduler",
     "lost_nodes", "interrupt", "scheduler_workloads", "bad_input", "debian_root", "setup",
-    "setup_torch",
+    "setup_environment", "setup_torch",
 )  # fmt: skip
 """What Slurm or Python decides: tests/selftests/test_NAME.py."""
 ENTER = """\
@@ -141,7 +140,7 @@ def make_root(root: Path, release: str, contents: Sequence[str]) -> int:
     if done.returncode:
         last = " | ".join(log.read_text(errors="replace").splitlines()[-3:])
         raise RootError(f"debootstrap failed, see {log}: {last}")
-    tolerate_expired_lists(root)
+    debian_snapshot.tolerate_expired(root)
     marker.write_text(wanted)
     return 0
 
@@ -157,48 +156,6 @@ def find_debootstrap() -> str:
     if path is None:
         raise RootError("debootstrap is not on this host: install its package")
     return path
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """What the mirror says of the release that a root was made from."""
-
-    date: datetime
-    valid_until: datetime | None
-    """None where a release stays valid, as a stable one."""
-
-
-def snapshot(root: Path) -> Snapshot | None:
-    """Return the day of the release that the root was made from; None where nothing says it."""
-    for path in sorted(root.glob("var/lib/apt/lists/*Release")):
-        text = path.read_text(encoding="utf-8", errors="replace")
-        fields = dict(re.findall(r"^(Date|Valid-Until): (.+)$", text, re.MULTILINE))
-        if "Date" in fields:
-            times = {k: parsedate_to_datetime(v.replace("UTC", "+0000")) for k, v in fields.items()}
-            return Snapshot(times["Date"], times.get("Valid-Until"))
-    return None
-
-
-def describe_snapshot(root: Path, release: str, now: datetime) -> str:
-    """Return in one line what release the root has, and whether its mirror was out of date."""
-    found = snapshot(root)
-    if found is None:
-        return f"{release}: its Release file is not there, so its day is unknown"
-    line = f"{release} of {found.date:%d %b %Y}"
-    if found.valid_until and found.valid_until < now:
-        line += (
-            f": the mirror is out of date, for this was valid until {found.valid_until:%d %b %Y}; "
-            "that day's packages are used. A mirror that is kept up to date has newer ones"
-        )
-    return line
-
-
-def tolerate_expired_lists(root: Path) -> None:
-    """Let apt inside take lists of a mirror that is out of date; `describe_snapshot` says so."""
-    found = snapshot(root)
-    if found and found.valid_until and found.valid_until < datetime.now(UTC):
-        settings = root / "etc" / "apt" / "apt.conf.d" / "90expired"
-        settings.write_text('Acquire::Check-Valid-Until "false";\n')
 
 
 def copy_checkout(root: Path) -> None:
@@ -347,7 +304,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         root = roots / (f"bare-{options.release}" if options.bare else options.release)
         contents = sorted(BARE) if options.bare else packages()
         timed("root", lambda: make_root(root, options.release, contents))
-        print(describe_snapshot(root, options.release, datetime.now(UTC)), flush=True)
+        print(debian_snapshot.describe(root, options.release, datetime.now(UTC)), flush=True)
         if options.bare:
             return accept_in_copy(root, command)
         copy_checkout(root)
@@ -382,11 +339,12 @@ def accept_in_copy(root: Path, command: Sequence[str]) -> int:
 
 
 def verdict_of(suite: Path) -> str:
-    """Return the verdict of the only run of a checkout."""
-    found = sorted(suite.glob("reports/runs/*/verdict.json"))
-    if len(found) != 1:
+    """Return the verdict of a checkout's latest run; "no verdict" where there is none."""
+    try:
+        text = (suite / "reports" / "runs" / "latest" / "verdict.json").read_text(encoding="utf-8")
+        return str(json.loads(text)["verdict"])
+    except (OSError, ValueError, KeyError):
         return "no verdict"
-    return str(json.loads(found[0].read_text(encoding="utf-8"))["verdict"])
 
 
 def gigabytes(folder: Path) -> float:

@@ -1,0 +1,117 @@
+"""A checkout and an index so small that the set-up runs in a second: stub wheels by hand."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import sys
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from fixtures.setup import command, environment, host, install, torch_build
+from fixtures.setup.environment import Environment
+from fixtures.setup.install import Pip
+
+RUN_PIP = Pip._run
+TORCH = "2.13.0"
+PROJECT = """\
+[project]
+name = "small"
+version = "1"
+dependencies = ["small-suite"]
+[project.optional-dependencies]
+finetune = ["small-finetune"]
+dev = ["small-lint"]
+"""
+
+
+def wheel(folder: Path, name: str, version: str = "1.0", requires: Sequence[str] = ()) -> Path:
+    """Write a wheel with one module, which says its version."""
+    module = name.replace("-", "_")
+    info = f"{module}-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    files = {
+        f"{module}.py": f"__version__ = {version!r}\n",
+        f"{info}/METADATA": metadata + "".join(f"Requires-Dist: {r}\n" for r in requires),
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = ""
+    for path, text in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=")
+        record += f"{path},sha256={digest.decode()},{len(text)}\n"
+    files[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{module}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name_inside, text in files.items():
+            archive.writestr(name_inside, text)
+    return path
+
+
+def wheelhouse(folder: Path, *, torch: bool = True) -> Path:
+    """Write the wheels of the small checkout."""
+    wheel(folder, "small-suite")
+    wheel(folder, "small-finetune", requires=["torch"])
+    wheel(folder, "small-lint")
+    if torch:
+        wheel(folder, "torch", TORCH)
+    return folder
+
+
+def checkout(folder: Path) -> Path:
+    """Write the two files that decide what is installed."""
+    folder.mkdir(parents=True)
+    (folder / "pyproject.toml").write_text(PROJECT)
+    (folder / "constraints.txt").write_text(f"torch=={TORCH}\n")
+    return folder
+
+
+def unpack(pip: Pip, what: str, *arguments: str, log: Path | None) -> int:
+    """Stand in for `pip install` from a wheelhouse: unpack each wheel that is named."""
+    assert what == "install"
+    python = Path(pip.command[-1])
+    (packages,) = python.parent.parent.glob("lib/python*/site-packages")
+    names = [a.partition("==")[0] for a in arguments if not a.startswith(("-", "/"))]
+    for name in names:
+        found = sorted(Path(pip.wheelhouse).glob(f"{name.replace('-', '_')}-*.whl"))
+        if not found:
+            print(f"ERROR: No matching distribution found for {name}", file=sys.stderr)
+            return 1
+        zipfile.ZipFile(found[-1]).extractall(packages)
+    return 0
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small checkout that the set-up works on, on a host that lacks nothing.
+
+    It belongs to no cluster and has no GPU, and its interpreter no torch. pip has no settings and
+    no index, and is stood in for; `real_pip` takes it instead.
+    """
+    home = checkout(tmp_path / "checkout")
+    monkeypatch.setattr(command, "Environment", lambda: Environment(home))
+    monkeypatch.setattr(torch_build, "pinned_version", lambda *_: TORCH)
+    monkeypatch.setattr(torch_build, "torch_of_interpreter", lambda: None)
+    # Without ensurepip the pip of this interpreter fills the environment: much faster.
+    monkeypatch.setattr(environment, "_has_ensurepip", lambda: False)
+    monkeypatch.setattr(host, "lacks", lambda **_: [])
+    monkeypatch.setattr(host, "has_nvidia", lambda: False)
+    monkeypatch.setattr(host, "in_cluster", lambda: False)
+    monkeypatch.setattr(install, "PACKAGES_GB", 0.0)
+    monkeypatch.setattr(Pip, "_run", unpack)
+    for name in [n for n in os.environ if n.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    return home
+
+
+@pytest.fixture
+def real_pip(small: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The small checkout, with pip itself: slow."""
+    monkeypatch.setattr(Pip, "_run", RUN_PIP)
+    return small

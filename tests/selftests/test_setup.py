@@ -1,0 +1,328 @@
+"""The set-up before `.venv`: make, the interpreter, what a host lacks; hosts are stood in for."""
+
+from __future__ import annotations
+
+import ast
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fixtures import __main__ as accept
+from fixtures.sandbox import tools
+from fixtures.setup import command, host, install
+from fixtures.setup.environment import Environment
+from fixtures.setup.host import SetupError
+from fixtures.workloads.host import host as host_rows
+from tests.selftests import setup_stubs
+from tests.selftests.setup_stubs import small
+from tests.selftests.support import CHECKOUT
+
+__all__ = ["small"]
+
+pytestmark = pytest.mark.cpu
+
+TARGETS = re.findall(r"^([a-z-]+):", (CHECKOUT / "Makefile").read_text(), re.MULTILINE)
+
+
+# --- make
+
+
+def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    shutil.copy(CHECKOUT / "Makefile", folder)
+    return subprocess.run(
+        ["make", *arguments], cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("goal", [[], ["help"]])
+def test_make_alone_prints_help_and_starts_nothing(tmp_path, goal):
+    run = make(tmp_path, *goal)
+    assert run.returncode == 0, run.stderr
+    for target in TARGETS:
+        assert re.search(rf"^ +make {target} +\S", run.stdout, re.MULTILINE), target
+    assert {"accept", "test", "help", "test-bare"} <= set(TARGETS)
+    for variable in ("PYTHON=", "TORCH=", "TORCH_INDEX=", "WHEELHOUSE=", "ARGS="):
+        assert variable in run.stdout
+    assert [p.name for p in tmp_path.iterdir()] == ["Makefile"]
+
+
+@pytest.mark.parametrize("goal", ["accept", "setup", "test", "wheelhouse"])
+def test_a_python_that_is_not_there_is_named_once_and_nothing_is_written(tmp_path, goal):
+    run = make(tmp_path, goal, "PYTHON=/nowhere/python3.12")
+    assert run.returncode == 2
+    (line,) = run.stderr.splitlines()
+    assert "PYTHON=/nowhere/python3.12 is not a program of this host" in line
+    assert [p.name for p in tmp_path.iterdir()] == ["Makefile"]
+
+
+def test_an_older_python_is_refused_in_words_that_it_can_read(monkeypatch):
+    door = CHECKOUT / "fixtures" / "setup" / "__main__.py"
+    for path in (door, door.with_name("__init__.py"), CHECKOUT / "fixtures" / "__init__.py"):
+        ast.parse(path.read_text(), feature_version=(3, 8))
+    monkeypatch.setattr(sys, "version_info", (3, 9, 2, "final", 0))
+    monkeypatch.setattr(sys, "version", "3.9.2 (default)")
+    with pytest.raises(SystemExit, match=r"is Python 3\.9\.2, .* 3\.11 or newer: .* PYTHON="):
+        runpy.run_path(str(door))
+
+
+@pytest.mark.parametrize(("status", "word"), [(1, "REJECTED"), (2, "INCOMPLETE"), (0, None)])
+def test_accept_shows_the_status_that_make_hides(monkeypatch, capfd, status, word):
+    monkeypatch.setattr(accept, "backend_arguments", lambda: [f"--ends-with={status}"])
+    monkeypatch.setattr(sys, "executable", shutil.which("sh"))
+    real = subprocess.run
+    monkeypatch.setattr(
+        subprocess, "run", lambda argv, **_: real(["sh", "-c", f"exit {argv[-1][-1]}"])
+    )
+    assert accept.main([]) == status
+    last = capfd.readouterr().out.splitlines()[-1]
+    assert (last == f"exit status of pytest: {status} ({word})") is (word is not None)
+
+
+# --- what a host lacks
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian's Python, without python3-venv, headers and compiler, as an ordinary user."""
+    monkeypatch.setattr(host, "has_pip_for_venv", lambda: False)
+    monkeypatch.setattr(host, "python_header", lambda: Path("/nowhere/Python.h"))
+    monkeypatch.setattr(host, "c_compiler", lambda: None)
+    monkeypatch.setattr(host, "has_c_headers", lambda _: False)
+    monkeypatch.setattr(host, "python_package", lambda suffix: f"python3-{suffix}")
+    monkeypatch.setattr(host, "has_apt", lambda: True)
+    monkeypatch.setattr(host, "is_root", lambda: False)
+    monkeypatch.setattr(host, "has_nvidia", lambda: False)
+    monkeypatch.setattr(host, "in_cluster", lambda: False)
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = setup_stubs.checkout(tmp_path / "checkout")
+    monkeypatch.setattr(command, "Environment", lambda: Environment(home))
+    return home
+
+
+@pytest.mark.parametrize("goal", ["accept", "run", "test", "development"])
+@pytest.mark.usefixtures("bare")
+def test_a_user_is_told_every_package_at_once_before_anything_is_written(empty, goal, capsys):
+    assert command.main([goal]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "python3-venv python3-dev gcc libc6-dev" in line
+    assert "as root" in line
+    assert "nothing has been written" in line
+    assert sorted(p.name for p in empty.iterdir()) == ["constraints.txt", "pyproject.toml"]
+
+
+@pytest.mark.usefixtures("bare")
+def test_another_distribution_is_told_what_is_needed_and_nothing_of_apt(empty, capsys, monkeypatch):
+    monkeypatch.setattr(host, "has_apt", lambda: False)
+    monkeypatch.setattr(host, "is_root", lambda: True)
+    assert command.main(["accept"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "apt" not in line
+    for needed in ("ensurepip", "/nowhere/Python.h", "C compiler", "package manager"):
+        assert needed in line
+
+
+@pytest.mark.usefixtures("bare")
+def test_with_a_wheelhouse_the_network_is_not_touched(empty, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(host, "is_root", lambda: True)
+    monkeypatch.setattr(host, "install_packages", lambda _: pytest.fail("apt was called"))
+    wheels = setup_stubs.wheelhouse(tmp_path / "wheels")
+    assert command.main(["accept", f"--wheelhouse={wheels}"]) == 1
+    assert "python3-venv python3-dev gcc libc6-dev" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("goal", "stops"), [("accept", True), ("run", False), ("test", False), ("development", False)]
+)
+@pytest.mark.usefixtures("bare")
+def test_without_a_compiler_only_a_demonstration_of_this_host_stops(
+    goal, stops, monkeypatch, capsys
+):
+    monkeypatch.setattr(host, "has_pip_for_venv", lambda: True)
+    arguments = {"rows": True, "judged": goal == "accept", "programs": {}, "offline": False}
+    if stops:
+        with pytest.raises(SetupError, match="python3-dev gcc libc6-dev"):
+            host.provide(**arguments, command=f"make {goal}")
+    else:
+        host.provide(**arguments, command=f"make {goal}")
+        assert "python3-dev gcc libc6-dev" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("nvidia", "cluster", "judged", "rows"),
+    [(False, False, True, True), (True, False, False, True), (False, True, False, False)],
+)
+def test_a_login_node_needs_no_compiler_and_a_gpu_host_is_judged_as_it_is(
+    small, monkeypatch, nvidia, cluster, judged, rows
+):
+    asked = {}
+    monkeypatch.setattr(host, "has_nvidia", lambda: nvidia)
+    monkeypatch.setattr(host, "in_cluster", lambda: cluster)
+    monkeypatch.setattr(host, "provide", lambda **kw: asked.update(kw))
+    monkeypatch.setattr(install, "set_up", lambda *_, **__: None)
+    assert command.main(["accept"]) == 0
+    assert (asked["judged"], asked["rows"]) == (judged, rows)
+    assert bool(asked["programs"]) is not cluster
+
+
+@pytest.fixture
+def apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Put an apt-get on the PATH that says this; return its log of calls."""
+
+    def make_apt(update: str = "exit 0", install: str = "exit 0") -> Path:
+        log = tmp_path / "apt.log"
+        script = tmp_path / "apt-bin" / "apt-get"
+        script.parent.mkdir()
+        script.write_text(
+            f'#!/bin/sh\necho "$@" >>"{log}"\ncase "$*" in\nupdate*) {update};;\n'
+            "*--assume-no*) echo 'Need to get 68.2 MB of archives.';"
+            " echo 'After this operation, 264 MB of additional disk space will be used.';"
+            " exit 1;;\n"
+            f"*) {install};;\nesac\n"
+        )
+        script.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{script.parent}:/usr/bin:/bin")
+        return log
+
+    return make_apt
+
+
+@pytest.mark.usefixtures("bare")
+def test_root_on_debian_installs_what_is_missing_before_pip(
+    small, apt, tmp_path, monkeypatch, capsys
+):
+    log = apt(install=f"touch {tmp_path}/installed")
+    needs = [host.Need("x", "python3-venv", True), host.Need("y", "gcc", True)]
+    monkeypatch.setattr(
+        host, "lacks", lambda **_: [] if (tmp_path / "installed").exists() else needs
+    )
+    monkeypatch.setattr(host, "is_root", lambda: True)
+    monkeypatch.setattr(
+        install, "set_up", lambda *_, **__: log.write_text(log.read_text() + "pip\n")
+    )
+    assert command.main(["accept"]) == 0
+    update, asked, done, pip = log.read_text().splitlines()
+    assert update.startswith("update")
+    assert "--assume-no" in asked
+    assert done.startswith("install -y")
+    assert done.endswith("python3-venv gcc")
+    assert pip == "pip"
+    assert "68.2 MB to download, 264 MB on disk" in capsys.readouterr().out
+
+
+EXPIRED = (
+    "echo 'E: Release file for http://m.example/dists/sid/InRelease is expired (invalid since "
+    "3d 4h). Updates for this repository will not be applied.'; exit 100"
+)
+
+
+def test_a_mirror_that_is_out_of_date_is_named_and_its_packages_are_tried(apt, capsys):
+    apt(update=EXPIRED)
+    host.install_packages(["gcc"])
+    said = capsys.readouterr().out
+    assert "mirror is out of date: http://m.example/dists/sid/InRelease" in said
+
+
+@pytest.mark.parametrize(
+    ("update", "reason"),
+    [(EXPIRED, "out of date: http://m.example"), ("exit 0", "Unable to locate package gcc")],
+)
+def test_apt_that_fails_is_one_message(apt, update, reason):
+    apt(update=update, install="echo 'E: Unable to locate package gcc'; exit 100")
+    with pytest.raises(SetupError, match=re.escape(reason)):
+        host.install_packages(["gcc"])
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, False),
+        ({"dev/nvidiactl": ""}, True),
+        ({"proc/driver/nvidia/version": ""}, True),
+        ({"sys/bus/pci/devices/0/vendor": "0x10de\n", "sys/bus/pci/devices/0/class": "0x030200"},
+         True),
+        ({"sys/bus/pci/devices/0/vendor": "0x10de\n", "sys/bus/pci/devices/0/class": "0x040300"},
+         False),
+        ({"sys/bus/pci/devices/0/vendor": "0x8086\n", "sys/bus/pci/devices/0/class": "0x030000"},
+         False),
+    ],
+)  # fmt: skip
+def test_a_gpu_is_seen_with_a_driver_or_without(tmp_path, files, expected):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert host.has_nvidia(tmp_path) is expected
+
+
+# --- what the suite demands of a host is what the set-up brings
+
+
+@pytest.mark.parametrize("cc", [None, "gcc", "clang", "absent-cc"])
+@pytest.mark.parametrize("there", [(), ("gcc",), ("clang",), ("gcc", "clang")])
+@pytest.mark.parametrize("header", [True, False])
+def test_the_compiler_row_and_the_set_up_want_the_same(tmp_path, monkeypatch, cc, there, header):
+    for name in there:
+        path = tmp_path / name
+        path.write_text("#!/bin/sh\nexit 0\n")
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(host, "SYSTEM_PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    if cc:
+        monkeypatch.setenv("CC", cc)
+    include = tmp_path / "include"
+    include.mkdir()
+    if header:
+        (include / "Python.h").touch()
+    monkeypatch.setattr("sysconfig.get_path", lambda *_: str(include))
+    monkeypatch.setattr(host, "has_c_headers", lambda _: True)
+    row = host_rows._compiler(None, tmp_path)
+    assert (row.value == "missing") is bool(host.lacks_for_rows(judged=True))
+
+
+def programs_of_nodes() -> set[str]:
+    """Return the programs that workloads look for or start by a name in the source."""
+    found = set()
+    for path in (
+        *CHECKOUT.glob("fixtures/**/workloads/**/*.py"),
+        *CHECKOUT.glob("training/**/*.py"),
+    ):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "shutil.which":
+                found |= {a.value for a in node.args if isinstance(a, ast.Constant)}
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.List):
+                first = node.value.elts[0] if node.value.elts else None
+                name = ast.unparse(node.targets[0])
+                if name in ("command", "argv") and isinstance(first, ast.Constant):
+                    found.add(first.value)
+    return found
+
+
+def test_programs_and_headers_of_the_workloads_are_brought_by_the_set_up():
+    brought = {**host.SLURM, **host.TESTS, **tools.PACKAGES}
+    named = programs_of_nodes()
+    assert {"srun", "nvidia-smi"} <= named, "the search finds nothing"
+    foreign = {
+        name for name in named if name.startswith("nvidia-")
+    }  # of the driver: no GPU, no row
+    assert named - foreign <= set(brought)
+    headers = {
+        word
+        for path in CHECKOUT.glob("fixtures/**/workloads/**/*.py")
+        for word in re.findall(r'"(\w+\.h)"', path.read_text())
+    }
+    assert headers == {host.python_header().name}
+
+
+def test_the_packages_of_the_sandbox_are_those_of_the_set_up():
+    minimal = {"util-linux", "mount"}  # of every Debian
+    assert set(tools.PACKAGES.values()) - minimal == set(host.SLURM.values())
+    assert set(tools.ACCOUNTING.values()) <= {*host.SLURM.values(), *host.ACCOUNTING.values()}

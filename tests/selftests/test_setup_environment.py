@@ -1,0 +1,239 @@
+"""`.venv`: made anew where it does not fit, left alone where it does; every remedy works.
+
+Hosts are stood in for; the environments are real, from stub wheels.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fixtures.setup import command, host, install
+from fixtures.setup.environment import Asked, Environment
+from tests.selftests import setup_stubs
+from tests.selftests.setup_stubs import real_pip, small
+
+__all__ = ["real_pip", "small"]
+
+pytestmark = pytest.mark.cpu
+
+NOTHING = Asked(python=False, torch="", torch_index="")
+
+
+def set_up(home: Path, *options: str, goal: str = "run") -> int:
+    wheels = home.parent / "wheels"
+    if not wheels.exists():
+        setup_stubs.wheelhouse(wheels)
+    return command.main([goal, f"--wheelhouse={wheels}", *options])
+
+
+def imports(home: Path, *modules: str) -> bool:
+    argv = [home / ".venv" / "bin" / "python", "-c", f"import {', '.join(modules)}"]
+    return subprocess.run(argv, capture_output=True).returncode == 0
+
+
+def spoil_record(home: Path, **fields: str) -> None:
+    path = home / ".venv" / ".python"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def replace_python(home: Path) -> None:
+    for name in ("python", "python3"):
+        (home / ".venv" / "bin" / name).unlink(missing_ok=True)
+    (home / ".venv" / "bin" / "python").symlink_to("/nowhere/python3")
+
+
+def forget_torch(home: Path) -> None:
+    for path in (home / ".venv").glob("lib/*/site-packages/torch*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def older(home: Path) -> str:
+    return f"{sys.version_info.major}.{sys.version_info.minor - 1}.1"
+
+
+SPOILT = [
+    (lambda home: (home / ".venv" / ".python").unlink(), "does not say which interpreter"),
+    (lambda home: (home / ".venv" / ".ready").unlink(), "half made: its set-up was interrupted"),
+    (lambda home: spoil_record(home, venv="/other/checkout/.venv"), "was made in another place"),
+    (lambda home: spoil_record(home, executable="/nowhere/python3"), "this machine does not have"),
+    (replace_python, "its Python does not start"),
+    (lambda home: spoil_record(home, version=older(home)), f"is {sys.version_info.major}."),
+    (lambda home: spoil_record(home, machine="riscv128"), "was made on riscv128"),
+    (forget_torch, "its torch is gone"),
+    (lambda home: spoil_record(home, torch="cpu"), "has a GPU or a cluster now"),
+]
+
+
+def test_what_does_not_fit_is_made_anew_with_one_line_and_what_fits_is_left_alone(
+    small, capsys, monkeypatch, tmp_path
+):
+    assert set_up(small) == 0
+    said = capsys.readouterr().out
+    assert "GB on disk" in said.partition("1 of 3")[0]
+    assert "torch: " in said
+    assert "is set up" in said
+    assert imports(small, "torch", "small_suite", "small_finetune")
+    assert (small / ".venv" / "bin" / "pytest").exists()
+    keep = tmp_path / "kept"
+    shutil.copytree(small / ".venv", keep, symlinks=True)
+    environment = Environment(small)
+    assert set_up(small) == 0
+    assert capsys.readouterr().out == ""
+    assert environment.misfit(NOTHING) is None
+    for spoil, reason in SPOILT:
+        spoil(small)
+        monkeypatch.setattr(host, "has_nvidia", lambda r=reason: "GPU" in r)
+        assert reason in (environment.misfit(NOTHING) or ""), reason
+        shutil.rmtree(small / ".venv")
+        shutil.copytree(keep, small / ".venv", symlinks=True)
+    monkeypatch.setattr(host, "has_nvidia", lambda: False)
+    for asked, reason in (
+        (Asked(False, "none", ""), "TORCH=none"),
+        (Asked(False, "", "https://i.example"), "TORCH_INDEX=https://i.example"),
+    ):
+        assert reason in (environment.misfit(asked) or "")
+    spoil_record(small, prefix="/opt/another")
+    assert environment.misfit(NOTHING) is None, "without PYTHON= its own interpreter is kept"
+    assert f"PYTHON= is {sys.executable}" in (environment.misfit(Asked(True, "", "")) or "")
+
+
+def test_one_carried_from_another_place_is_made_anew_and_works(small, capsys, monkeypatch):
+    assert set_up(small) == 0
+    carried = small.with_name("carried")
+    small.rename(carried)
+    monkeypatch.setattr(command, "Environment", lambda: Environment(carried))
+    capsys.readouterr()
+    assert set_up(carried) == 0
+    (line,) = [n for n in capsys.readouterr().out.splitlines() if n.endswith("made anew")]
+    assert f"was made in another place, {small}/.venv" in line
+    pytest_command = (carried / ".venv" / "bin" / "pytest").read_text()
+    assert str(carried) in pytest_command
+    assert f"{small}/" not in pytest_command
+
+
+def test_interrupted_it_says_so_and_the_next_call_makes_it_anew(small, capsys, monkeypatch):
+    with monkeypatch.context() as patch:
+
+        def interrupt(*_: object, **__: object) -> int:
+            raise KeyboardInterrupt
+
+        patch.setattr(install.Pip, "install", interrupt)
+        assert set_up(small) == 130
+    assert "interrupted" in capsys.readouterr().err
+    assert (small / ".venv" / "bin" / "python").exists()
+    assert set_up(small) == 0
+    assert "half made: its set-up was interrupted: it is made anew" in capsys.readouterr().out
+    assert imports(small, "torch", "small_suite")
+
+
+def test_changed_requirements_are_installed_into_the_same_environment(small, capsys):
+    assert set_up(small) == 0
+    (small / ".venv" / "mine").touch()
+    setup_stubs.wheel(small.parent / "wheels", "small-more")
+    text = (
+        (small / "pyproject.toml")
+        .read_text()
+        .replace('"small-suite"', '"small-suite", "small-more"')
+    )
+    (small / "pyproject.toml").write_text(text)
+    assert set_up(small) == 0
+    assert imports(small, "small_more")
+    assert (small / ".venv" / "mine").exists()
+    assert set_up(small, goal="development") == 0
+    assert imports(small, "small_lint")
+
+
+def test_a_wheelhouse_without_torch_names_three_remedies_and_one_of_them_works(small, capsys):
+    setup_stubs.wheelhouse(small.parent / "wheels", torch=False)
+    assert set_up(small) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    for remedy in ("PYTHON=", "make wheelhouse TORCH=own", "TORCH=none"):
+        assert remedy in line
+    assert not (small / ".venv").exists()
+    assert set_up(small, "--torch=none") == 0
+    assert imports(small, "small_suite")
+    assert not imports(small, "torch")
+    assert set_up(small) == 0, "without TORCH= the choice is kept"
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [("--wheelhouse=nowhere", "nowhere: no wheels in /"), ("--torch=cuda", "`none`, `own`")],
+)
+def test_a_wrong_variable_is_one_message(small, capsys, option, said):
+    assert command.main(["run", option]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+    assert not (small / ".venv").exists()
+
+
+def test_a_missing_wheel_says_what_the_wheelhouse_must_hold(small, capsys):
+    (setup_stubs.wheelhouse(small.parent / "wheels") / "small_suite-1.0-py3-none-any.whl").unlink()
+    assert set_up(small) == 1
+    said = capsys.readouterr().err
+    assert f"wheels for Python {platform.python_version()} on {platform.machine()}" in said
+    assert "docs/air-gap.md" in said
+    setup_stubs.wheel(small.parent / "wheels", "small-suite")
+    assert set_up(small) == 0
+
+
+def test_a_link_is_removed_and_what_it_leads_to_is_left_alone(small, tmp_path, capsys):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").touch()
+    (small / ".venv").symlink_to(tmp_path / "mine")
+    assert set_up(small) == 0
+    assert (tmp_path / "mine" / "thesis.tex").exists()
+    assert not (small / ".venv").is_symlink()
+
+
+def test_no_space_is_said_before_anything_is_installed(small, capsys, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(9, 9, 1000))
+    assert set_up(small) == 1
+    assert "has 0.0 GB free" in capsys.readouterr().err
+    assert not (small / ".venv").exists()
+
+
+def test_without_python_the_interpreter_of_venv_goes_on(small, monkeypatch):
+    assert set_up(small) == 0
+    spoil_record(small, prefix="/opt/another", executable=str(small / ".venv" / "bin" / "python"))
+    called = []
+    monkeypatch.setattr("os.execv", lambda *a: called.append(a))
+    monkeypatch.setattr("os.chdir", lambda _: None)
+    command.relaunch(Environment(small), ["run"], given=False)
+    command.relaunch(Environment(small), ["run"], given=True)
+    ((executable, argv),) = called
+    assert executable == str(small / ".venv" / "bin" / "python")
+    assert argv[1:] == ["-m", "fixtures.setup", "run", "--relaunched"]
+
+
+# --- wheels
+
+
+def test_wheels_that_were_made_beside_a_torch_set_up_a_host_that_lends_one(
+    real_pip, tmp_path, monkeypatch, capsys
+):
+    small = real_pip
+    source = setup_stubs.wheelhouse(tmp_path / "index")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(source))
+    lent = tmp_path / "lent"
+    lent.mkdir()
+    (lent / "torch.py").write_text("lent = True\n")
+    monkeypatch.setattr(install.torch_build, "torch_of_interpreter", lambda: lent)
+    wheels = tmp_path / "wheels"
+    assert command.main(["wheelhouse", f"--wheels={wheels}"]) == 0
+    assert "make wheelhouse TORCH=own" in capsys.readouterr().out
+    names = sorted(p.name.split("-")[0] for p in wheels.iterdir())
+    assert names == ["small_finetune", "small_suite"], "the extra finetune without its torch"
+    assert not (small / ".venv").exists(), "nothing that travels with the checkout"
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    assert set_up(small) == 0
+    assert imports(small, "small_suite")
+    argv = [small / ".venv" / "bin" / "python", "-c", "import torch; assert torch.lent"]
+    assert subprocess.run(argv).returncode == 0

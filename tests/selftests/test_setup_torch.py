@@ -1,0 +1,132 @@
+"""Which torch the set-up takes, from indexes of stub wheels on this host."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from fixtures.setup import host, torch_build
+from fixtures.setup.environment import Asked
+from tests.selftests import setup_stubs
+from tests.selftests.fake_commands import command
+from tests.selftests.setup_stubs import TORCH, small
+
+__all__ = ["command", "small"]
+
+pytestmark = pytest.mark.cpu
+
+PIP = (sys.executable, "-m", "pip")
+CPU = f"{TORCH}+cpu"
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@contextlib.contextmanager
+def index_of(folder: Path, *versions: str) -> Iterator[str]:
+    """Serve an index with these versions of torch; its pages are listings of folders."""
+    (folder / "torch").mkdir(parents=True)
+    for version in versions:
+        setup_stubs.wheel(folder / "torch", "torch", version)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@contextlib.contextmanager
+def silent_index() -> Iterator[str]:
+    """Accept connections, and never answer."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def choose(torch: str = "", index: str = "", wheelhouse: str = "") -> torch_build.Torch:
+    asked = Asked(python=False, torch=torch, torch_index=index)
+    return torch_build.choose(asked, pip=PIP, wheelhouse=wheelhouse, borrows=False)
+
+
+@pytest.mark.parametrize(
+    ("own", "public", "requirement", "from_public"),
+    [
+        ([TORCH, CPU], [], f"torch=={CPU}", False),
+        ([TORCH], [CPU, "2.12.0+cpu"], f"torch=={CPU}", True),
+        ([TORCH, "2.12.0+cpu"], ["2.14.0+cpu"], f"torch=={TORCH}", False),
+    ],
+)
+def test_a_host_without_gpu_and_cluster_gets_the_cpu_build_where_an_index_has_it(
+    small, tmp_path, monkeypatch, own, public, requirement, from_public
+):
+    monkeypatch.delenv("PIP_NO_INDEX")
+    with index_of(tmp_path / "a", *own) as own_url, index_of(tmp_path / "b", *public) as public_url:
+        monkeypatch.setenv("PIP_INDEX_URL", own_url)
+        monkeypatch.setattr(torch_build, "CPU_INDEX", public_url)
+        # The interpreter and pip start slowly on a busy host.
+        monkeypatch.setattr(torch_build, "INDEX_DEADLINE_S", 120.0)
+        chosen = choose()
+    assert chosen.requirement == requirement
+    assert chosen.options == (("--extra-index-url", public_url) if from_public else ())
+    assert chosen.kind == ("cpu" if "+" in requirement else "default")
+    assert ("CUDA" in chosen.why) is (chosen.kind == "default")
+
+
+def test_an_index_that_does_not_answer_costs_one_line_and_the_deadline(small, monkeypatch, capsys):
+    monkeypatch.delenv("PIP_NO_INDEX")
+    with silent_index() as url:
+        monkeypatch.setenv("PIP_INDEX_URL", url)
+        monkeypatch.setattr(torch_build, "CPU_INDEX", url)
+        monkeypatch.setattr(torch_build, "INDEX_DEADLINE_S", 1.0)
+        began = time.monotonic()
+        chosen = choose()
+    assert time.monotonic() - began < 60, "pip would repeat for minutes"
+    assert chosen.kind == "default"
+    assert chosen.requirement == f"torch=={TORCH}"
+    assert url in chosen.why
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ({"torch": "none"}, "none"), ({"torch": "own"}, "default"),
+        ({"index": "https://i.example/cu130"}, "index"), ({"wheelhouse": "/wheels"}, "wheelhouse"),
+    ],
+)  # fmt: skip
+def test_what_was_asked_for_is_taken_and_no_index_is_asked(small, monkeypatch, options, kind):
+    monkeypatch.setattr(torch_build, "versions_of_torch", lambda *_: pytest.fail("asked"))
+    assert choose(**options).kind == kind
+
+
+def test_a_gpu_or_a_cluster_gets_the_default_build_and_no_index_is_asked(small, monkeypatch):
+    monkeypatch.setattr(torch_build, "versions_of_torch", lambda *_: pytest.fail("asked"))
+    for name in ("has_nvidia", "in_cluster"):
+        with monkeypatch.context() as patch:
+            patch.setattr(host, name, lambda: True)
+            assert choose().kind == "default"
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "expected"),
+    [
+        ("gpu*\n", 0, True),
+        ("sinfo: error: Unable to contact slurm controller\n", 1, True),
+        ("sinfo: fatal: Could not establish a configuration source\n", 1, False),
+    ],
+)
+def test_a_cluster_that_does_not_answer_is_one(command, said, status, expected):
+    command("sinfo", said if not status else "", err=said if status else "", status=status)
+    assert host.in_cluster() is expected
