@@ -37,7 +37,7 @@ def test_the_failure_modes_are_those_of_the_code():
 
 
 def test_the_table_of_xids_is_that_of_the_code():
-    text = (DOCS / "02-infrastructure.md").read_text(encoding="utf-8")
+    text = (DOCS / "health.md").read_text(encoding="utf-8")
     table = text.partition("| Xid | means | do |\n|---|---|---|\n")[2].partition("\n\n")[0]
     told = [[c.strip() for c in row.strip("|").split("|")] for row in table.splitlines()]
     noted = " (not counted: a program causes it)"
@@ -211,12 +211,37 @@ def test_the_glossary_explains_the_words_of_the_field_in_order():
     assert all(len(meaning) > 10 for _, meaning in rows)
 
 
-def test_the_page_of_criteria_is_made_from_the_definitions():
-    text = criteria.PAGE.read_text(encoding="utf-8")
-    assert text == criteria.page(), "python -m tests.tools.criteria --write"
-    rows = re.findall(r"^\| `([^`]+)` \| (.*?) \| (.*?) \| (.+) \|$", text, re.MULTILINE)
-    assert {row[0] for row in rows} == set(shipped().criteria)
-    assert all(title and red for _, title, _, red in rows)
+def test_every_criterion_is_on_the_page_of_its_area_with_title_and_advice():
+    assert criteria.main([]) == 0, "python -m tests.tools.criteria --write"
+    known = shipped()
+    listed: dict[str, str] = {}
+    for area, page in criteria.pages().items():
+        text = page.read_text(encoding="utf-8").partition(criteria.BEGIN)[2]
+        rows = re.findall(r"^\| `([^`]+)` \| (.*?) \| (.*?) \| (.+) \|$", text, re.MULTILINE)
+        assert rows, page.name
+        assert all(title and red for _, title, _, red in rows), page.name
+        listed |= dict.fromkeys((row[0] for row in rows), area)
+    assert listed == dict(known.areas)
+    for key in known.criteria:
+        assert known.page_of(key) == f"docs/{known.areas[key]}.md"
+        assert known.title_of(key) == known.titles[known.areas[key]]
+        assert known.red_of(key)
+
+
+def test_a_page_whose_list_is_out_of_date_is_found(monkeypatch, tmp_path):
+    copies = {}
+    for area, page in criteria.pages().items():
+        copies[area] = tmp_path / page.name
+        copies[area].write_text(page.read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.setattr(criteria, "pages", lambda: copies)
+    assert criteria.main([]) == 0
+    text = copies["memory"].read_text(encoding="utf-8")
+    head, begin, listed = text.partition(criteria.BEGIN)
+    changed = listed.replace("| `memory.copy`", "| `memory.copied`")
+    copies["memory"].write_text(head + begin + changed, encoding="utf-8")
+    assert criteria.main([]) == 1
+    assert criteria.main(["--write"]) == 0
+    assert copies["memory"].read_text(encoding="utf-8") == text
 
 
 def test_the_tour_leads_through_a_recorded_run(tmp_path):

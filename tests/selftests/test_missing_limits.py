@@ -18,7 +18,7 @@ pytestmark = pytest.mark.cpu
 
 
 def test_the_table_in_the_docs_says_what_is_missing():
-    text = (CHECKOUT / "docs" / "03-performance.md").read_text(encoding="utf-8")
+    text = (CHECKOUT / "docs" / "limits.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\w[\w ]*) \| (\d+) \| (\d+) \|", text, re.M)
     table = {name: (int(one), int(four)) for name, one, four in rows if name in hardware.GPUS}
     assert table == {

@@ -132,7 +132,7 @@ def tables(lists: Mapping[str, Published]) -> str:
         "fault put in below the workload, or one planted `in a record`. *Cause seen* says that a "
         "criterion measures the cause itself, *symptom seen* that it shows in what is measured. An "
         "acceptance run sees what is there while it runs: a fault that comes once in months needs "
-        "hours of [burn-in](03-performance.md#burn-in), and their strength is on the certificate.",
+        "hours of [burn-in](compute.md#burn-in), and their strength is on the certificate.",
         f"Of the {sum(c.count or 0 for c in first.causes)} interruptions of the first list "
         f"{outside} are software and maintenance. Of the other {total.testable} the cause or the "
         f"symptom of {total.covered} has a criterion: **{total.share:.1%}**.",
