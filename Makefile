@@ -33,6 +33,9 @@ SETUP = $(if $(THERE),'$(START)') -m fixtures.setup $(if $(PYTHON),--python-give
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
+# cron and `env -i` give no PATH.
+PATH ?= /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+export PATH
 # Without cached bytecode each start of pytest costs two more seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
