@@ -306,7 +306,7 @@ def check(source: Path, run: dict[str, Any], options: argparse.Namespace) -> int
     )  # fmt: skip
     current = commit() or "not in git"
     if run.get("commit") and run["commit"] != current:
-        print(f"note the run was made by suite {run['commit']}, this one is {current}")
+        print(f"note   the run was made by suite {run['commit']}, this one is {current}")
     return verify.show(source, found)
 
 

@@ -92,9 +92,9 @@ def _append(root: Path, name: str) -> None:
         ("records/gemm@worker0.json", "changed"),
         ("run.json", "changed"),
         ("jobs/out.txt", "changed"),
-        ("verdict.json", "not what the evidence gives"),
-        ("certificate.html", "not what the evidence gives"),
-        ("results.csv", "not what the evidence gives"),
+        ("verdict.json", "does not match the evidence"),
+        ("certificate.html", "does not match the evidence"),
+        ("results.csv", "does not match the evidence"),
     ],
 )
 def test_a_byte_more_in_any_file_is_found_and_named(run, name, what):
