@@ -119,7 +119,7 @@ def _change(row: Mapping[str, Any]) -> float:
 
 
 RECORDED = "RECORDED"
-"""The outcome of what is judged by nobody; verdict.json of schema 1 calls it NOT_APPLICABLE."""
+"""The outcome of what is measured and judged by nobody."""
 
 
 def _unjudged(run: RunDirectory) -> set[str]:
