@@ -300,7 +300,7 @@ def test_the_records_of_a_run_by_hand_are_judged(base, tmp_path):
     node = BASES[base]["nodes"][0]
     people = {name: BASES[base][name] for name in ("gpus_per_node", "gpu_model")}
     run = {
-        "schema": 1, "id": "by-hand", "nonce": earlier["nonce"], "origin": "by-hand",
+        "schema": 2, "id": "by-hand", "nonce": earlier["nonce"], "origin": "by-hand",
         "contract": None, "population": {"nodes": [node], **people},
     }  # fmt: skip
     record = read_json(DATA / base / "records" / f"gemm@{node}.json")
