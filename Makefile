@@ -62,6 +62,7 @@ bench-gpu: $(READY) ## our figures beside nccl-tests' and nvbandwidth's, on GPUs
 soak-gpu: $(READY) ## healthy GPUs pass every time, a slowed one is named every time
 	$(PY) -m tests.tools.soak_gpu $(ARGS)
 	$(PY) -m tests.tools.corruption_gpu
+	$(PY) -m tests.tools.planted_faults_gpu
 
 soak: $(READY_DEV) site-packages ## what takes long: 20 healthy runs, every point of interruption
 	$(PY) -m tests.tools.soak_collectives
