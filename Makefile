@@ -89,6 +89,7 @@ soak-gpu: setup ## healthy GPUs pass every time, a slowed one is named every tim
 	$(PY) -m tests.tools.soak_gpu $(ARGS)
 	$(PY) -m tests.tools.corruption_gpu
 	$(PY) -m tests.tools.intermittent_gpu
+	$(PY) -m tests.tools.planted_faults_gpu
 
 soak: site-packages setup-dev test-bare ## what takes long: bare Debians, 20 healthy runs, every point of interruption
 	$(PY) -m tests.tools.soak_collectives
