@@ -33,6 +33,9 @@ SETUP = $(if $(THERE),'$(START)') -m fixtures.setup $(if $(PYTHON),--python-give
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
+# cron and `env -i` give no PATH.
+PATH ?= /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+export PATH
 # Without cached bytecode each start of pytest costs two more seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -86,6 +89,7 @@ soak-gpu: setup ## healthy GPUs pass every time, a slowed one is named every tim
 	$(PY) -m tests.tools.soak_gpu $(ARGS)
 	$(PY) -m tests.tools.corruption_gpu
 	$(PY) -m tests.tools.intermittent_gpu
+	$(PY) -m tests.tools.planted_faults_gpu
 
 soak: site-packages setup-dev test-bare ## what takes long: bare Debians, 20 healthy runs, every point of interruption
 	$(PY) -m tests.tools.soak_collectives

@@ -52,6 +52,7 @@ from reports.run_files import (
     INCOMPLETE,
     USAGE,
     CommandError,
+    is_of_schema_1,
     limits_file,
     read_run,
     read_verdict,
@@ -150,6 +151,9 @@ def _carry_out(options: argparse.Namespace) -> int:
         return join.verify_or_sign(source, options, check_run)
     if options.command == "summary":
         return summary(source, options.thresholds)
+    if options.command == "verify" and is_of_schema_1(source):
+        signers, key = options.allowed_signers, options.dsse_key
+        return verify.show(source, verify.check_hashes(RunDirectory(source), signers, dsse_key=key))
     run = read_run(source)
     if options.command == "render":
         return render(source, run, options.thresholds)
@@ -306,7 +310,7 @@ def check(source: Path, run: dict[str, Any], options: argparse.Namespace) -> int
     )  # fmt: skip
     current = commit() or "not in git"
     if run.get("commit") and run["commit"] != current:
-        print(f"note the run was made by suite {run['commit']}, this one is {current}")
+        print(f"note   the run was made by suite {run['commit']}, this one is {current}")
     return verify.show(source, found)
 
 

@@ -184,7 +184,7 @@ def _shortened(names: str) -> str:
 
 
 def _limits(directory: RunDirectory) -> list[LimitRow]:
-    """Return the annex: the limits that held for the run; [] for runs before 0.2.0."""
+    """Return the annex: the limits that held for the run; [] where no file has them."""
     if not directory.limits.exists():
         return []
     return read_csv(directory.limits.read_text(encoding="utf-8"))

@@ -119,7 +119,7 @@ def _change(row: Mapping[str, Any]) -> float:
 
 
 RECORDED = "RECORDED"
-"""The outcome of values that are not judged; verdict.json of schema 1 has NOT_APPLICABLE."""
+"""The outcome of values that are not judged."""
 
 
 def _unjudged(run: RunDirectory) -> set[str]:

@@ -24,8 +24,6 @@ from fixtures.thresholds.limits import RECORDED_TEXT
 from fixtures.verdict.causes import NEXT_STEP, RESUME, Cause
 from fixtures.verdict.model import Outcome, Verdict
 from fixtures.wording import counted
-from reports import earlier
-from reports.earlier import COMPARED
 
 _EXPIRED = re.compile(r"waiver expired \((?P<waiver>.*until (?P<until>[0-9-]{10}): .*)\)")
 NEVER_JUDGED = "never judged"
@@ -58,6 +56,8 @@ class Differences:
     unchecked: list[str] = field(default_factory=list)
 
 
+COMPARED = ("outcome", "value", "unit", "limit", "ceiling", "margin", "worst", "devices", "record")
+"""Fields of a row that judging again must reproduce; reasons and notes are only text."""
 VERDICT_KEYS = {
     "run_id": str, "verdict": str, "exit_status": int, "reasons": list, "scope": dict,
     "counts": dict, "criteria": list,
@@ -93,8 +93,8 @@ def is_of_this_version(run: Mapping[str, Any]) -> bool:
 
 
 def suite_version(run: Mapping[str, Any]) -> str:
-    """Return the suite version that wrote run.json; version 0.1.0 did not state its own."""
-    return str(run.get("suite_version") or "0.1.0")
+    """Return the suite version that wrote run.json; that of a run by hand is not stated."""
+    return str(run.get("suite_version") or "(not stated)")
 
 
 def differences(
@@ -106,13 +106,12 @@ def differences(
     """Compare verdict.json with what judging its records again gives."""
     found = Differences()
     exact = is_of_this_version(run)
-    rejudged = earlier.in_words_of(stated, rejudged)
     rows = _row_differences(directory, run, stated, rejudged, found, exact=exact)
     found.wrong += [f"verdict.json: {line}" for line in rows[:MAX_NAMED]]
     if len(rows) > MAX_NAMED:
         found.wrong.append(f"verdict.json: {len(rows) - MAX_NAMED} more rows differ")
     if not rows:
-        check = _head_differences if exact else _earlier_head_differences
+        check = _head_differences if exact else _other_head_differences
         found.wrong += [f"verdict.json: {line}" for line in check(directory, run, stated, rejudged)]
     if exact and not is_as_written(directory, stated):
         # A key that stands twice, for instance: programs differ in which of them counts.
@@ -281,7 +280,7 @@ def _expected_fleet(stated: Mapping[str, Any], rejudged: Mapping[str, Any]) -> l
             if row["criterion"] == key]  # fmt: skip
 
 
-def _earlier_head_differences(
+def _other_head_differences(
     directory: RunDirectory,
     run: Mapping[str, Any],
     stated: Mapping[str, Any],
@@ -289,8 +288,8 @@ def _earlier_head_differences(
 ) -> Iterator[str]:
     """Yield differences of a run of another suite version, whose words may differ."""
     # A waiver that expired since makes of a WAIVED a FAIL, and so another verdict.
-    now = {"waived": 0, **rejudged["counts"]}
-    expired = stated["counts"].get("waived", 0) - now["waived"]
+    now = rejudged["counts"]
+    expired = stated["counts"]["waived"] - now["waived"]
     if expired and now["fail"] - stated["counts"]["fail"] == expired:
         return
     for name in ("verdict", "counts", "exit_status"):

@@ -23,6 +23,7 @@ from fixtures.verdict.model import Verdict
 from fixtures.wording import counted, digits
 from reports.banner import render
 from reports.dossier_evidence import (
+    Json,
     counters_of,
     errors_of,
     first_of,
@@ -46,8 +47,6 @@ COUNTED = ("health", "under_load", "nvlink", "infiniband", "ib_counters", "inven
 
 ABOUT = ("id", "suite_version", "commit", "created", "ended", "tier")
 """The run's facts in run.json."""
-
-Json = dict[str, Any]
 
 
 def add_to(commands: Any) -> argparse.ArgumentParser:

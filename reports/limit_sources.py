@@ -22,7 +22,7 @@ class LimitSources:
 
     @staticmethod
     def of(directory: RunDirectory) -> LimitSources:
-        """Read limits.csv; runs before 0.2.0 have none, and no sources here."""
+        """Read limits.csv; without the file no source is known."""
         if not directory.limits.exists():
             return LimitSources([])
         return LimitSources(read_csv(directory.limits.read_text(encoding="utf-8")))

@@ -11,8 +11,8 @@ from fixtures.errors import AcceptanceError, ConfigError
 from fixtures.paths import THRESHOLDS
 from fixtures.records import verdict_file
 from fixtures.records.files import RecordError, read_json
-from fixtures.records.model import SCHEMA
 from fixtures.records.run_directory import RunDirectory
+from fixtures.records.run_schema import refused_schema
 from fixtures.thresholds import loader
 from reports.differences import malformed
 
@@ -36,9 +36,19 @@ def read_run(source: Path) -> dict[str, Any]:
         raise CommandError(f"{source} is not a run directory: it has no run.json") from None
     except (OSError, RecordError) as error:
         raise CommandError(f"{source / 'run.json'}: {error}") from None
-    if not isinstance(run, dict) or run.get("schema") != SCHEMA or "id" not in run:
-        raise CommandError(f"{source / 'run.json'} is not of a run with schema {SCHEMA}")
-    return run
+    if why := refused_schema(run):
+        raise CommandError(f"{source / 'run.json'}: {why}")
+    if "id" not in run:
+        raise CommandError(f"{source / 'run.json'}: id is missing")
+    return dict(run)
+
+
+def is_of_schema_1(source: Path) -> bool:
+    """Whether a run directory has a run.json that is read no longer."""
+    with suppress(OSError, RecordError):
+        run = read_json(RunDirectory(source).run_json)
+        return isinstance(run, dict) and refused_schema(run) == refused_schema({"schema": 1})
+    return False
 
 
 def read_verdict(source: Path) -> dict[str, Any]:

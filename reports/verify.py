@@ -23,6 +23,7 @@ from typing import Any
 from fixtures.paths import version
 from fixtures.records.files import RecordError, read_json
 from fixtures.records.run_directory import RunDirectory, linked_beside
+from fixtures.records.run_schema import refused_schema
 from fixtures.records.verdict_file import SPLIT_SCHEMA, read_verdict
 from fixtures.wording import counted
 from reports import certificate, export, page, recertified, signature, statement
@@ -34,6 +35,7 @@ from reports.differences import (
     malformed,
     suite_version,
 )
+from reports.run_files import INCOMPLETE
 
 COMPANIONS = ("drills.json", "proposal.yaml")
 """Files that a run may have beside its evidence, and that nothing of the run can confirm."""
@@ -56,7 +58,9 @@ class Findings:
     wrong: list[str] = field(default_factory=list)
     confirmed: list[str] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
-    """Files that cannot be made again, by name."""
+    """What cannot be made again, by name."""
+    judged: bool = True
+    """Whether the records were judged again: else nothing confirms the verdict."""
 
 
 def check(
@@ -90,8 +94,33 @@ def check(
     return found
 
 
+def check_hashes(
+    directory: RunDirectory, signers: Path | None, *, dsse_key: Path | None = None
+) -> Findings:
+    """Check hashes and signatures of a run that is no longer judged; parameters as of check()."""
+    found = Findings(judged=False)
+    _check_manifest(directory, found)
+    page = directory.root / certificate.NAME
+    if page.exists():
+        text = page.read_text(encoding="utf-8", errors="replace")
+        missing = list(_missing_hashes(directory, text))
+        found.wrong += missing
+        if not missing:
+            found.confirmed.append(f"{certificate.NAME}: states the hashes of the evidence")
+        is_wrong, line = signature.check(directory, signers)
+        (found.wrong if is_wrong else found.confirmed).append(line)
+        for lines, more in zip(
+            (found.wrong, found.confirmed, found.unchecked),
+            statement.check(directory, dsse_key),
+            strict=True,
+        ):
+            lines += more
+    found.unchecked.append(f"verdict, limits and pages: {refused_schema({'schema': 1})}")
+    return found
+
+
 def show(source: Path, found: Findings) -> int:
-    """Print what was checked; 0 only where nothing is wrong."""
+    """Print what was checked; 1 where something is wrong, 2 where the verdict was not checked."""
     for line in found.confirmed:
         print(f"ok     {line}")
     for line in found.unchecked:
@@ -99,17 +128,16 @@ def show(source: Path, found: Findings) -> int:
     for line in found.wrong:
         print(f"WRONG  {line}")
     word = "VERIFIED, except for what is not checked" if found.unchecked else "VERIFIED"
+    if not found.judged:
+        word = "HASHES AND SIGNATURES ARE RIGHT, THE VERDICT WAS NOT CHECKED"
     print(f"{'CHANGED SINCE THE RUN' if found.wrong else word}: {source}")
-    return 1 if found.wrong else 0
+    return 1 if found.wrong else 0 if found.judged else INCOMPLETE
 
 
 def check_verdict(directory: RunDirectory, rejudge: Callable[[], Rejudged]) -> Findings:
     """Compare manifest, verdict.json and limits.csv with what the evidence gives."""
     found = Findings()
-    found.wrong += _evidence_differences(directory)
-    if not found.wrong:
-        count = len(directory.manifest.read_text(encoding="utf-8").splitlines())
-        found.confirmed.append(f"evidence: {counted(count, 'file')}, all match manifest.sha256")
+    _check_manifest(directory, found)
     if not directory.verdict.exists():
         remedy = f"`python -m reports render {shlex.quote(str(directory.root))}` makes it"
         found.wrong.append(f"verdict.json: missing; {remedy}")
@@ -149,6 +177,13 @@ def _read(directory: RunDirectory) -> Any:
         return None
 
 
+def _check_manifest(directory: RunDirectory, found: Findings) -> None:
+    found.wrong += _evidence_differences(directory)
+    if not found.wrong:
+        count = len(directory.manifest.read_text(encoding="utf-8").splitlines())
+        found.confirmed.append(f"evidence: {counted(count, 'file')}, all match manifest.sha256")
+
+
 def _evidence_differences(directory: RunDirectory) -> Iterator[str]:
     """Yield differences between the files of the evidence and the manifest's list of them."""
     try:
@@ -160,7 +195,7 @@ def _evidence_differences(directory: RunDirectory) -> Iterator[str]:
     present = {str(p.relative_to(directory.root)): p for p in directory.evidence()}
     for name, digest in listed.items():
         if name not in present and (beside := linked_beside(directory.root / name)) is not None:
-            present[name] = beside  # manifests of before 0.2.0 name submitit's links
+            present[name] = beside  # earlier manifests name submitit's links
         if name not in present:
             yield f"{name}: missing, though manifest.sha256 names it"
             continue
@@ -339,6 +374,11 @@ def _certificate_differences(
     word = "ACCEPTED" if accepted else f"NOT ACCEPTED: {verdict['verdict']}"
     if f'<p class="word">{html.escape(word)}</p>' not in text:
         yield f"{certificate.NAME}: does not say {word}"
+    yield from _missing_hashes(directory, text)
+
+
+def _missing_hashes(directory: RunDirectory, text: str) -> Iterator[str]:
+    """Yield the files whose hashes a certificate ought to state, and does not."""
     for file, digest in certificate.hashes(directory).items():
         if digest not in text:
             yield f"{certificate.NAME}: does not state the SHA-256 of {file}, {digest[:12]}..."

@@ -61,8 +61,8 @@ class Records:
     """The records of a run directory: the parts that are sound and of the planned devices."""
 
     def __init__(self, root: Path, facts_of_packages: Iterable[Json] = ()) -> None:
-        """`facts_of_packages`: criteria, for a run of before 0.2.0, which does not say what was
-        installed: what it measured."""
+        """`facts_of_packages`: criteria, for a run by hand, which does not say what was installed:
+        what it measured."""
         self.root = root
         self.run: Json = json.loads((root / "run.json").read_text(encoding="utf-8"))
         self.last: dict[Key, int] = {}

@@ -221,7 +221,7 @@ def a_run(tmp_path: Path) -> Path:
     folder = tmp_path / "earlier"
     folder.mkdir()
     (folder / "run.json").write_text(
-        f'{{"schema": 1, "id": "x", "nonce": "{NONCE}", "population": {{"nodes": []}}}}'
+        f'{{"schema": 2, "id": "x", "nonce": "{NONCE}", "population": {{"nodes": []}}}}'
     )
     return folder
 
@@ -254,8 +254,8 @@ def test_options_that_cannot_be_used_are_one_line(tmp_path, a_run, cluster, opti
 
 
 def test_a_run_of_another_schema_is_refused(tmp_path):
-    (tmp_path / "run.json").write_text('{"schema": 2}')
-    assert "run.json of schema 1" in refused_here("replay", from_run=tmp_path)
+    (tmp_path / "run.json").write_text('{"schema": 3}')
+    assert "run.json of schema 2" in refused_here("replay", from_run=tmp_path)
 
 
 def test_a_run_directory_below_a_file_is_refused(tmp_path):

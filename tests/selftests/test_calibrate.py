@@ -154,7 +154,7 @@ class Runs:
         )  # fmt: skip
         items = planned_list(loader.load(SHIPPED), people)
         run = {
-            "schema": 1, "id": root.name, "nonce": nonce, "created": "2026-11-20T12:00:00+00:00",
+            "schema": 2, "id": root.name, "nonce": nonce, "created": "2026-11-20T12:00:00+00:00",
             "population": people.to_json(), "contract": self.contract, "commit": self.commit,
             "ended": "2026-11-20T12:10:00+00:00", "tier": "standard",
             "scope": [list(i.key) for i in items if i.criterion in CRITERIA],
@@ -286,7 +286,8 @@ def test_a_run_is_judged_by_the_limits_of_before(runs, tmp_path):
         ({"commit": "deadbeef"}, "another commit"),
         ({"contract": order("H100 SXM")}, "another order"),
         ({"ended": None}, "it has not ended"),
-        ({"schema": 2}, "not a run.json of schema 1"),
+        ({"schema": 3}, "not a run.json of schema 2"),
+        ({"schema": 1}, "the last that does is suite version 0.2.0 of commit 0ba87eb"),
     ],
 )
 def test_runs_of_another_fleet_do_not_count(runs, tmp_path, change, why):

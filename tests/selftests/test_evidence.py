@@ -382,7 +382,7 @@ def test_a_destructive_run_goes_on_only_where_that_is_allowed_again(destructive,
 
 
 def test_a_run_by_hand_is_not_gone_on_with(tmp_path):
-    run = {"schema": 1, "id": "x", "nonce": "n", "origin": "by-hand", "population": {}}
+    run = {"schema": 2, "id": "x", "nonce": "n", "origin": "by-hand", "population": {}}
     (tmp_path / "run.json").write_text(json.dumps(run))
     assert previous_runs.load_run_json(tmp_path)["origin"] == "by-hand"
     with pytest.raises(ConfigError, match="was made by hand: start its workload again"):
@@ -392,7 +392,7 @@ def test_a_run_by_hand_is_not_gone_on_with(tmp_path):
 @pytest.mark.parametrize("owner", [[1], "x", 0, None, {"host": socket.gethostname(), "pid": "x"},
                                    {"host": socket.gethostname(), "pid": None}])  # fmt: skip
 def test_a_broken_run_beside_a_new_one_costs_it_nothing(owner, tmp_path):
-    whole = {"schema": 1, "id": "a", "nonce": "b", "population": {}, "owner": owner}
+    whole = {"schema": 2, "id": "a", "nonce": "b", "population": {}, "owner": owner}
     for number, content in enumerate([[], 3, {}, {"owner": owner}, whole]):
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / "run.json").write_text(json.dumps(content))
@@ -408,7 +408,7 @@ def test_of_a_dead_run_only_what_can_be_read_is_ended(written, tmp_path):
     for job, content in jobs.items():
         (tmp_path / "run" / "jobs" / job).mkdir(parents=True)
         (tmp_path / "run" / "jobs" / job / "process.json").write_text(content)
-    run = {"schema": 1, "id": "a", "nonce": "b", "population": {}, "owner": owner}
+    run = {"schema": 2, "id": "a", "nonce": "b", "population": {}, "owner": owner}
     (tmp_path / "run" / "run.json").write_text(json.dumps(run))
     try:
         assert previous_runs.sweep(tmp_path, slurm=False) == [

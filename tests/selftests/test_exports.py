@@ -40,7 +40,7 @@ def written(root: Path, plan=PLAN, **more) -> RunDirectory:
         "criteria": [v.to_json() for v in plan],
     }  # fmt: skip
     run = {
-        "schema": 1, "id": verdict["run_id"], "nonce": "n", "commands": [f"pytest {HOSTILE}"],
+        "schema": 2, "id": verdict["run_id"], "nonce": "n", "commands": [f"pytest {HOSTILE}"],
         "contract": {"nodes": 3, "gpus_per_node": 8, "gpu_model": HOSTILE},
         "thresholds": {"sha256": "ab" * 32, "path": "none"}, "versions": {"python": HOSTILE},
     }  # fmt: skip

@@ -9,7 +9,6 @@ import pytest
 
 from fixtures.backends import fault_localization
 from fixtures.conclusion.node_lists import RowNodes, node_lists
-from fixtures.localization import findings
 from fixtures.localization.culprits import Culprit, Finding
 from fixtures.records import located
 from fixtures.records.files import read_json
@@ -63,7 +62,10 @@ def directory(tmp_path: Path) -> RunDirectory:
 
 def write(directory: RunDirectory, finding: Finding, why: str = "") -> None:
     job = {"placement": "locate-1", "nodes": ["n1", "n2"], "failed_rails": [0]}
-    findings.write(directory, "nonce", because=["x y"], finding=finding, rounds=[[job]], why=why)
+    located.write(
+        directory, "nonce", because=["x y"], culprits=finding.culprits_json(),
+        explained=finding.explained, rounds=[[job]], why=why,
+    )  # fmt: skip
 
 
 def test_a_bad_path_takes_no_node_out_of_service(directory: RunDirectory) -> None:

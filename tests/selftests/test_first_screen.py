@@ -77,7 +77,7 @@ def made(root: Path, word: str, count: int) -> Path:
              "gpus_per_node": 8, "gpu_model": "H200 SXM"}  # fmt: skip
     verdict = {**vars(last), "schema": 2, "run_id": "r", "scope": scope,
                "criteria": [v.to_json() for v in rows]}  # fmt: skip
-    run = {"schema": 1, "id": "r", "origin": "cluster", "nonce": "0" * 32,
+    run = {"schema": 2, "id": "r", "origin": "cluster", "nonce": "0" * 32,
            "created": "2026-11-20T14:15:00+00:00", "ended": "2026-11-20T14:41:00+00:00",
            "thresholds": {"sha256": "fe2a9ad1" * 8}, "planned": len(rows), "path": "/runs/r",
            "contract": {**CONTRACT, "nodes": count}}  # fmt: skip

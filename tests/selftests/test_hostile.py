@@ -66,7 +66,7 @@ def made(tmp_path: Path):
             "criteria": [v.to_json() for v in plan],
         }  # fmt: skip
         run = {
-            "schema": 1, "id": text, "nonce": "n", "commands": [text], "commit": text,
+            "schema": 2, "id": text, "nonce": "n", "commands": [text], "commit": text,
             "contract": {"nodes": text, "gpus_per_node": 8, "gpu_model": text, "driver": text},
             "thresholds": {"sha256": text, "path": text}, "versions": {text: text},
         }  # fmt: skip

@@ -39,16 +39,17 @@ def test_the_readme_promises_a_verdict_only_to_models_that_have_all_limits():
     assert all(re.search(rf"\b{re.escape(m)}\b", table) for m in hardware.GPUS)
 
 
-def test_an_order_that_has_all_its_limits_can_be_accepted():
-    assert missing_limits.lines(*plan("H200 SXM", 1)) == [
+@pytest.mark.parametrize("model", ["H200 SXM", "H100 SXM"])
+def test_an_order_that_has_all_its_limits_can_be_accepted(model):
+    assert missing_limits.lines(*plan(model, 1)) == [
         "limits   thresholds.yaml has every limit: this order can be ACCEPTED by it"
     ]
 
 
 def test_what_is_missing_is_named_with_who_can_supply_it():
-    first, second = missing_limits.lines(*plan("H100 SXM", 4))
+    first, second = missing_limits.lines(*plan("A100 SXM 80", 4))
     assert "CANNOT be ACCEPTED by thresholds.yaml as it is" in first
-    assert "2 limits for H100 SXM are not set: finetune.rate, finetune.rate_optimised" in first
+    assert "10 limits for A100 SXM 80 are not set: gemm.bf16_per_ghz, p2p.both" in first
     assert "`pytest --calibrate` on healthy nodes can supply them" in second
 
 

@@ -91,7 +91,7 @@ def test_batches_outside_the_common_window_are_no_changed_record(limits: Thresho
     found.checks["batches"] = 3.0
     verdict = verdict_on(limits, record_of("n1", found))
     assert verdict.outcome is Outcome.NOT_MEASURED
-    assert verdict.reason == "n1: batches is 3, a valid measurement has 5 to inf"
+    assert verdict.reason == "n1: batches is 3, a valid measurement has at least 5"
     assert verdict.cause is not Cause.RECORD
 
 

@@ -21,7 +21,7 @@ from fixtures.thresholds import loader
 from fixtures.verdict.judge import judge
 from fixtures.verdict.model import Outcome, Verdict
 from reports import __main__ as command
-from reports import certificate, compare, earlier, github, tables
+from reports import certificate, compare, github, tables
 from tests.selftests import derive_runs, support
 from tests.selftests.judging import judged
 from tests.selftests.support import DATA, bf16, case, latency, load, node_record, rank, record
@@ -277,28 +277,12 @@ def test_every_other_output_shows_value_and_unit(replayed, capsys):
                      words)  # fmt: skip
 
 
-# --- schema 1, which called it NOT_APPLICABLE and had no value
-
-
-def in_schema_1(verdict: dict[str, Any]) -> dict[str, Any]:
-    old = json.loads(json.dumps(verdict)) | {"schema": 1}
-    del old["basis"]
-    for row in old["criteria"]:
-        if row["outcome"] == "RECORDED":
-            row |= {
-                "outcome": "NOT_APPLICABLE", "value": None, "limit": "", "ceiling": None,
-                "worst": None, "record": None, "devices": {"planned": 0, "measured": 0},
-            }  # fmt: skip
-    old["counts"]["not_applicable"] += old["counts"].pop("recorded")
-    return old
-
-
-def test_a_comparison_with_schema_1_shows_no_regression(replayed, tmp_path, capsys):
+def test_a_change_of_what_nobody_judges_is_no_regression(replayed, tmp_path, capsys):
     root, verdict = replayed
     before, after = tmp_path / "before", tmp_path / "after"
     derive_runs.derive(root, before, "unchanged")
     derive_runs.derive(root, after, "unchanged")
-    (before / "verdict.json").write_text(json.dumps(in_schema_1(verdict)))
+    (before / "verdict.json").write_text(json.dumps(verdict))
     (after / "verdict.json").write_text(json.dumps(verdict))
     path = after / "records" / "gemm@worker0.json"
     data = json.loads(path.read_text())
@@ -313,32 +297,3 @@ def test_a_comparison_with_schema_1_shows_no_regression(replayed, tmp_path, caps
     assert not any(c.worse for c in significant)
     assert command.main(["compare", str(before), str(after)]) == 0
     assert "worse" not in capsys.readouterr().out
-
-
-def test_a_verdict_of_schema_1_is_still_verified(replayed):
-    _, verdict = replayed
-    old = in_schema_1(verdict)
-    again = earlier.in_words_of(old, verdict)
-    for name in ("verdict", "exit_status", "counts"):
-        assert again[name] == old[name]
-    assert rows(dict(again)) == {}
-    # Schema 1 owed no measurement of it, so one that is missing changes nothing there either.
-    lost = json.loads(json.dumps(verdict))
-    row = next(v for v in lost["criteria"] if v["outcome"] == "RECORDED")
-    row |= {"outcome": "NOT_MEASURED", "value": None, "cause": "node"}
-    lost |= {"verdict": "INCOMPLETE", "exit_status": 2}
-    assert earlier.in_words_of(old, lost)["verdict"] == old["verdict"]
-
-
-def test_schema_1_hides_nothing_that_is_judged(replayed):
-    _, verdict = replayed
-    old = in_schema_1(verdict)
-    failed = json.loads(json.dumps(verdict))
-    row = next(v for v in failed["criteria"] if v["criterion"] == "gemm.bf16")
-    row["outcome"] = "FAIL"
-    forged = next(v for v in old["criteria"] if v["criterion"] == "gemm.bf16")
-    forged |= {"outcome": "NOT_APPLICABLE", "value": None, "margin": None, "worst": None}
-    again = earlier.in_words_of(old, failed)
-    assert again["verdict"] == "REJECTED"
-    assert next(v for v in again["criteria"] if v["criterion"] == "gemm.bf16")["outcome"] == "FAIL"
-    assert earlier.in_words_of(verdict, failed) is failed

@@ -38,7 +38,9 @@ OVER_SOCKETS = {
 second timed no FSDP."""
 NEIGHBOUR = "h200-1x2-neighbour"
 """Another process computed on GPU 0 all the time."""
-RED = (STOPPED, NEIGHBOUR, *OVER_SOCKETS)
+HOT = "h100-1x4"
+"""One of its GPUs was slowed down by heat, and one core by its host's other work."""
+RED = (STOPPED, NEIGHBOUR, HOT, *OVER_SOCKETS)
 LEAST = {"h200-2x1-node-loss": 2}
 """Rows that pass in a recorded run, at the least; of the others 8."""
 GPUS_ONLY = ("through-host-memory", "low-clock-work")
@@ -146,6 +148,17 @@ def test_a_recorded_run_that_was_stopped_stays_incomplete(whole):
     assert "84 of 86 judged" in verdict["reasons"]
     unmeasured = {key for key, row in rows(verdict).items() if row["outcome"] == "NOT_MEASURED"}
     assert {key for key, _ in unmeasured} == {"failures.node.lost", "failures.node.curve"}
+
+
+def test_a_whole_order_is_rejected_for_the_gpu_that_was_too_hot(whole):
+    status, verdict = whole(HOT)
+    assert (status, verdict["verdict"], verdict["counts"]["not_measured"]) == (1, "REJECTED", 0)
+    red = {key: row["worst"] for (key, _), row in rows(verdict).items() if row["outcome"] == "FAIL"}
+    assert {key: worst.get("part", worst["gpu"]) for key, worst in red.items()} == {
+        "health.thermal": 0, "host.cores": "cpu51",
+    }  # fmt: skip
+    passed = {key for (key, _), row in rows(verdict).items() if row["outcome"] == "PASS"}
+    assert {"finetune.rate", "finetune.rate_optimised", "tenant.gpu_memory"} <= passed
 
 
 @pytest.mark.parametrize("base", OVER_SOCKETS)
@@ -300,7 +313,7 @@ def test_the_records_of_a_run_by_hand_are_judged(base, tmp_path):
     node = BASES[base]["nodes"][0]
     people = {name: BASES[base][name] for name in ("gpus_per_node", "gpu_model")}
     run = {
-        "schema": 1, "id": "by-hand", "nonce": earlier["nonce"], "origin": "by-hand",
+        "schema": 2, "id": "by-hand", "nonce": earlier["nonce"], "origin": "by-hand",
         "contract": None, "population": {"nodes": [node], **people},
     }  # fmt: skip
     record = read_json(DATA / base / "records" / f"gemm@{node}.json")

@@ -80,7 +80,7 @@ BROKEN: dict[str, Callable[[Path], None]] = {
     "a run.json that is a list": written("run.json", "[]"),
     "a run.json that is no JSON": written("run.json", "{"),
     "a run.json of nothing": written("run.json", "{}"),
-    "a run.json without a population": written("run.json", '{"schema": 1, "id": "x"}'),
+    "a run.json without a population": written("run.json", '{"schema": 2, "id": "x"}'),
     "a run.json that is a folder": folder("run.json"),
 }  # fmt: skip
 COMMANDS: dict[str, list[str]] = {

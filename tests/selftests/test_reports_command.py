@@ -34,7 +34,7 @@ def run(tmp_path) -> Path:
     """A run that was killed: it has evidence, and no verdict."""
     root = tmp_path / "20261120-141500-3fa2"
     (root / "records").mkdir(parents=True)
-    run_json = {"schema": 1, "id": root.name, "thresholds": {"sha256": "aaaa"}}
+    run_json = {"schema": 2, "id": root.name, "thresholds": {"sha256": "aaaa"}}
     (root / "run.json").write_text(json.dumps(run_json))
     (root / "ledger.jsonl").write_text('{"event": "verdict"}\n')
     (root / "records" / "gemm@worker0.json").write_text("{}")
@@ -123,7 +123,10 @@ def test_judge_writes_elsewhere(run, replayed, tmp_path, capsys):
     assert str(made / "report.html") in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("content", [None, "[]", "{", '{"schema": 2, "id": "x"}', '{"schema": 1}'])
+@pytest.mark.parametrize(
+    "content",
+    [None, "[]", "{", '{"schema": 3, "id": "x"}', '{"schema": 2}', '{"schema": 1, "id": "x"}'],
+)
 def test_a_wrong_run_is_one_line(tmp_path, capsys, content):
     if content is not None:
         (tmp_path / "run.json").write_text(content)

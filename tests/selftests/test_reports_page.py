@@ -176,7 +176,7 @@ def session(
             "ids": [f"{v.criterion}-{v.subject}" for v in ran]}  # fmt: skip
     contract = {"nodes": 3, "gpus_per_node": 8, "gpu_model": "H200 SXM", "nics_per_node": 8,
                 "nic_gbps": 400.0, "driver": HOSTILE}  # fmt: skip
-    run = {"schema": 1, "id": verdict["run_id"], "origin": "cluster",
+    run = {"schema": 2, "id": verdict["run_id"], "origin": "cluster",
            "created": "2026-11-20T14:15:00+00:00", "ended": "2026-11-20T14:41:00+00:00",
            "commit": "6a4fe2a1" * 5,
            "thresholds": {"sha256": "fe2a9ad1" * 8},

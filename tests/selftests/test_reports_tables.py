@@ -68,7 +68,7 @@ def test_other_records_have_no_table() -> None:
 
 def test_the_command_prints_them_also_of_a_run_by_hand(tmp_path: Path) -> None:
     record = read_json(H200 / "records" / "broadcast@node0.json")
-    run = {"schema": 1, "id": "by-hand", "nonce": record["nonce"], "origin": "by-hand"}
+    run = {"schema": 2, "id": "by-hand", "nonce": record["nonce"], "origin": "by-hand"}
     (tmp_path / "run.json").write_text(json.dumps(run))
     shared = {k: record[k] for k in ("schema", "nonce", "workload", "placement", "world_size")}
     for rank in record["ranks"]:

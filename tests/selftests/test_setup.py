@@ -52,6 +52,14 @@ def test_make_alone_prints_help_and_starts_nothing(tmp_path, goal):
     assert [p.name for p in tmp_path.iterdir()] == ["Makefile"]
 
 
+def test_make_finds_its_programs_in_an_empty_environment(tmp_path):
+    shutil.copy(CHECKOUT / "Makefile", tmp_path)
+    program = shutil.which("make") or "make"
+    run = subprocess.run([program, "help"], cwd=tmp_path, env={}, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert "make accept" in run.stdout
+
+
 @pytest.mark.parametrize("goal", ["accept", "setup", "test", "wheelhouse"])
 def test_a_python_that_is_not_there_is_named_once_and_nothing_is_written(tmp_path, goal):
     run = make(tmp_path, goal, "PYTHON=/nowhere/python3.12")

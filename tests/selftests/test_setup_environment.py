@@ -10,6 +10,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,22 @@ def test_interrupted_it_says_so_and_the_next_call_makes_it_anew(small, capsys, m
     assert set_up(small) == 0
     assert "half made: its set-up was interrupted: it is made anew" in capsys.readouterr().out
     assert imports(small, "torch", "small_suite")
+
+
+def test_a_second_set_up_waits_for_the_first_and_for_the_pip_of_a_killed_one(small, capfd):
+    # A process that inherits the lock, as the pip of a set-up that was killed does.
+    with Environment(small).locked():
+        pip = subprocess.Popen(["cat"], stdin=subprocess.PIPE, close_fds=False)
+    second = threading.Thread(target=set_up, args=(small,))
+    second.start()
+    said = ""
+    while "waiting for another set-up" not in said:
+        assert second.is_alive()
+        said += capfd.readouterr().out
+    assert not (small / ".venv").exists()
+    pip.communicate()
+    second.join()
+    assert imports(small, "small_suite")
 
 
 def test_changed_requirements_are_installed_into_the_same_environment(small, capsys):

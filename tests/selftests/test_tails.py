@@ -160,7 +160,7 @@ def test_ranks_with_different_numbers_of_samples_are_not_cut_to_the_fewest(
     verdicts = judged_with(recorded, workload, metric, more)
     assert verdicts
     assert {v.outcome for v in verdicts} == {Outcome.NOT_MEASURED}
-    assert all(" samples of the same launches" in v.reason for v in verdicts)
+    assert all("samples of the same launches" in v.reason for v in verdicts)
 
 
 def test_a_burst_in_one_round_is_not_diluted_by_the_others(recorded):

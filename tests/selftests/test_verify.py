@@ -92,9 +92,9 @@ def _append(root: Path, name: str) -> None:
         ("records/gemm@worker0.json", "changed"),
         ("run.json", "changed"),
         ("jobs/out.txt", "changed"),
-        ("verdict.json", "not what the evidence gives"),
-        ("certificate.html", "not what the evidence gives"),
-        ("results.csv", "not what the evidence gives"),
+        ("verdict.json", "does not match the evidence"),
+        ("certificate.html", "does not match the evidence"),
+        ("results.csv", "does not match the evidence"),
     ],
 )
 def test_a_byte_more_in_any_file_is_found_and_named(run, name, what):
@@ -216,6 +216,53 @@ def test_a_waiver_that_has_run_out_since_changes_nothing(run):
     assert differences.differences(directory, late, verdict, again).wrong
     other["value"] = 1.0
     assert differences.differences(directory, made, verdict, again).wrong
+
+
+# --- a run of another suite version, whose words may differ
+
+
+@pytest.fixture
+def of_another_version(run) -> Path:
+    directory = RunDirectory(run)
+    before = certificate.hashes(directory)
+    data = read_json(run / "run.json") | {"suite_version": "0.1.9"}
+    (run / "run.json").write_text(json.dumps(data))
+    directory.write_manifest()
+    text = (run / certificate.NAME).read_text()
+    for name, digest in certificate.hashes(directory).items():
+        text = text.replace(before[name], digest)
+    (run / certificate.NAME).write_text(text)
+    return run
+
+
+def test_its_text_is_reported_as_not_compared(of_another_version):
+    findings = checked(of_another_version)
+    assert findings.wrong == []
+    said = f"text not compared: written by suite version 0.1.9, this is {version()}"
+    assert any(said in line for line in findings.confirmed)
+    assert "limits.csv: written by suite version 0.1.9" in findings.unchecked
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "what"),
+    [
+        ("certificate.html", "NOT ACCEPTED: DEMONSTRATION", "ACCEPTED", "does not say"),
+        ("certificate.html", '<dl class="hashes">', '<dl class="x" hidden>', None),
+        ("results.csv", ",PASS,", ",FAIL,", "its figures are not those"),
+        ("run.json", '"schema"', ' "schema"', "changed"),
+        ("verdict.json", '"outcome": "PASS"', '"outcome": "FAIL"', "verdict.json: "),
+    ],
+)
+def test_changed_figures_of_it_are_found_all_the_same(of_another_version, name, old, new, what):
+    path = of_another_version / name
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    wrong = found(of_another_version)
+    if what is None:
+        assert wrong == []
+    else:
+        assert any(line.startswith(f"{name}: ") and what in line for line in wrong)
 
 
 # --- signatures

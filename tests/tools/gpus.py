@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,7 +10,9 @@ from contextlib import contextmanager
 
 
 def gpus_here() -> int:
-    """Return the number of GPUs that nvidia-smi lists."""
+    """Return the number of GPUs that nvidia-smi lists; 0 where there is no nvidia-smi."""
+    if shutil.which("nvidia-smi") is None:
+        return 0
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
     return len(listed.stdout.splitlines())
 
