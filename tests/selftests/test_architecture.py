@@ -19,8 +19,9 @@ pytestmark = pytest.mark.cpu
 
 ENTRIES = {
     "__init__.py", "__main__.py", "entry.py", "errors.py", "hardware.py", "paths.py", "shapes.py",
-    "wording.py", "calibration", "cluster", "criteria", "jobs", "localization", "patrol", "plan",
-    "plugin", "records", "run", "sandbox", "setup", "slurm", "thresholds", "verdict", "workloads",
+    "background.py", "suggestions.py", "wording.py", "calibration", "cluster", "criteria", "jobs",
+    "localization", "patrol", "plan", "plugin", "records", "run", "sandbox", "setup", "slurm",
+    "thresholds", "verdict", "workloads",
 }  # fmt: skip
 REASONED, MOST = 400, 600
 """Lines of a file: from here on with a reason, and at most."""
