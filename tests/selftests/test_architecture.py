@@ -18,8 +18,9 @@ from tests.tools import architecture
 pytestmark = pytest.mark.cpu
 
 ENTRIES = {
-    "__init__.py", "__main__.py", "entry.py", "errors.py", "hardware.py", "paths.py", "shapes.py",
-    "wording.py", "calibration", "cluster", "criteria", "jobs", "localization", "patrol", "plan",
+    "__init__.py", "__main__.py", "background.py", "entry.py", "errors.py", "hardware.py",
+    "paths.py", "shapes.py", "wording.py", "calibration", "cluster", "criteria", "jobs",
+    "localization", "patrol", "plan",
     "plugin", "records", "run", "sandbox", "slurm", "thresholds", "verdict", "workloads",
 }  # fmt: skip
 REASONED, MOST = 400, 600

@@ -162,8 +162,6 @@ class Counters:
         self._thread = BackgroundThread(self._read, name="counters")
         self.samples: dict[str, list[tuple[float, float]]] = {}
         self._over = threading.Event()
-
-    def start(self) -> None:
         self._thread.start()
 
     def _read(self) -> None:
@@ -280,7 +278,6 @@ def main() -> int:
                 made.half_width} for case, made in predictions.items()]  # fmt: skip
     (out / "predictions.json").write_text(json.dumps(written, indent=1), encoding="utf-8")
     counters = Counters()
-    counters.start()
     found = _trained(cases, predictions, out, gpus, until, counters, cpu=options.cpu)
     counters.stop()
     rows = [_row(case, predictions[case], found.get(case)) for case in cases]
