@@ -13,7 +13,7 @@ if reason := unfit():
 pytest_plugins = list(PLUGINS)  # pytest registers none of them twice
 
 if not getattr(sys.modules.get("gpu_cluster_acceptance"), "loaded", False):
-    lacks = f"the pytest of {sys.executable} has not this suite's plug-in"
+    lacks = f"the pytest of {sys.executable} lacks this suite's plug-in"
     start = "start .venv/bin/pytest (`make setup` makes it)"
     # pytest has taken what follows such an option for a place of tests.
     if separate := sorted(path_options() & {*sys.argv}):

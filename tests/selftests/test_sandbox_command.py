@@ -136,7 +136,7 @@ def test_a_sandbox_that_runs_and_is_not_used_is_said(tmp_path):
     mine.state.owner = mine.state.processes["worker0"]
     mine.state.save()
     (line,) = backends.sandboxes_not_used(tmp_path)
-    assert "sandbox ab1 runs on this host and is not used" in line
+    assert "this host has the sandbox ab1, which is not used" in line
     assert 'eval "$(python -m fixtures.sandbox env --id ab1)"' in line
     assert list(backends.sandboxes_not_used(tmp_path / "nothing")) == []
 
