@@ -63,7 +63,7 @@ class Writer:
     def pytest_acceptance_started(self, session: pytest.Session, directory: RunDirectory) -> None:
         """Remove what an earlier session left: if this one is killed, it would contradict it."""
         self._directory = directory
-        if drills_file := self._config.getoption("drills"):
+        if drills_file := self._config.getoption("drills", None):
             directory.drills.write_bytes(drills_file.read_bytes())
         for name in NAMES:
             (directory.root / name).unlink(missing_ok=True)

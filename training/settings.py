@@ -103,10 +103,7 @@ def settings_of(values: dict[str, Any]) -> Settings:
         if not type_matches or (isinstance(value, bool) and wanted is not bool):
             raise SettingsError(f"{name} is {value!r}, expected a {wanted.__name__}")
         if name in CHOICES and value not in CHOICES[name]:
-            known = ", ".join(CHOICES[name])
-            raise SettingsError(
-                f"no {name} {value!r}{did_you_mean(str(value), CHOICES[name])} (known: {known})"
-            )
+            raise SettingsError(f"no {name} {value!r}{did_you_mean(str(value), CHOICES[name])}")
     settings = Settings(**values)
     for name in ("batch", "steps", "learning_rate", "clip"):
         if not getattr(settings, name) > 0:

@@ -306,7 +306,9 @@ def test_a_pytest_without_the_plugin_says_which_one_to_start(copied, hostile, tm
         (inside / name).unlink()  # its own configuration nobody could keep such a pytest from
     without = tmp_path / "without"  # shadows the plug-in, should this Python have it
     without.mkdir()
-    (without / f"{install.MODULE}.py").write_text("def start(home):\n    pass\n")
+    (without / f"{install.MODULE}.py").write_text(
+        '"""PYTEST_DONT_REWRITE"""\n\ndef start(home):\n    pass\n'
+    )
     arguments = (Path(sys.executable), "--collect-only", "-q", "-k", "nothing-of-this-name")
     done = pytest_of(*arguments, cwd=copied, PYTHONPATH=str(without))
     assert done.returncode == 5, done.stdout + done.stderr

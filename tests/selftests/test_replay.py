@@ -55,7 +55,8 @@ CASES = [
     (name, variant)
     for name, people in BENCHED.items()
     for variant in VARIANTS
-    if name in (GPUS, CPU.name)
+    # The spread within a node is judged of four GPUs, of two nodes of two the GPUs of both.
+    if (name in (GPUS, CPU.name) or (name, variant) == ("h200-1x4", "slow-gpu-spread"))
     and variant != "unchanged"
     and (variant in ON_GPUS or name == CPU.name)
     and (variant != "missing-node" or len(people["nodes"]) > 1)
