@@ -110,8 +110,12 @@ class IdleGuard:
 
 
 def watched(item: pytest.Item) -> bool:
-    """Whether the guard looks at this test: one of the suite's own, and not in a sandbox."""
+    """Whether the guard looks at this test: one of the suite's own, neither in a sandbox nor marked
+    with what it waits for."""
     cpu = item.get_closest_marker("cpu") is not None
+    if waits := item.get_closest_marker("waits"):
+        assert waits.args and str(waits.args[0]).strip(), f"{item.nodeid}: waits() without a reason"
+        return False
     return cpu and SANDBOX not in getattr(item, "fixturenames", ())
 
 
