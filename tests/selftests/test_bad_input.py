@@ -239,7 +239,7 @@ def a_run(tmp_path: Path) -> Path:
         ("local", {"run_dir": "RUN"}, r"holds a run already; use --resume"),
         ("sandbox", {"sandbox_nodes": 0}, r"--sandbox-nodes .*at least 1"),
         ("sandbox", {"nodelist": "worker0"}, r"--nodelist worker0: .* --sandbox-n"),
-        ("local", {"nodelist": "n0"}, r"--nodelist n0: a local run takes all"),
+        ("local", {"nodelist": "n0"}, r"--nodelist n0: a local run uses all nodes"),
         ("sandbox", {"sandbox_gpus": -1}, r"--sandbox-gpus take at least 1"),
     ],
     ids=str,

@@ -47,7 +47,7 @@ def functions_by_key() -> dict[str, Callable[..., None]]:
 
 
 def verdict(key: str, outcome: Outcome) -> Verdict:
-    return Verdict(id="", criterion=key, title="", subject="n0", outcome=outcome, value=1.0)
+    return Verdict(criterion=key, title="", subject="n0", outcome=outcome, value=1.0)
 
 
 def test_the_comparison_of_every_test_is_that_of_its_criterion_and_every_other_is_refused():

@@ -53,7 +53,7 @@ def test_what_does_not_fit_into_its_time_is_left_out_by_all_ranks(tmp_path: Path
     job = Job(tmp_path, nodes=["worker0", "worker1", "worker2", "worker3"])
     (tmp_path / "short.py").write_text(
         "from fixtures.workloads.collectives.rails import *\n"
-        "from fixtures.workloads import rails\n"
+        "from fixtures.workloads.collectives import rails\n"
         "from fixtures.workloads.collectives.rails import WORKLOAD\n"
         "rails.STEPS_BETWEEN, rails.CPU_LOOK_S = 1, 0.05\n"
         "_launch = rails._seconds\n"

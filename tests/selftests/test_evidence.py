@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from fixtures.backends import sweep
 from fixtures.errors import ConfigError
 from fixtures.processes import start_time
 from fixtures.records.files import RecordError, append_line, json_lines, read_lines
@@ -396,7 +397,7 @@ def test_a_broken_run_beside_a_new_one_costs_it_nothing(owner, tmp_path):
     for number, content in enumerate([[], 3, {}, {"owner": owner}, whole]):
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / "run.json").write_text(json.dumps(content))
-    assert previous_runs.sweep(tmp_path, slurm=False) == []
+    assert sweep.sweep(tmp_path, slurm=False) == []
 
 
 @pytest.mark.parametrize("written", ["[]", "{}", '{"pid": [], "start": "x"}', "not JSON"])
@@ -411,7 +412,7 @@ def test_of_a_dead_run_only_what_can_be_read_is_ended(written, tmp_path):
     run = {"schema": 2, "id": "a", "nonce": "b", "population": {}, "owner": owner}
     (tmp_path / "run" / "run.json").write_text(json.dumps(run))
     try:
-        assert previous_runs.sweep(tmp_path, slurm=False) == [
+        assert sweep.sweep(tmp_path, slurm=False) == [
             f"ended process {left.pid} that run a left behind"
         ]
         assert left.wait(timeout=30) == -signal.SIGKILL

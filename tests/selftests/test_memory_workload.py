@@ -146,7 +146,7 @@ def test_what_an_operation_leaves_is_compared_element_by_element(name, tmp_path)
 
 
 HEAD = """\
-from fixtures.workloads import {name} as workload
+from fixtures.workloads.{area} import {name} as workload
 WORKLOAD = workload.WORKLOAD
 def run(ranks, metrics, **params):
     if ranks.rank == 1:
@@ -188,7 +188,7 @@ def job_with(
     tmp_path: Path, name: str, plant: str, metrics: list[str], ranks: int, **params: Any
 ) -> Record:
     job = Job(tmp_path, per_node=ranks)
-    (tmp_path / "planted.py").write_text(HEAD.format(name=name) + plant)
+    (tmp_path / "planted.py").write_text(HEAD.format(area="memory", name=name) + plant)
     job.add("planted", metrics, **params)
     assert job.run(warm=TORCH) == [0] * ranks, job.output()
     return job.record("planted")

@@ -164,7 +164,7 @@ def test_a_mark_that_could_not_be_left_is_not_passed(ranks: Any):
 
 
 def test_the_process_that_is_left_ends_with_its_run(tmp_path: Path):
-    short = "from fixtures.workloads.runtime import tenant_process as t; t.LOOK_S = 0.02; "
+    short = "from fixtures.workloads.tenant import tenant_process as t; t.LOOK_S = 0.02; "
     short += f"t.SILENT_S = 0.1; t.main(t.Path({str(tmp_path / 'run.json')!r}))"
     started = subprocess.run(
         [sys.executable, "-c", short], capture_output=True, text=True, check=True, timeout=30,

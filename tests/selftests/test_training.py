@@ -32,9 +32,9 @@ pytestmark = pytest.mark.cpu
         ({"steps": True}, "steps is True, expected a int"),
         ({"learning_rate": float("nan")}, "learning_rate is nan"),
         ({"warm_up": -1}, "warm_up is -1, expected 0 or more"),
-        ({"wrap": "size", "compile": True}, "no compile"),
+        ({"wrap": "size", "compile": True}, "switch compile off"),
         ({"resume": True}, "needs a directory of checkpoints"),
-        ({"data": "/no/such/file.txt"}, "data file /no/such/file.txt is not there"),
+        ({"data": "/no/such/file.txt"}, "data file /no/such/file.txt is not on the node"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_in_one_line(given, said):
@@ -59,7 +59,7 @@ def test_what_is_left_of_a_batch_is_accumulated():
     ("arguments", "said"),
     [
         (("--strategy", "fsdp", "--preset", "9b"), "no preset '9b'"),
-        (("--strategy", "ddp", "--data", "/no/file"), "data file /no/file is not there"),
+        (("--strategy", "ddp", "--data", "/no/file"), "data file /no/file is not on the node"),
         (("--strategy", "pipeline"), "invalid choice: 'pipeline'"),
         (("--strategy", "ddp", "--batch", "two"), "invalid int value: 'two'"),
     ],

@@ -188,9 +188,12 @@ def test_a_file_that_cannot_be_collected_submits_nothing(
     workers: tuple[str, ...], shared_sandbox: Sandbox, checkout: Path, tmp_path: Path
 ) -> None:
     """What it would have judged is not known, so a verdict over the rest would be too good."""
-    broken = tmp_path / "test_broken.py"
+    broken = checkout / "tests" / "test_broken.py"
     broken.write_text("import no_such_module\n")
-    done = suite(checkout, tmp_path / "run", *SMALL, str(broken), *workers, env=on(shared_sandbox))
+    try:
+        done = suite(checkout, tmp_path / "run", *SMALL, *workers, env=on(shared_sandbox))
+    finally:
+        broken.unlink()
     assert done.status == 2, done.said
     assert "no_such_module" in done.said
     assert not done.root.exists()

@@ -36,7 +36,7 @@ LIMITS = loader.load(SHIPPED)
 
 TWO_LEAVES = """\
 import time
-from fixtures.workloads import {name} as workload
+from fixtures.workloads.{area} import {name} as workload
 from fixtures.workloads.wiring.small_messages import SmallMessages
 WORKLOAD = workload.WORKLOAD
 LEAVES = {leaves}
@@ -59,7 +59,9 @@ def measured(
     nodes = [f"worker{k}" for k in sorted({k for k, _ in ends})]
     job = Job(tmp_path, nodes=nodes, per_node=len(ends) // len(nodes))
     job.spec["wiring_order"] = order
-    (tmp_path / "planted.py").write_text(TWO_LEAVES.format(name=name, leaves=dict(ends)))
+    (tmp_path / "planted.py").write_text(
+        TWO_LEAVES.format(area="wiring", name=name, leaves=dict(ends))
+    )
     job.add("planted", ["leaf" if name == "wiring" else "rail"], budget_s=60.0)
     assert job.run(slurm=True, warm=TORCH) == [0] * len(ends), job.output()
     return job.record("planted"), nodes
