@@ -51,7 +51,7 @@ def gpu(
 ) -> Fault:  # fmt: skip
     return Fault(
         criterion=criterion, name=name, where=f"driver of {NODE}: {kind}", culprit=NODE,
-        device=device, inject=broken(kind), select="gpu_health", says=says, also=also,
+        device=device, inject=broken(kind), select="test_health", says=says, also=also,
     )  # fmt: skip
 
 

@@ -114,7 +114,7 @@ def watched(item: pytest.Item) -> bool:
     with what it waits for."""
     cpu = item.get_closest_marker("cpu") is not None
     if waits := item.get_closest_marker("waits"):
-        assert waits.args and str(waits.args[0]).strip(), f"{item.nodeid}: waits() without a reason"
+        assert "".join(map(str, waits.args)).strip(), f"{item.nodeid}: waits() without a reason"
         return False
     return cpu and SANDBOX not in getattr(item, "fixturenames", ())
 

@@ -40,8 +40,8 @@ PATIENCE_S = 30
 # --- what may be inherited from
 
 MADE_TO_BE_INHERITED = {
-    "abc.ABC", "argparse.ArgumentParser", "ctypes.Structure", "enum.Enum", "enum.Flag", "enum.IntEnum", "enum.IntFlag",
-    "enum.StrEnum", "html.parser.HTMLParser",
+    "abc.ABC", "argparse.ArgumentParser", "ctypes.Structure", "enum.Enum", "enum.Flag",
+    "enum.IntEnum", "enum.IntFlag", "enum.StrEnum", "html.parser.HTMLParser",
     "http.server.SimpleHTTPRequestHandler", "typing.Generic", "typing.NamedTuple",
     "typing.Protocol", "typing.TypedDict",
 }  # fmt: skip

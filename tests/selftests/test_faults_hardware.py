@@ -86,7 +86,7 @@ def test_fault_that_takes_a_measurement_away_is_no_pass(
     sandbox: Sandbox, criterion: str, functions: tuple[str, ...], tmp_path: Path
 ):
     fault = Fault(
-        criterion=criterion, name="", where="", culprit="", select="gpu_health",
+        criterion=criterion, name="", where="", culprit="", select="test_health",
         inject=faults_hardware.broken("unsupported", *(f"gpu1:{f}" for f in functions)),
     )  # fmt: skip
     found = faults.drill(sandbox, fault, tmp_path / "run")
@@ -98,7 +98,7 @@ def test_fault_that_takes_a_measurement_away_is_no_pass(
 
 def test_healthy_hardware_passes_whole(sandbox: Sandbox, tmp_path: Path):
     healthy = Fault(
-        criterion="", name="", where="", culprit="", select="gpu_health or infiniband or drift",
+        criterion="", name="", where="", culprit="", select="test_health or infiniband or drift",
         inject=lambda _: nullcontext(),
     )  # fmt: skip
     found = faults.drill(sandbox, healthy, tmp_path / "run")

@@ -79,6 +79,7 @@ def test_counters_tell_the_heat_where_the_telemetry_does_not(library: Path, tmp_
     assert outcomes(found) == of(NOT_MEASURED, NOT_MEASURED, PASS, PASS)
 
 
+@pytest.mark.waits("the emulated driver answers slowly, which is what is judged")
 @pytest.mark.parametrize("until", [5, JOB_S])
 def test_a_driver_that_is_slow_at_the_end_is_red_whatever_was_before(
     library: Path, tmp_path: Path, until: int

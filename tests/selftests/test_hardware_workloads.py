@@ -38,13 +38,13 @@ schema: 1
 cluster: {nodes: 3, gpus_per_node: 2, gpu_model: H200 SXM, nics_per_node: 2, nic_gbps: 400}
 criteria:
   health.ecc_sram:
-    {id: E1, title: Sound, per: node, unit: errors, statistic: value, over: devices,
+    {title: Sound, per: node, unit: errors, statistic: value, over: devices,
      limits: [{fail_above: 0, source: exact}]}
   infiniband.rate:
-    {id: D1, title: Fast, per: node, unit: Gbit/s, statistic: value,
+    {title: Fast, per: node, unit: Gbit/s, statistic: value,
      limits: [{equals: cluster.nic_gbps, source: the order}]}
   drift.fact:
-    {id: M5, title: Alike, per: cluster, unit: facts, statistic: alike,
+    {title: Alike, per: cluster, unit: facts, statistic: alike,
      limits: [{fail_above: 0, source: the order}]}
 """
 

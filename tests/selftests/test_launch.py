@@ -167,6 +167,7 @@ def test_of_an_enclosing_job_only_what_says_which_cluster_it_is_is_kept():
 # --- nothing is unpickled
 
 
+@pytest.mark.waits("submitit and the rank give the shared directory its time to show the spec")
 def test_a_hostile_result_is_never_loaded(tmp_path):
     """A job that ends without its spec; its result is replaced before and after it ends."""
     trace = tmp_path / "trace"

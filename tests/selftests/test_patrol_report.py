@@ -151,6 +151,7 @@ def test_a_gpu_that_was_never_certified_is_said_and_not_tested(log, capsys):
 # --- what a site installs
 
 
+@pytest.mark.waits("the script gives Slurm its time to answer")
 def test_a_round_by_the_script_reports_although_slurm_is_away(log):
     for _ in range(6):
         log.visit()

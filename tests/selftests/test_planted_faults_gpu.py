@@ -17,8 +17,7 @@ GPUS = 4
 
 
 def row(key: str, outcome: str, gpu: int | None = None, reason: str = "") -> dict[str, Any]:
-    verdict = Verdict(
-        id="X", criterion=key, title=key, subject="n0", outcome=Outcome(outcome), unit="GB/s",
+    verdict = Verdict(criterion=key, title=key, subject="n0", outcome=Outcome(outcome), unit="GB/s",
         limit=">= 2", devices={}, value=1.0, reason=reason, cause="measurement",
         worst=None if gpu is None else {"node": "n0", "gpu": gpu},
     )  # fmt: skip

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.cpu
 NAMES = platforms.names()
 ORDERS = CHECKOUT / "docs" / "examples" / "platforms"
 SELECT = (
-    "(gpu_health or infiniband or inventory or environment or drift or isolation) and not rails"
+    "(test_health or infiniband or inventory or environment or drift or isolation) and not rails"
 )
 """What can be measured of a platform without its GPUs."""
 QUICK = ("pcie-l40s",)

@@ -65,7 +65,7 @@ schema: 1
 cluster: {}
 criteria:
   gemm.bf16:
-    {id: F1, title: x, per: node, unit: TFLOPS, ceiling: gemm, loose: x, spread: gemm,
+    {title: x, per: node, unit: TFLOPS, ceiling: gemm, loose: x, spread: gemm,
      limits: [{expect: 0.6 of ceiling, fail_below: 0.5 of ceiling, source: x}]}
 spread:
   gemm: {delta: 0.08, device_sigma: 0.03, run_sigma: 0.003, source: x}
