@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import shutil
 import sys
 import zipfile
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ import pytest
 from fixtures.setup import command, environment, host, install, torch_build
 from fixtures.setup.environment import Environment
 from fixtures.setup.install import Pip
+from tests.selftests.support import CHECKOUT
 
 RUN_PIP = Pip._run
 TORCH = "2.13.0"
@@ -63,8 +65,11 @@ def wheelhouse(folder: Path, *, torch: bool = True) -> Path:
 
 
 def checkout(folder: Path) -> Path:
-    """Write the two files that decide what is installed."""
-    folder.mkdir(parents=True)
+    """Write the files that decide what is installed."""
+    plugin = folder / "fixtures" / "plugin"
+    plugin.mkdir(parents=True)
+    for name in ("install.py", "start.py"):
+        shutil.copy(CHECKOUT / "fixtures" / "plugin" / name, plugin / name)
     (folder / "pyproject.toml").write_text(PROJECT)
     (folder / "constraints.txt").write_text(f"torch=={TORCH}\n")
     return folder

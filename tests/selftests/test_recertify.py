@@ -309,7 +309,7 @@ def test_rows_over_more_nodes_and_bad_partners_are_not_repeated_and_are_named():
     whys = {row[:2]: row[2] for row in bad_partner}
     pairs = [key for key in whys if key[1] == "worker0--worker1"]
     assert pairs
-    assert all("its partner worker0 was not good" in whys[key] for key in pairs)
+    assert all("its partner worker0 did not pass in the accepted run" in whys[key] for key in pairs)
 
 
 def test_rows_that_are_left_out_make_it_partial_and_stand_on_the_certificate(accepted, tmp_path):

@@ -523,9 +523,12 @@ def test_refusals_are_one_line(options: dict[str, object], line: str, registry: 
     assert not registry.exists()
 
 
-def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fixtures.sandbox.tools.SYSTEM_PATH", "/nonexistent")
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("fixtures.sandbox.tools.SYSTEM_PATH", str(tmp_path))
     monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(SandboxError, match="install Slurm with its daemons, munge and iproute2"):
+        find()
+    (tmp_path / "apt-get").touch(mode=0o755)
     with pytest.raises(
         SandboxError, match=r"apt-get install .*munge slurm-client slurmctld slurmd"
     ):

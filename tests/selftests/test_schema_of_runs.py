@@ -70,7 +70,7 @@ def test_what_was_changed_is_found(run, name, what, capsys):
     with (run / name).open("a") as file:
         file.write("\n")
     status, out = verified(run, capsys)
-    assert (status, "NOT AS IT WAS" in out) == (1, True)
+    assert (status, "CHANGED SINCE THE RUN" in out) == (1, True)
     assert what in out
 
 

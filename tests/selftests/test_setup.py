@@ -83,9 +83,11 @@ def test_an_older_python_is_refused_in_words_that_it_can_read(monkeypatch):
 def test_accept_shows_the_status_that_make_hides(monkeypatch, capfd, status, word):
     monkeypatch.setattr(accept, "backend_arguments", lambda: [f"--ends-with={status}"])
     monkeypatch.setattr(sys, "executable", shutil.which("sh"))
-    real = subprocess.run
+    real = accept.run_to_its_end
     monkeypatch.setattr(
-        subprocess, "run", lambda argv, **_: real(["sh", "-c", f"exit {argv[-1][-1]}"])
+        accept,
+        "run_to_its_end",
+        lambda argv, cwd: real(["sh", "-c", f"exit {argv[-1][-1]}"], cwd=cwd),
     )
     assert accept.main([]) == status
     last = capfd.readouterr().out.splitlines()[-1]

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from fixtures import __main__ as accept
 from fixtures.background import run_to_its_end
-from fixtures.conclusion.run_verdict import DEMONSTRATION_TEXT
+from fixtures.conclusion.run_verdict import demonstration_text
 from fixtures.records.files import read_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.verdict.model import Outcome, Verdict
@@ -75,7 +75,7 @@ def test_a_verdict_on_virtual_nodes_says_on_its_first_screen_that_it_is_one(tmp_
         for text in texts:
             assert text.count("says nothing about a cluster") == virtual
         assert len(lines) <= terminal.MAX_LINES
-    data["reasons"] = [DEMONSTRATION_TEXT]
+    data["reasons"] = [demonstration_text(str(data["basis"].get("origin")))]
     text = " ".join(terminal.summary(Artefacts(directory, data), WIDTH))
     assert text.count("says nothing about a cluster") == 1
 

@@ -14,6 +14,7 @@ from fixtures.thresholds import loader
 from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.judge import judge
 from fixtures.verdict.model import Case, Outcome, Verdict
+from fixtures.workloads.collectives.swept import SWEPT
 from tests.selftests.support import CHECKOUT, SHIPPED, case, rank, record
 
 pytestmark = pytest.mark.cpu
@@ -225,6 +226,8 @@ def test_every_workload_whose_ranks_wait_for_each_other_is_known_as_one() -> Non
     of_all = {
         p.stem for p in folder.glob("*/*.py") if "collective_sweep.run(" in p.read_text("utf-8")
     }
+    assert {"allreduce", "swept"} <= of_all
+    of_all = (of_all - {"swept"}) | {*SWEPT}
     assert len(of_all) >= 8
     names = {c.workload for c in loader.load(CHECKOUT / "thresholds.yaml").criteria.values()}
     described = {name: entry.known(name) for name in names}
