@@ -42,7 +42,7 @@ COLUMNS = (
 three are always there, and no name is ever cut."""
 KEPT_COLUMNS = 3
 UNKNOWN = "-"
-"""Stands for a figure that nobody measured."""
+"""Stands for a figure that was not measured."""
 BAR = 10
 """Characters of the bar of a GPU's utilisation."""
 HOT_C = 85.0
@@ -118,7 +118,7 @@ def _print_newest_frame(console: Console, directory: RunDirectory) -> None:
     progress.refresh()
     updates = telemetry.refresh()
     if progress.verdict or progress.run.get("ended"):
-        # The last sample was taken when all was over: it says nothing of the run.
+        # The last sample was taken when all was over: it does not describe the run.
         updates = updates or [
             update for frame in frames_of_records(directory) for update in frame.items()
         ]

@@ -24,6 +24,7 @@ PROJECT = """\
 [project]
 name = "small"
 version = "1"
+description = "a small suite"
 dependencies = ["small-suite"]
 [project.optional-dependencies]
 finetune = ["small-finetune"]

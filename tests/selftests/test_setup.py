@@ -126,7 +126,8 @@ def test_a_user_is_told_every_package_at_once_before_anything_is_written(empty, 
     assert "python3-venv python3-dev gcc libc6-dev" in line
     assert "as root" in line
     assert "nothing has been written" in line
-    assert sorted(p.name for p in empty.iterdir()) == ["constraints.txt", "pyproject.toml"]
+    found = sorted(p.name for p in empty.iterdir())
+    assert found == ["constraints.txt", "fixtures", "pyproject.toml"]
 
 
 @pytest.mark.usefixtures("bare")

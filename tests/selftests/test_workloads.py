@@ -148,6 +148,7 @@ def test_wrong_number_of_ranks_and_foreign_node_are_errors(tmp_path: Path) -> No
     assert "rank 1 is on worker1" in job.error(rank=1)["error"]
 
 
+@pytest.mark.waits("the ranks end each other by the intervals of torch's store")
 def test_two_ranks_with_one_local_rank_are_no_measurement(tmp_path: Path) -> None:
     def errors(root: Path, prolog: dict[str, str]) -> list[str]:
         job = Job(root, per_node=2)
@@ -279,7 +280,7 @@ def test_by_hand_under_torchrun_and_alone(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stderr
     run = read_json(out / "run.json")
-    assert (run["schema"], run["origin"], run["contract"]) == (1, "by-hand", None)
+    assert (run["schema"], run["origin"], run["contract"]) == (2, "by-hand", None)
     (node,) = run["population"]["nodes"]
     assert sorted(p.name for p in (out / "jobs").iterdir()) == [
         "allreduce",
