@@ -4,6 +4,8 @@ render, judge, verify and calibrate start `pytest --cluster replay --from RUN` i
 own: the acceptance tests themselves judge the records, so there is one way to a verdict, not two.
 """
 
+# Length: one command line, whose commands are a table and a function each
+
 from __future__ import annotations
 
 import argparse

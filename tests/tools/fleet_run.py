@@ -541,6 +541,7 @@ class Fleet:
         }  # fmt: skip
         population = {
             **self.run["population"], "origin": "cluster", "nodes": self.nodes,
+            "installed": ["finetune"],
             "gpus_per_node": self.gpus, "nics_per_node": self.platform.nics,
             "nic_gbps": self.platform.nic_gbps, "gpu_model": self.platform.gpu_model,
             "partition": "gpu",
