@@ -191,7 +191,8 @@ def test_a_file_that_cannot_be_collected_submits_nothing(
     broken = checkout / "tests" / "test_broken.py"
     broken.write_text("import no_such_module\n")
     try:
-        done = suite(checkout, tmp_path / "run", *SMALL, *workers, env=on(shared_sandbox))
+        done = suite(checkout, tmp_path / "run", *SMALL, str(broken), *workers,
+                     env=on(shared_sandbox))  # fmt: skip
     finally:
         broken.unlink()
     assert done.status == 2, done.said
