@@ -33,7 +33,7 @@ def test_the_sample_of_the_readme_is_what_a_demonstration_prints(healthy: Finish
     command, *screen = sample()
     assert command == f"$ {' '.join(demonstration.command())}"
     started = read_json(healthy.directory.run_json)["commands"][0]
-    assert started.endswith(" ".join(demonstration.command()[1:])), "the same, with a place to write"
+    assert started.endswith(" ".join(demonstration.command()[1:]))
     printed = healthy.said.splitlines()
     first = next(k for k, line in enumerate(printed) if re.fullmatch(pattern(screen[0]), line))
     shown = printed[first : first + len(screen)]
