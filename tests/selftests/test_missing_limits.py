@@ -69,7 +69,7 @@ def test_limits_of_the_model_need_what_the_model_is_computed_from(monkeypatch):
     monkeypatch.setattr(missing_limits, "MOST_NAMED", 1000)
     (line,) = missing_limits.lines(*unstated)
     head, _, keys = line.rpartition(": ")
-    assert "does not say nic_gbps" in head
+    assert "does not give nic_gbps" in head
     assert {"infiniband.rate", "allgather.cluster.8GiB", "allreduce_ring.cluster.8GiB"} <= {
         *keys.split(", ")
     }
