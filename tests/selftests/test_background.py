@@ -265,6 +265,7 @@ def pytest_configure():
 """
 
 
+@pytest.mark.waits("for jobs that were cancelled, as long as after any error of the suite")
 @pytest.mark.parametrize(
     ("step", "workers"), [("_run_stages", ()), ("_run", ("-n", "1"))],
     ids=["plan", "first-line-workers"],
