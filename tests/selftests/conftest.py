@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("tests.selftests.cluster", "tests.selftests.fake_cluster")
+pytest.register_assert_rewrite("tests.selftests.sandboxes", "tests.selftests.fake_cluster")
 
 from fixtures.sandbox import emulation  # noqa: E402
 from tests.selftests import idle_guard  # noqa: E402
-from tests.selftests.cluster import (  # noqa: E402
+from tests.selftests.sandboxes import (  # noqa: E402
     checkout,
     healthy,
     machine,
@@ -18,6 +18,7 @@ from tests.selftests.cluster import (  # noqa: E402
     waiting,
 )
 
+SELFTESTS = Path(__file__).parent
 __all__ = ["checkout", "healthy", "machine", "sandbox", "shared_sandbox", "waiting"]
 
 
@@ -38,12 +39,19 @@ def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return folder
 
 
-MEASURING = ("test_fault_localization", "test_gemm", "test_training", "test_workload_faults")
+MEASURING = (
+    "whole_runs/test_fault_localization", "whole_runs/test_training_runs",
+    "whole_runs/test_workload_faults", "workloads/compute/test_gemm",
+    "workloads/compute/test_identical",
+)  # fmt: skip
 """Files whose tests in a sandbox assert on rates; those with the fixture `healthy` do too."""
-
-
 SECOND = ("test_interrupt", "test_sandbox_run", "test_ways_to_run", "test_wiring_sandbox")
 """Of the others, the files of the second group: it takes as long as the first."""
+LONG = (
+    "calibration/test_calibrate", "lint/test_deploy", "scale", "training/", "whole_runs/",
+    "workloads/compute/", "workloads/wiring/",
+)  # fmt: skip
+"""Groups that take a minute and more, after the sandboxes."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -59,18 +67,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             names = getattr(item, "fixturenames", ())
-            group = item.path.stem
+            group = item.path.relative_to(SELFTESTS).with_suffix("").as_posix()
             if "machine" in names:
                 rates = "healthy" in names or group.startswith(MEASURING)
-                functional = "functional-2" if group in SECOND else "functional"
+                functional = "functional-2" if item.path.stem in SECOND else "functional"
                 group = "measuring" if rates else functional
             item.add_marker(pytest.mark.xdist_group(group))
     # The longest groups first, or the last of them would run alone at the end.
     items.sort(key=lambda item: order.get(_group(item), 3 if _group(item).startswith(LONG) else 4))
-
-
-LONG = ("test_training", "test_finetuning", "test_deploy", "test_calibrate", "test_gemm", "scale")
-"""Groups that take a minute and more, after the sandboxes."""
 
 
 def _group(item: pytest.Item) -> str:

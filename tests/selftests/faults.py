@@ -14,7 +14,7 @@ import pytest
 from fixtures.sandbox import Sandbox, emulation
 from fixtures.sandbox.processes import run as command
 from tests.selftests import support
-from tests.selftests.cluster import refuse
+from tests.selftests.sandboxes import refuse
 
 Inject = Callable[[Sandbox], AbstractContextManager[Any]]
 

@@ -111,13 +111,14 @@ INCIDENTS = (
     Incident(
         ("NVIDIA/NVSentinel#1585",),
         "a GPU was replaced, and the state of the old one stayed",
-        SelfTest("test_identity.py", "test_a_replaced_gpu_voids_its_records_and_no_others",
+        SelfTest("run/test_identity.py",
+                 "test_a_replaced_gpu_voids_its_records_and_no_others",
                  "device replaced: only its rows are measured again"),
     ),
     Incident(
         ("NVIDIA/NVSentinel#1427", "NVIDIA/NVSentinel#695"),
         "it is not known what a repair invalidates before a node returns to service",
-        SelfTest("test_lost_nodes.py",
+        SelfTest("whole_runs/test_lost_nodes.py",
                  "test_a_gpu_that_was_swapped_is_measured_again_and_nothing_else",
                  "--resume takes the inventory again and measures what rested on the old GPU"),
     ),
@@ -129,7 +130,8 @@ INCIDENTS = (
     Incident(
         ("NVIDIA/aicr#2568",),
         "that multicast is available was taken for NVLS in use",
-        SelfTest("test_ordered.py", "test_a_switch_without_multicast_does_not_lower_its_own_limit",
+        SelfTest("verdict/test_ordered.py",
+                 "test_a_switch_without_multicast_does_not_lower_its_own_limit",
                  "the limit stays that of NVLS, and the row of NVLS is red"),
     ),
     Incident(
@@ -140,32 +142,36 @@ INCIDENTS = (
     Incident(
         ("SemiAnalysisAI/InferenceX#2979",),
         "one node took a slower transport than the others",
-        SelfTest("test_nccl_transports.py",
+        SelfTest("workloads/nccl/test_nccl_log.py",
                  "test_the_node_that_fell_back_to_a_slower_network_is_named",
                  "the node is named with its transport"),
     ),
     Incident(
         ("NVIDIA/ai-cloud-validation#645",),
         "a validation of zero nodes passed",
-        SelfTest("test_plan.py", "test_a_population_without_nodes_is_refused",
+        SelfTest("plan/test_items.py",
+                 "test_a_population_without_nodes_is_refused",
                  "the population has no nodes: nothing to accept"),
     ),
     Incident(
         ("NVIDIA/ai-cloud-validation#652", "ROCm/rocm-systems#11468"),
         "checks that could not run passed, at 21 places",
-        SelfTest("test_verdict_run.py", "test_a_run_that_measured_nothing_is_incomplete",
+        SelfTest("conclusion/test_run_verdict.py",
+                 "test_a_run_that_measured_nothing_is_incomplete",
                  "NOT_MEASURED, and the run is INCOMPLETE"),
     ),
     Incident(
         ("NVIDIA/cluster-readiness-engine#57",),
         "nodes that were not tested vanished from the list of those that passed",
-        SelfTest("test_lost_nodes.py", "test_a_node_that_is_drained",
+        SelfTest("whole_runs/test_lost_nodes.py",
+                 "test_a_node_that_is_drained",
                  "it stays in the population; what concerns it is NOT_MEASURED"),
     ),
     Incident(
         ("NVIDIA/cluster-readiness-engine#77", "NVIDIA/cluster-readiness-engine#84"),
         "fewer nodes than were ordered were certified",
-        SelfTest("test_order.py", "test_a_replay_of_fewer_nodes_than_ordered_is_not_accepted",
+        SelfTest("cluster/test_population.py",
+                 "test_a_replay_of_fewer_nodes_than_ordered_is_not_accepted",
                  "PARTIAL or INCOMPLETE, never ACCEPTED"),
     ),
     Incident(
@@ -198,7 +204,8 @@ INCIDENTS = (
     Incident(
         ("NVIDIA/nccl#2001",),
         "a few elements of a collective are wrong now and then",
-        SelfTest("test_checked_calls.py", "test_an_all_reduce_that_is_wrong_now_and_then_is_found",
+        SelfTest("workloads/nccl/test_checked_calls.py",
+                 "test_an_all_reduce_that_is_wrong_now_and_then_is_found",
                  "299 calls are checked; the row says what they find"),
     ),
     Incident(
@@ -219,13 +226,14 @@ INCIDENTS = (
     Incident(
         ("NVIDIA/DCGM#284",),
         "the memory test could not take its memory, and passed",
-        SelfTest("test_memory_whole.py", "test_what_is_not_proven_to_be_valid_is_not_measured",
+        SelfTest("workloads/memory/test_memory_whole.py",
+                 "test_what_is_not_proven_to_be_valid_is_not_measured",
                  "the share that was covered is a condition of the row"),
     ),
     Incident(
         ("NVIDIA/DCGM#272", "NVIDIA/DCGM#247"),
         "a diagnostic hung, or left its load in the next test",
-        SelfTest("test_job_scheduler_failures.py",
+        SelfTest("jobs/test_scheduler_failures.py",
                  "test_a_rank_that_falls_silent_has_hung_and_the_rest_is_measured",
                  "a deadline per workload; the rest is measured"),
     ),
@@ -242,7 +250,7 @@ INCIDENTS = (
     Incident(
         ("awslabs/awsome-distributed-ai#1089",),
         "a container could not be pulled, and the fabric was suspected",
-        SelfTest("test_first_contact.py",
+        SelfTest("jobs/test_failures_first_contact.py",
                  "test_what_the_site_does_not_allow_or_provide_blames_no_node",
                  "kind container; no node is blamed"),
     ),
@@ -255,14 +263,15 @@ INCIDENTS = (
     Incident(
         ("rwth-i6/sisyphus#281",),
         "sbatch timed out, and the job was submitted twice",
-        SelfTest("test_job_scheduler.py",
+        SelfTest("jobs/test_scheduler.py",
                  "test_a_job_that_was_taken_though_sbatch_failed_is_not_submitted_twice",
                  "it is looked up by its name"),
     ),
     Incident(
         ("facebookincubator/submitit#1660",),
         "a job id was used again, and an old result was taken",
-        SelfTest("test_job_scheduler_failures.py", "test_lines_of_another_run_are_nobody_s",
+        SelfTest("jobs/test_scheduler_failures.py",
+                 "test_lines_of_another_run_are_nobody_s",
                  "every line has the run's nonce"),
     ),
     Incident(

@@ -18,7 +18,7 @@ from pathlib import Path
 from fixtures.patrol import queue, visits
 from fixtures.sandbox import Sandbox
 from fixtures.sandbox.processes import wait_until
-from tests.selftests.test_patrol import HELD_S, Round, patrol_of, user_job
+from tests.selftests.patrol.test_patrol import HELD_S, Round, patrol_of, user_job
 
 NODES = 4
 LONGEST_S = 5.0

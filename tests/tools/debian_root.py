@@ -54,11 +54,22 @@ ENVIRONMENT = re.compile(
 FILES = (Path("/etc/resolv.conf"), Path("/etc/hosts"), Path("/etc/pip.conf"))
 """Files of this host that are mounted inside, where they exist."""
 TESTS = (
-    "sandbox", "sandbox_host", "first_contact", "slurm_answers", "launch", "job_scheduler",
-    "lost_nodes", "interrupt", "scheduler_workloads", "bad_input", "debian_root", "setup",
-    "setup_environment", "setup_torch",
-)  # fmt: skip
-"""What Slurm or Python decides: tests/selftests/test_NAME.py."""
+    "sandbox/test_sandbox.py",
+    "sandbox/test_host.py",
+    "jobs/test_failures_first_contact.py",
+    "slurm/test_client.py",
+    "jobs/test_launcher.py",
+    "jobs/test_scheduler.py",
+    "whole_runs/test_lost_nodes.py",
+    "whole_runs/test_interrupt.py",
+    "workloads/scheduler/test_isolation.py",
+    "whole_runs/test_bad_input.py",
+    "tools/test_debian_root.py",
+    "setup/test_host.py",
+    "setup/test_environment.py",
+    "setup/test_torch_build.py",
+)
+"""What Slurm or Python decides, below tests/selftests."""
 ENTER = """\
 set -eu
 root=$1; shift
@@ -273,7 +284,7 @@ def steps(command: Sequence[str]) -> list[tuple[str, list[str]]]:
     first: list[tuple[str, list[str]]] = [(f"make setup-dev && {{ {VERSIONS}; }}", [])]
     if command:
         return [*first, ('"$@"', list(command))]
-    tests = [f"tests/selftests/test_{name}.py" for name in TESTS]
+    tests = [f"tests/selftests/{name}" for name in TESTS]
     return [
         *first,
         ('make test ARGS="$*"', ["--require-sandbox", *tests]),

@@ -6,7 +6,7 @@ python -m tests.tools.demonstration --write --run RUN    take a run that is ther
 
 Both are made from one run, so that the counts agree. The picture (docs/images/report.png) is the
 top of the report in headless Chromium. Its PNG file keeps the counts of that run and a digest of
-what it shows; tests/selftests/test_demonstration.py compares them with a run of today.
+what it shows; tests/selftests/tools/test_demonstration.py compares them with a run of today.
 """
 
 from __future__ import annotations

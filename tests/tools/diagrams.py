@@ -4,8 +4,8 @@ python -m tests.tools.diagrams            say which committed diagrams differ fr
 python -m tests.tools.diagrams --write    write them anew in docs/images
 
 Each box names the file of the suite that makes it and a word of that file, and
-tests/selftests/test_diagrams.py holds that both are there. A box with a note shows the note instead
-of the file. A diagram is a grid of columns and rows;
+tests/selftests/tools/test_diagrams.py holds that both are there. A box with a note shows the note
+instead of the file. A diagram is a grid of columns and rows;
 an arrow goes from the side of one box to the facing side of the other.
 """
 

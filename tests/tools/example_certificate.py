@@ -3,8 +3,8 @@
 python -m tests.tools.example_certificate            print the verdict of the recorded run
 python -m tests.tools.example_certificate --write    write docs/examples/certificate.html anew
 
-The run is judged by today's thresholds.yaml. tests/selftests/test_example_certificate.py holds that
-the committed page says the same of every row.
+The run is judged by today's thresholds.yaml. tests/selftests/tools/test_example_certificate.py
+holds that the committed page says the same of every row.
 """
 
 from __future__ import annotations

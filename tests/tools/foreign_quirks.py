@@ -2,7 +2,7 @@
 
 Every row runs on a foreign site of its own (foreign_site.py), as its ordinary user: the suite ends
 with a verdict or one clear line and the right exit status, blames no healthy node, and leaves no
-job in the queue. tests/selftests/test_foreign_quirks.py runs them (`make soak`).
+job in the queue. tests/selftests/whole_runs/test_foreign_quirks.py runs them (`make soak`).
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from fixtures.records.run_directory import RunDirectory
-from tests.selftests.cluster import (
+from tests.selftests.sandboxes import (
     NODES_ONLY,
     Finished,
     Suite,

@@ -37,7 +37,7 @@ from fixtures.sandbox.errors import SandboxError
 from fixtures.sandbox.node import cgroup_lines
 from fixtures.sandbox.processes import Process, run, spawn, tail, wait_until
 from fixtures.sandbox.state import State, boot_id
-from tests.selftests.cluster import CHECKOUT, copy_checkout
+from tests.selftests.sandboxes import CHECKOUT, copy_checkout
 from tests.tools import foreign_config as config
 from tests.tools.foreign_config import DOMAIN, GPU_NODES, GPUS, HOSTS, LOGIN, USER, Variant
 

@@ -6,7 +6,8 @@
 pip downloads the wheels into a temporary folder, without their dependencies; only numbers are kept
 of them. Each is read in a process of its own, which loads no driver. The file was made with the
 versions that it names; after a new release of nvidia-ml-py run this with `--write` and its version,
-then raise `nvml_fields.NEWEST_KNOWN` if tests/selftests/test_nvml_fields.py holds.
+then raise `nvml_fields.NEWEST_KNOWN` if tests/selftests/workloads/devices/test_nvml_fields.py
+holds.
 
 The file has the values of every name by version, {name: [[value, first, last], ...]}, where first
 and last are indices into `versions` and a gap is a version without that name.

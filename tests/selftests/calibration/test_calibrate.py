@@ -1,0 +1,483 @@
+"""--calibrate: limits from a fleet, by arithmetic and through the real tests and loader."""
+
+# Length: most of its tests use the recorded fleet that is built in this file.
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import statistics
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fixtures.calibration import fleet, observed_contract, proposal
+from fixtures.calibration.fleet_statistics import estimate, shortage
+from fixtures.calibration.proposal import propose
+from fixtures.cluster import population
+from fixtures.cluster.population import Population, from_host
+from fixtures.errors import ConfigError, UnknownGpu
+from fixtures.plan.items import planned_list
+from fixtures.records.files import read_json
+from fixtures.records.run_directory import new_nonce
+from fixtures.run.evidence import Evidence
+from fixtures.slurm.hostlist import expand_hostlist, hostlist
+from fixtures.thresholds import loader
+from fixtures.workloads.inventory import environment
+from reports import __main__ as reports
+from tests.selftests import sandboxes, support
+from tests.selftests.support import DATA, SHIPPED
+
+pytestmark = pytest.mark.cpu
+
+SOURCE = DATA / "h200-2x2"
+NODES = ("gpu01", "gpu02", "gpu03", "gpu04")
+CRITERIA = ("gemm.bf16", "allreduce.node.1GiB", "allreduce.node.latency")
+"""A rate a device, a rate of all ranks at a point of a sweep, and a time."""
+
+
+# --- arithmetic
+
+
+def values_of_fleet(
+    devices: int, runs: int, *, device: float, run: float
+) -> dict[str, list[float]]:
+    """A fleet of known relative sigmas around 100."""
+    dice = random.Random(20261120)
+    return {
+        f"gpu{k}": [100 * (1 + own + dice.gauss(0, run)) for _ in range(runs)]
+        for k in range(devices)
+        for own in [dice.gauss(0, device)]
+    }
+
+
+def test_the_limit_lies_five_sigma_from_the_median():
+    found = estimate({"a": [99.0, 99.0], "b": [100.0, 100.0], "c": [102.0, 102.0]})
+    assert found.expect == 100
+    assert found.device_sigma == pytest.approx(0.014826)
+    assert found.run_sigma == 0
+    assert found.fail_below == pytest.approx(100 * (1 - 5 * 0.014826))
+    assert found.fail_above == pytest.approx(100 * (1 + 5 * 0.014826))
+
+
+@pytest.mark.parametrize(("device", "run"), [(0.01, 0.001), (0.001, 0.01), (0.02, 0.02)])
+def test_the_sigmas_of_a_large_fleet_are_found(device, run):
+    found = estimate(values_of_fleet(400, 3, device=device, run=run))
+    assert found.run_sigma == pytest.approx(run, rel=0.15)
+    # A device's own median still holds some of the runs' noise.
+    assert device * 0.85 < found.device_sigma < (device**2 + run**2) ** 0.5 * 1.15
+    assert found.expect == pytest.approx(100, rel=0.005)
+
+
+def test_a_sick_device_does_not_move_the_limit_far():
+    healthy = values_of_fleet(16, 3, device=0.005, run=0.003)
+    limit = estimate(healthy).fail_below
+    sick = {**healthy, "gpu0": [60.0, 61.0, 59.0]}
+    assert estimate(sick).fail_below == pytest.approx(limit, rel=0.02)
+    assert max(sick["gpu0"]) < estimate(sick).fail_below
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"a": [1.0, 1.0], "b": [1.0, 1.0]}, "the same number"),
+        ({"a": [1.0, 2.0], "b": [3.0, 1.0], "c": [2.0, 5.0]}, "the spread is too large"),
+    ],
+)
+def test_no_limit_comes_of_numbers_that_say_nothing(values, why):
+    assert why in estimate(values).too_lenient
+
+
+@pytest.mark.parametrize("values", [{}, {"a": [1.0]}, {"a": [1.0, 2.0], "b": [1.0]}])
+def test_figures_refuse_an_uneven_table(values):
+    with pytest.raises(ValueError, match="as many runs"):
+        estimate(values)
+
+
+@pytest.mark.parametrize(
+    ("runs", "devices", "said"),
+    [
+        (3, 8, ""),
+        (2, 8, "2 of 3 runs, 8 of 8 devices"),
+        (3, 7, "3 of 3 runs, 7 of 8 devices"),
+        (1, 4, "1 of 3 runs, 4 of 8 devices"),
+    ],
+)
+def test_shortage_says_how_many_there_are(runs, devices, said):
+    assert shortage(runs, devices) == said
+
+
+names = st.builds(
+    lambda stem, width, numbers: [f"{stem}{n:0{width}d}" for n in numbers],
+    st.sampled_from(["gpu", "a1-b", "node", "x", "rack2n"]),
+    st.integers(1, 4),
+    st.lists(st.integers(0, 300), min_size=1, max_size=12, unique=True),
+)
+
+
+@given(names)
+def test_a_hostlist_is_read_back(nodes):
+    assert sorted(expand_hostlist(hostlist(nodes))) == sorted(nodes)
+
+
+def test_a_hostlist_is_short():
+    assert hostlist(["gpu01", "gpu02", "gpu03", "gpu07", "login"]) == "gpu[01-03,07],login"
+
+
+# --- runs of a fleet
+
+
+@dataclass
+class Runs:
+    """Runs of four nodes of two GPUs each, made of the recorded ones of an H200 node."""
+
+    folder: Path
+    product: str = "NVIDIA H200"
+    contract: dict[str, Any] | None = None
+    commit: str = "c0ffee"
+    dice: random.Random = field(default_factory=lambda: random.Random(7))
+    quality: dict[str, float] = field(default_factory=dict)
+
+    def add(self, **more: Any) -> Path:
+        """One more run, each device a little better or worse than its siblings."""
+        root = self.folder / f"run{len(list(self.folder.glob('*')))}"
+        nonce = new_nonce()
+        people = Population(
+            origin="cluster", nodes=NODES, gpus_per_node=2, ordered=self.contract is not None,
+            gpu_model=self.contract["gpu_model"] if self.contract else None,
+        )  # fmt: skip
+        items = planned_list(loader.load(SHIPPED), people)
+        run = {
+            "schema": 2, "id": root.name, "nonce": nonce, "created": "2026-11-20T12:00:00+00:00",
+            "population": people.to_json(), "contract": self.contract, "commit": self.commit,
+            "ended": "2026-11-20T12:10:00+00:00", "tier": "standard",
+            "scope": [list(i.key) for i in items if i.criterion in CRITERIA],
+        }  # fmt: skip
+        (root / "records").mkdir(parents=True)
+        (root / "run.json").write_text(json.dumps(run | more))
+        for node in NODES:
+            for workload in ("gemm", "allreduce", "inventory", "environment"):
+                self._record(root, workload, node, nonce)
+        return root
+
+    def _record(self, root: Path, workload: str, node: str, nonce: str) -> None:
+        text = (SOURCE / "records" / f"{workload}@worker0.json").read_text(encoding="utf-8")
+        data = json.loads(text.replace("worker0", node).replace("NVIDIA H200", self.product))
+        data["nonce"], data["run_id"] = nonce, root.name
+        noise = 1 + self.dice.gauss(0, 0.002)
+        for rank in data["ranks"]:
+            uuid = rank["device"]["uuid"] = f"GPU-{node}-{rank['rank']}"
+            own = self.quality.setdefault(uuid, 1 + self.dice.gauss(0, 0.005))
+            # All ranks of a collective take the same time.
+            factor = noise * (own if workload == "gemm" else 1 + (own - 1) / 10)
+            for m in rank["measurements"]:
+                m["samples"] = [sample * factor for sample in m.get("samples", [])]
+        (root / "records" / f"{workload}@{node}.json").write_text(json.dumps(data))
+
+
+def order(model: str = "H200 SXM") -> dict[str, Any]:
+    return {"nodes": 4, "gpus_per_node": 2, "gpu_model": model}
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    return Runs(folder, contract=order())
+
+
+def data_of(text: str) -> dict[str, Any]:
+    """proposal.yaml as data, its text under "text"."""
+    return {"criteria": {}, **yaml.safe_load(text), "text": text}
+
+
+def proposed(source: Path) -> dict[str, Any]:
+    """What --calibrate proposes after a run, from it and those beside it."""
+    now = fleet.CalibrationRun.of(source)
+    runs = fleet.fleet_of(now, source.parent)
+    order = observed_contract.observe(now.population, Evidence(now.directory, now.nonce))
+    made = propose(runs, loader.load(SHIPPED), order)
+    return data_of(proposal.text(made))
+
+
+def pasted(text: str) -> str:
+    """thresholds.yaml with a proposal's rows under `limits:` of their keys, as a person would."""
+    shipped = SHIPPED.read_text(encoding="utf-8")
+    body = text.partition("\ncriteria:\n")[2].partition("\n# No limit")[0]
+    for block in re.split(r"\n(?=  \S)", body):
+        key, _, rows = block.strip("\n").partition("\n    limits:\n")
+        head, sep, rest = shipped.partition(f"\n{key}\n")
+        assert sep, key
+        above, sep, below = rest.partition("    limits:\n")
+        shipped = f"{head}\n{key}\n{above}{sep}{rows}\n{below}"
+    if "\ncluster:\n" in text:
+        seen = text.partition("\ncluster:\n")[2].partition("\n\n")[0]
+        shipped = shipped.replace("\ncluster: {}\n", f"\ncluster:\n{seen}\n")
+    return shipped
+
+
+def outcomes(verdict: dict[str, Any]) -> dict[tuple[str, str], str]:
+    return {(r["criterion"], r["subject"]): r["outcome"] for r in verdict["criteria"]}
+
+
+def slower(root: Path, node: str, gpu: int, factor: float) -> None:
+    """Make one GPU compute slower than it did."""
+    path = root / "records" / f"gemm@{node}.json"
+    data = read_json(path)
+    for m in data["ranks"][gpu]["measurements"]:
+        m["samples"] = [sample * factor for sample in m["samples"]]
+    path.write_text(json.dumps(data))
+
+
+def test_pasted_rows_pass_the_runs_that_they_come_from_and_fail_a_slower_device(runs, tmp_path):
+    made = [runs.add() for _ in range(3)]
+    found = proposed(made[0])
+    assert found["proposal"]["runs"] == 3
+    assert found["proposal"]["devices"] == 8
+    rows = found["criteria"]
+    assert {"gemm.bf16", "allreduce.node", "allreduce.node.latency"} <= set(rows)
+    for row in rows["gemm.bf16"]["limits"]:
+        assert 0.93 * row["expect"] < row["fail_below"] < row["expect"]
+        assert "calibrated on this fleet, 8 devices in 3 runs" in row["source"]
+    latency = rows["allreduce.node.latency"]["limits"][0]
+    assert latency["expect"] < latency["fail_above"] < 1.1 * latency["expect"]
+
+    limits = tmp_path / "limits.yaml"
+    limits.write_text(pasted(found["text"]))
+    wanted = {loader.load(limits).criteria[key].key for key in CRITERIA}
+    for k, run in enumerate(made):
+        _, verdict = support.judged(run, tmp_path / f"again{k}", limits)
+        judged = outcomes(verdict)
+        assert {key for key, _ in judged} == wanted
+        assert set(judged.values()) == {"PASS"}, verdict["criteria"]
+        bf16 = next(r for r in verdict["criteria"] if r["criterion"] == "gemm.bf16")
+        assert f">= {rows['gemm.bf16']['limits'][0]['fail_below']}" in bf16["limit"]
+
+    slower(made[2], "gpu03", 1, 0.92)
+    status, verdict = support.judged(made[2], tmp_path / "slow", limits)
+    assert status == 1
+    red = [r for r in verdict["criteria"] if r["outcome"] == "FAIL"]
+    assert [(r["criterion"], r["subject"]) for r in red] == [("gemm.bf16", "gpu03")]
+    assert red[0]["worst"]["uuid"] == "GPU-gpu03-1"
+    assert red[0]["margin"] < 0
+
+
+def test_a_run_is_judged_by_the_limits_of_before(runs, tmp_path):
+    """A device that the proposal would fail passes what holds today, with and without it."""
+    made = [runs.add() for _ in range(3)]
+    slower(made[0], "gpu02", 0, 0.95)
+    _, plain = support.judged(made[0], tmp_path / "plain")
+    _, verdict = support.replay(made[0], tmp_path / "made", "--calibrate")
+    found = data_of((tmp_path / "made" / "proposal.yaml").read_text(encoding="utf-8"))
+    assert outcomes(verdict) == outcomes(plain)
+    assert [r["limit"] for r in verdict["criteria"]] == [r["limit"] for r in plain["criteria"]]
+    assert "outside of it: gpu02 gpu0" in found["text"]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"commit": "deadbeef"}, "another commit"),
+        ({"contract": order("H100 SXM")}, "another order"),
+        ({"ended": None}, "it has not ended"),
+        ({"schema": 3}, "not a run.json of schema 2"),
+        ({"schema": 1}, "the last that does is suite version 0.2.0 of commit 0ba87eb"),
+    ],
+)
+def test_runs_of_another_fleet_do_not_count(runs, tmp_path, change, why):
+    made = runs.add()
+    runs.add()
+    runs.add(**change)
+    found = proposed(made)
+    assert found["proposal"] == {"limits": 0, "runs": 2, "devices": 8}
+    assert "No limits yet: 2 of 3 runs, 8 of 8 devices" in found["text"]
+    assert re.search(f"# Not used: run2: .*{why}", found["text"])
+    assert found["criteria"] == {}
+
+
+def test_a_run_counts_once_however_often_it_is_there(runs, tmp_path):
+    made = runs.add()
+    runs.add()
+    support.judged(made, runs.folder / "replay")
+    assert proposed(made)["proposal"]["runs"] == 2
+
+
+def test_what_judge_would_not_take_gives_no_limit(runs, tmp_path):
+    made = [runs.add() for _ in range(3)]
+    for node in NODES:
+        path = made[1] / "records" / f"gemm@{node}.json"
+        data = read_json(path)
+        for rank in data["ranks"]:
+            for m in rank["measurements"]:
+                m["checks"]["overlap"] = 0.5
+        path.write_text(json.dumps(data))
+    found = proposed(made[0])
+    assert not [key for key in found["criteria"] if key.startswith("gemm")]
+    assert "allreduce.node" in found["criteria"]
+    assert "gemm.bf16 (H200 SXM, 2): 3 of 3 runs, 0 of 8 devices" in found["text"]
+
+
+def test_what_nobody_ordered_is_proposed_as_it_was_seen(runs, tmp_path):
+    runs.contract = None
+    made = [runs.add() for _ in range(3)]
+    found = proposed(made[0])
+    assert found["cluster"] == {
+        "nodes": "gpu[01-04]", "gpus_per_node": 2, "gpu_model": "H200 SXM",
+        "driver": "580.159.04", "cuda": "13.0",
+    }  # fmt: skip
+    assert found["proposal"]["limits"] > 5
+    limits = tmp_path / "limits.yaml"
+    limits.write_text(pasted(found["text"]))
+    contract = loader.load(limits).cluster
+    assert contract is not None
+    assert contract.node_names == list(NODES)
+
+
+def test_a_gpu_counts_once_however_much_is_measured_on_it():
+    """Each of four GPUs copies to three others: these are not twelve devices."""
+    found = proposed(support.DATA / "h200-1x4")
+    assert found["proposal"]["devices"] == 4
+    assert "No limits yet: 1 of 3 runs, 4 of 8 devices" in found["text"]
+
+
+def test_one_run_is_enough_for_the_contract(runs, tmp_path):
+    runs.contract = None
+    found = proposed(runs.add())
+    assert found["cluster"]["gpu_model"] == "H200 SXM"
+    assert found["proposal"]["limits"] == 0
+
+
+SHEET = {
+    "bf16": "989.5", "fp8": "1979", "tf32": "494.7", "fp32": "67", "hbm_gbps": "4800",
+    "nvlink_gbps": "450", "pcie_gen": "5",
+}  # fmt: skip
+
+
+def test_a_new_gpu_gets_all_that_it_needs(runs, tmp_path):
+    """What the error about an unknown GPU promises, done as a person would do it."""
+    runs.contract, runs.product = None, "NVIDIA H300"
+    made = [runs.add() for _ in range(3)]
+    status, verdict = support.judged(made[0], tmp_path / "unknown")
+    assert status == 2
+    assert set(outcomes(verdict).values()) == {"NOT_MEASURED"}
+    assert "--calibrate" in verdict["criteria"][0]["reason"]
+    found = proposed(made[0])
+    assert found["cluster"]["gpu_model"] == "H300"
+    assert found["proposal"]["limits"] > 5
+
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
+    sandboxes.copy_checkout(checkout)
+    comments = " ".join(x.lstrip("# ") for x in found["text"].splitlines() if x.startswith("#"))
+    match = re.search(r"GPUS: (.*?\)) _PRODUCTS: (.*?\"H300\": \"H300\")", comments)
+    assert match, comments
+    entry = re.sub(r"(\w+)=\?", lambda m: f"{m[1]}={SHEET[m[1]]}", match[1])
+    hardware = checkout / "fixtures" / "hardware.py"
+    text = hardware.read_text(encoding="utf-8")
+    for table, line in (("GPUS", entry), ("_PRODUCTS", match[2])):
+        text, found_at = re.subn(
+            rf"^{table}(?:: dict\[.*\])? = {{$", rf"\g<0>\n    {line},", text, flags=re.M
+        )
+        assert found_at == 1, table
+    hardware.write_text(text, encoding="utf-8")
+    (checkout / "thresholds.yaml").write_text(pasted(found["text"]))
+    done = support.run_pytest(
+        "--cluster=replay", f"--from={made[0]}", f"--run-dir={tmp_path / 'again'}", "-q",
+        checkout=checkout,
+    )  # fmt: skip
+    assert (tmp_path / "again" / "verdict.json").exists(), done.stdout + done.stderr
+    verdict = read_json(tmp_path / "again" / "verdict.json")
+    assert set(outcomes(verdict).values()) == {"PASS"}, done.stdout
+    # The whole plan of an ordered cluster of them can be made.
+    data = read_json(made[0] / "run.json")
+    data["contract"] = {**order("H300"), "nodes": "gpu[01-04]"}
+    data["population"] |= {"gpu_model": "H300", "ordered": True}
+    (made[0] / "run.json").write_text(json.dumps(data))
+    done = support.run_pytest(
+        "--cluster=replay", f"--from={made[0]}", "--collect-only", "-q", checkout=checkout
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_proposal_cannot_be_given_as_limits(runs, tmp_path):
+    made = [runs.add() for _ in range(3)]
+    (tmp_path / "proposal.yaml").write_text(proposed(made[0])["text"])
+    with pytest.raises(ConfigError, match="unknown key 'proposal'"):
+        loader.load(tmp_path / "proposal.yaml")
+
+
+# --- the commands
+
+
+def test_reports_calibrate_takes_the_runs_that_it_is_given(runs, tmp_path, capsys):
+    made = [runs.add() for _ in range(3)]
+    runs.add(commit="deadbeef")
+    out = tmp_path / "proposal.yaml"
+    assert reports.main(["calibrate", *map(str, made), "--out", str(out)]) == 0
+    assert yaml.safe_load(out.read_text())["proposal"]["runs"] == 3
+    said = capsys.readouterr().out
+    assert str(out) in said
+    assert re.search(r"\d+ limits from 3 runs of 8 devices", said)
+    assert reports.main(["calibrate", str(made[0]), "--out", str(out)]) == 2
+    assert "No limits yet: 1 of 3 runs, 8 of 8 devices" in capsys.readouterr().out
+    assert reports.main(["calibrate", str(tmp_path), "--out", str(out)]) == 4
+    assert "not a run directory" in capsys.readouterr().err
+
+
+def test_without_a_file_to_write_the_proposal_is_printed_and_nothing_is_written(
+    runs, tmp_path, capsys, monkeypatch
+):
+    (here := tmp_path / "here").mkdir()
+    monkeypatch.chdir(here)
+    assert reports.main(["calibrate", str(runs.add())]) == 2
+    assert yaml.safe_load(capsys.readouterr().out)["proposal"]["runs"] == 1
+    assert list(here.iterdir()) == []
+
+
+def test_the_terminal_says_what_is_missing(runs, tmp_path):
+    run = support.run_pytest(
+        "--cluster=replay", f"--from={runs.add()}", f"--run-dir={tmp_path / 'made'}", "--calibrate"
+    )
+    assert f"proposal {tmp_path / 'made' / 'proposal.yaml'}" in run.stdout
+    assert "no limits yet: 1 of 3 runs, 8 of 8 devices" in run.stdout
+
+
+def test_a_host_with_a_new_gpu_is_measured_only_for_calibration(monkeypatch):
+    monkeypatch.setattr(population, "host_gpus", lambda: ["NVIDIA H300"] * 8)
+    with pytest.raises(UnknownGpu, match="--calibrate"):
+        from_host(None)
+    people = from_host(None, new_model=True)
+    assert (people.gpu_model, people.gpus_per_node, people.device) == (None, 8, "cuda")
+    monkeypatch.setattr(population, "host_gpus", lambda: ["NVIDIA H300", "NVIDIA H301"])
+    with pytest.raises(UnknownGpu, match="mixes"):
+        from_host(None, new_model=True)
+
+
+def test_a_node_says_how_fast_its_nics_are(tmp_path):
+    port = tmp_path / "mlx5_0" / "ports" / "1"
+    port.mkdir(parents=True)
+    (port / "rate").write_text("400 Gb/sec (4X NDR)\n")
+    (port / "link_layer").write_text("InfiniBand\n")
+    assert environment._nics(tmp_path) == [
+        {"name": "mlx5_0", "rate": "400 Gb/sec (4X NDR)", "link_layer": "InfiniBand"}
+    ]
+
+
+def test_medians_of_the_made_up_fleet_differ(runs):
+    """The fleet of these tests is one: devices differ, and runs."""
+    first, second = runs.add(), runs.add()
+    medians = [
+        statistics.median(m["samples"])
+        for root in (first, second)
+        for node in NODES
+        for rank in read_json(root / "records" / f"gemm@{node}.json")["ranks"]
+        for m in rank["measurements"]
+        if m["metric"] == "bf16"
+    ]
+    assert len(set(medians)) == 16

@@ -1,0 +1,382 @@
+"""Slurm sites that nobody here set up: their texts, limits, defaults and what their nodes lack."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fixtures.backends import choose as backends
+from fixtures.errors import ConfigError, RunError
+from fixtures.jobs import deadlines, failures, launcher, watcher
+from fixtures.jobs.deadlines import DeadlineMonitor, Deadlines
+from fixtures.jobs.failures import Kind
+from fixtures.jobs.retry import RetryPolicy
+from fixtures.jobs.submission import Submission
+from fixtures.jobs.watcher import JobState
+from fixtures.plan.jobs import Job
+from fixtures.run.options import RunOptions
+from fixtures.slurm import client, membership
+from fixtures.verdict.causes import Cause, of_missing
+from fixtures.workloads.devices import numa
+from tests.selftests import support
+from tests.selftests.fake_commands import command
+
+__all__ = ["command"]
+
+pytestmark = pytest.mark.cpu
+
+
+# --- auto: a Slurm that does not answer is not a reason to measure the login node
+
+UNREACHABLE = "slurm_load_partitions: Unable to contact slurm controller (connect failure)"
+DENIED = "slurm_load_partitions: Access/permission denied"
+NOT_CONFIGURED = (
+    "sinfo: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host\n"
+    "sinfo: error: fetch_config: DNS SRV lookup failed\n"
+    "sinfo: fatal: Could not establish a configuration source"
+)
+
+
+@pytest.mark.parametrize("said", [UNREACHABLE, DENIED])
+def test_a_slurm_that_does_not_answer_is_an_error_in_its_own_words(said, command):
+    command("sinfo", err=f"{said}\n", status=1)
+    with pytest.raises(RunError, match="gives no partitions") as error:
+        backends.choose(RunOptions())
+    assert said in str(error.value)
+    assert "--cluster local" in str(error.value)
+
+
+def test_a_slurm_without_a_visible_partition_is_an_error(command):
+    command("sinfo")
+    with pytest.raises(RunError, match="no partition is visible"):
+        membership.slurm_answers()
+
+
+def test_a_host_of_no_cluster_may_have_slurm_s_commands(command):
+    command("sinfo", err=NOT_CONFIGURED, status=1)
+    assert membership.slurm_answers() is False
+
+
+def test_a_slurm_that_answers_is_taken(command):
+    command("sinfo", "gpu*\n")
+    assert membership.slurm_answers() is True
+
+
+def test_the_error_is_one_line_and_exit_4(command, tmp_path):
+    command("sinfo", err=f"{UNREACHABLE}\n", status=1)
+    run = support.run_pytest("-m", "multinode", f"--run-dir={tmp_path / 'run'}", process=True)
+    assert run.returncode == 4, run.stdout + run.stderr
+    assert UNREACHABLE in run.stderr
+    assert "Traceback" not in run.stdout + run.stderr
+    assert not (tmp_path / "run").exists()
+
+
+# --- what a user's environment and the site's defaults change
+
+
+def test_variables_that_format_slurm_s_answers_reach_no_query(command, monkeypatch, tmp_path):
+    for name in ("SQUEUE_PARTITION", "SINFO_PARTITION", "SACCT_FORMAT"):
+        monkeypatch.setenv(name, "batch")
+    (site := tmp_path / "site.conf").touch()
+    monkeypatch.setenv("SLURM_CONF", str(site))
+    for name in ("sinfo", "squeue"):
+        command(name, "gpu*\n")
+    membership.slurm_answers()
+    client.slurm_query("sinfo")
+    for kind in ("sinfo", "squeue"):
+        watcher._output(kind)
+        seen = (tmp_path / "bin" / f"{kind}.env").read_text()
+        assert "=batch" not in seen
+        assert f"SLURM_CONF={site}" in seen
+    watcher.jobs_with_prefix("accept")
+    assert "=batch" not in (tmp_path / "bin" / "squeue.env").read_text()
+
+
+def test_a_cluster_that_is_gone_is_not_this_host(command, monkeypatch, tmp_path):
+    """After `sandbox down` in the same shell: not the laptop instead, and no half minute of DNS."""
+    command("sinfo", err=NOT_CONFIGURED, status=1)
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "gone.conf"))
+    with pytest.raises(RunError, match=r"gone\.conf: no such file; `unset SLURM_CONF`"):
+        backends.choose(RunOptions())
+
+
+def test_without_a_default_partition_none_is_guessed(command):
+    command("sinfo", "batch\ngpu\n")
+    with pytest.raises(ConfigError, match=r"no default partition: give --partition .*batch, gpu"):
+        client.default_partition()
+    command("sinfo", "batch\ngpu*\n")
+    assert client.default_partition() == "gpu"
+
+
+# --- what can never start
+
+
+@pytest.mark.parametrize(
+    "reason",
+    ["QOSMaxWallDurationPerJobLimit", "AssocMaxWallDurationPerJobLimit", "QOSMaxCpuPerJobLimit",
+     "QOSMaxGRESPerJob", "QOSMaxNodePerJobLimit", "AssocMaxNodePerJobLimit", "QOSMaxMemoryPerJob",
+     "QOSMinGRES", "QOSNotAllowed",
+     "Job's account not permitted to use this partition (gpu allows root not research)"],
+)  # fmt: skip
+def test_a_limit_that_one_job_exceeds_ends_it_at_once(reason):
+    state = JobState("PENDING", reason)
+    assert state.unstartable_reason == reason.strip("()")
+    assert state.against_policy
+
+
+@pytest.mark.parametrize(
+    "reason", ["QOSMaxJobsPerUserLimit", "AssocGrpNodeLimit", "Priority", "Resources", "Licenses"]
+)
+def test_a_limit_of_all_jobs_together_is_waited_for(reason):
+    assert JobState("PENDING", f"({reason})").unstartable_reason is None
+
+
+POLICY = (
+    "Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's "
+    "size and/or time limits)"
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "busy", "of_a_node"),
+    [
+        (f"sbatch: error: {POLICY}", False, False),
+        (f"sbatch: error: QOSMaxNodePerUserLimit\nsbatch: error: {POLICY}", False, False),
+        (f"sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: {POLICY}", True, False),
+        (f"sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: {POLICY}", True, False),
+        (f"sbatch: error: AssocGrpSubmitJobsLimit\nsbatch: error: {POLICY}", True, False),
+        ("sbatch: error: Requested node configuration is not available", False, False),
+        ("sbatch: error: Invalid account or account/partition combination", False, False),
+        ("sbatch: error: this site wants --comment=PROJECT", False, False),
+        ("sbatch: error: Batch job submission failed: Invalid license specification", False, False),
+        ("sbatch: error: Unable to contact slurm controller (connect failure)", True, False),
+        ("sbatch: error: Socket timed out on send/recv operation", True, False),
+        ("sbatch: error: invalid node name specified", False, True),
+    ],
+)
+def test_what_sbatch_says_is_busy_refused_or_of_a_node(said, busy, of_a_node):
+    assert bool(launcher.BUSY_MESSAGES.search(said)) is busy
+    assert bool(launcher.NODE_MESSAGES.search(said)) is of_a_node
+
+
+@pytest.mark.parametrize("reason", ["(ReqNodeNotAvail, Reserved for maintenance)", "(Reservation)"])
+def test_a_reservation_of_somebody_else_is_no_fault_of_the_node(reason):
+    state = JobState("PENDING", reason)
+    assert state.unstartable_reason
+    assert state.against_policy
+    node_down = JobState("PENDING", "(ReqNodeNotAvail, UnavailableNodes:n1)")
+    assert node_down.unstartable_reason
+    assert not node_down.against_policy
+
+
+@pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.NOT_VISIBLE, Kind.CONTAINER, Kind.MEMLOCK])
+def test_what_the_site_does_not_allow_or_provide_blames_no_node(kind):
+    cause, nodes = of_missing({"kind": kind.value, "placement": "n1"}, ["n1"])
+    assert cause in (Cause.SCHEDULER, Cause.SETUP)
+    assert nodes == []
+
+
+def test_slurm_s_reason_stands_beside_the_state_of_a_node(command):
+    command("sinfo", "n1 drained Prolog error\nn2 idle none\nn3 down* Not responding\n")
+    slurm = watcher.SlurmWatcher()
+    job = Job(
+        name="all", stage="cluster", placement="all", nodes=("n1", "n2", "n3"), ranks_per_node=1,
+        workloads=(("allreduce", ("busbw",)),),
+    )  # fmt: skip
+    lost = RetryPolicy(slurm, on_slurm=True).lost_nodes(job)
+    assert lost == {"n1": "drained (Prolog error)", "n3": "down* (Not responding)"}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "idle"),
+    [("n1 idle none\nn2 drained bad\n", True), ("n1 idle none\nn2 mixed none\n", False),
+     ("n1 idle none\nn2 completing none\n", False), ("n1 draining bad\n", False), ("", False)],
+)  # fmt: skip
+def test_a_cluster_without_jobs_is_idle(command, nodes, idle):
+    command("sinfo", nodes)
+    assert watcher.SlurmWatcher().all_idle() is idle
+
+
+def test_who_has_no_job_in_the_queue_waits_for_none(command):
+    command("squeue", "7|COMPLETED|0:0|x||None|\n")
+    slurm = watcher.SlurmWatcher()
+    assert slurm.none_queued(0.0) is False  # nobody was asked yet
+    slurm.states(["7"])
+    assert slurm.none_queued(0.0) is True
+    command("squeue", "7|RUNNING|0:0|x||None|\n")
+    slurm.invalidate()
+    slurm.states(["7"])
+    assert slurm.none_queued(0.0) is False
+
+
+# --- options for sbatch
+
+
+def test_options_that_a_site_demands_reach_sbatch():
+    given = ("--comment=project 7", "--wckey=w", "--licenses=fluent:1", "--no-bell")
+    assert launcher.parsed_sbatch_args(given) == {
+        "comment": "project 7", "wckey": "w", "licenses": "fluent:1", "no-bell": True,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("--nodelist=n1", "the suite itself sets --nodelist"),
+        ("--output=x", "the suite itself sets --output"),
+        ("--partition=gpu", "use the suite's option --partition"),
+        ("--time=10", "use the suite's option --time-limit"),
+        ("--clusters=a,b", "is not the name of one cluster"),
+        ("-p gpu", "expected --NAME=VALUE"),
+        ("comment", "expected --NAME=VALUE"),
+    ],
+)
+def test_options_on_which_the_measurement_rests_are_refused(given, why):
+    with pytest.raises(ConfigError, match=why):
+        launcher.parsed_sbatch_args([given])
+
+
+# --- what nodes do not see, and how long they may take to start
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("ModuleNotFoundError: No module named 'fixtures'", Kind.NOT_VISIBLE),
+        ("slurmstepd: error: execve(): /home/u/.venv/bin/python: No such file or directory",
+         Kind.NOT_VISIBLE),
+        ("slurmstepd: error: couldn't chdir to `/home/u/suite': No such file or directory",
+         Kind.NOT_VISIBLE),
+        ("slurmstepd: error: Could not open stdout file /x/1_log.out", Kind.NOT_VISIBLE),
+        ("RuntimeError: Waited for 60 seconds but could not find submitted jobs in path:\n/x.pkl",
+         Kind.NOT_VISIBLE),
+        ("ModuleNotFoundError: No module named 'torch'", Kind.IMPORT_FAILURE),
+        ("pyxis: failed to import docker image", Kind.CONTAINER),
+        ("pyxis: couldn't start container", Kind.CONTAINER),
+        ("enroot-aufs2ovlfs: failed to set capabilities: Operation not permitted", Kind.CONTAINER),
+        ("srun: error: Task launch failed on node n3: Invalid job credential", Kind.CREDENTIAL),
+        ("NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory", Kind.MEMLOCK),
+        ("RuntimeError: [enforce fail] ... Cannot allocate memory", Kind.HOST_OUT_OF_MEMORY),
+        ("NCCL WARN NET/IB: Got completion from peer 10.0.0.2 with status=12 opcode=0 len=0 vendor "
+         "err 129 (Recv) hca mlx5_3", Kind.FABRIC),
+    ],
+)  # fmt: skip
+def test_a_text_of_the_site_has_its_kind(text, kind):
+    assert failures.kind_of_text(text) is kind
+
+
+def test_a_transport_error_is_named_by_its_nic_before_the_lost_peers():
+    def line(k: int, event: str, **more: object) -> dict[str, object]:
+        return {"event": event, "rank": k, "node": f"n{k}", "workload": "allreduce", "time": 10 + k,
+                **more}  # fmt: skip
+
+    lost = "ncclRemoteError: remote process exited or there was a network error"
+    stack = "NET/IB : Got completion from peer 10.0.0.2 with status=12 vendor err 129 hca mlx5_3"
+    lines = [
+        line(0, "started"), line(1, "started"),
+        line(0, "error", kind="peer_lost", error=lost),
+        line(1, "error", kind="peer_lost", error=lost, stack=stack),
+    ]  # fmt: skip
+    failure = failures.diagnose(lines, state="FAILED", job="7", world_size=2)
+    assert failure.kind is Kind.FABRIC
+    assert "hca mlx5_3" in failure.reason
+    assert (failure.node, failure.rank) == ("n1", 1)
+
+
+@pytest.fixture
+def submission(tmp_path: Path) -> Submission:
+    job = Job(
+        name="node-n1", stage="node", placement="n1", nodes=("n1",), ranks_per_node=2,
+        workloads=(("environment", ("versions",)),),
+    )  # fmt: skip
+    (tmp_path / "submitit").mkdir()
+    return Submission(job=job, name="node-n1", directory=tmp_path, number=1)
+
+
+def monitor(**limits: float) -> DeadlineMonitor:
+    return DeadlineMonitor(Deadlines(**limits), device="cuda", usable=lambda job: True)
+
+
+def test_a_job_that_runs_without_its_log_file_does_not_see_the_run_directory(submission):
+    submission.parts["7"] = JobState("RUNNING")
+    submission.running_since = submission.submitted_since - 61
+    failure = monitor().failure_of(submission)
+    assert failure is not None
+    assert failure.kind is Kind.NOT_VISIBLE
+    assert str(submission.directory) in failure.reason
+    # With its log there, or a prolog that may take its time, it is given time.
+    assert monitor(log_s=600).failure_of(submission) is None
+    (submission.directory / "submitit" / "7_0_log.out").touch()
+    assert monitor().failure_of(submission) is None
+
+
+def test_a_job_that_ended_without_its_log_file_did_not_see_it_either(submission):
+    submission.parts["7"] = JobState("FAILED", exit_code="1:0")
+    assert deadlines.diagnose_ended(submission).kind is Kind.NOT_VISIBLE
+    (submission.directory / "submitit" / "7_0_log.out").write_text("srun: error\n")
+    assert deadlines.diagnose_ended(submission).kind is not Kind.NOT_VISIBLE
+
+
+@pytest.mark.parametrize(
+    ("config", "prolog", "seconds"),
+    [
+        ("Prolog = (null)\nBatchStartTimeout = 10 sec\nPrologEpilogTimeout = 65534", False, 180),
+        ("Prolog = /p.sh\nBatchStartTimeout = 10 sec\nPrologEpilogTimeout = 900 sec", True, 970),
+        ("Prolog[0] = /p.sh\nBatchStartTimeout = 300 sec\nPrologEpilogTimeout = 65534", True, 360),
+    ],
+)  # fmt: skip
+def test_jobs_may_take_as_long_to_start_as_slurm_lets_prologs_take(
+    config, prolog, seconds, command
+):
+    command("scontrol", config)
+    settings = client.startup_settings()
+    assert (settings.has_prolog, settings.longest_s) == (prolog, seconds)
+
+
+def test_a_kernel_without_numa_is_one_node(tmp_path):
+    (tmp_path / "devices/system/cpu").mkdir(parents=True)
+    (tmp_path / "devices/system/cpu/online").write_text("0-5\n")
+    assert numa.nodes(tmp_path) == [0]
+    assert numa.node_of("00000000:18:00.0", tmp_path) == 0
+    assert numa.cores(0, tmp_path) == set(range(6))
+
+
+# --- whose checkout, which interpreter
+
+
+def plain_pytest(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    outer = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *arguments], cwd=cwd, env=outer | env,
+        capture_output=True, text=True, timeout=180,
+    )  # fmt: skip
+
+
+def test_a_checkout_without_a_writable_cache_ends_as_any_other(tmp_path):
+    from tests.selftests.sandboxes import copy_checkout
+
+    checkout = copy_checkout(tmp_path / "checkout", selftests=False)
+    (checkout / ".pytest_cache").write_text("a file, where pytest wants a folder")
+    source = support.DATA / "h200-1x2-training"
+    run = plain_pytest(
+        "-m", "multinode", "--cluster", "replay", f"--from={source}", "-q",
+        f"--run-dir={tmp_path / 'run'}", cwd=checkout,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_another_interpreter_s_pytest_says_so_in_one_line(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.util as u\nfind = u.find_spec\n"
+        "u.find_spec = lambda name, *more: None if name == 'pydantic' else find(name, *more)\n"
+    )
+    run = plain_pytest("--collect-only", "-q", cwd=support.CHECKOUT, PYTHONPATH=str(tmp_path))
+    assert run.returncode == 4, run.stdout + run.stderr
+    assert run.stderr.strip().startswith(f"ERROR: {sys.executable} lacks pydantic")
+    assert ".venv/bin/pytest" in run.stderr
+    assert len(run.stderr.strip().splitlines()) == 1

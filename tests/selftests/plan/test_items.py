@@ -1,0 +1,466 @@
+"""The planned list (keys x population) and the jobs that it needs."""
+
+# Length: the planned list and its jobs are tested on the same populations.
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from fixtures.cluster.population import Population
+from fixtures.entry import Workload, describe, known, module_of
+from fixtures.errors import ConfigError
+from fixtures.plan import items as plan_items
+from fixtures.plan.estimate import summary
+from fixtures.plan.items import ALL, LOGIN, Item, planned_list, select, split_test_id
+from fixtures.plan.jobs import Job, jobs_for
+from fixtures.records.model import SAFE_ID
+from fixtures.records.run_directory import RunDirectory
+from fixtures.run.run import Run
+from fixtures.thresholds import loader
+from fixtures.workloads.nccl.collective_ops import OPERATIONS
+from fixtures.workloads.runtime.spec import program_of
+from tests.selftests.support import CHECKOUT, SHIPPED, load, population, run_pytest
+
+pytestmark = pytest.mark.cpu
+
+LIMITS = loader.load(SHIPPED)
+
+
+def planned(nodes: int, gpus: int = 2, model: str = "cpu") -> list[Item]:
+    return planned_list(LIMITS, population(nodes, gpus, model))
+
+
+def jobs_of(nodes: int, gpus: int = 2, model: str = "cpu") -> list[Job]:
+    return jobs_for(planned(nodes, gpus, model), LIMITS, population(nodes, gpus, model))
+
+
+def described(workload: str) -> Workload:
+    return describe(module_of(workload))
+
+
+def subjects(items: list[Item], key: str) -> list[str]:
+    return [i.subject for i in items if i.criterion == key and not i.not_applicable]
+
+
+# --- the planned list
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 32])
+def test_the_planned_list_is_keys_times_population(nodes):
+    people = population(nodes)
+    items = planned(nodes)
+    standard = {key: c for key, c in LIMITS.criteria.items() if c.tier in ("probe", "standard")}
+    assert {i.criterion for i in items} == set(standard)
+    assert len({i.key for i in items}) == len(items)
+    for key, criterion in standard.items():
+        found = [i.subject for i in items if i.criterion == key]
+        if criterion.per == "node":
+            assert found == list(people.nodes), key
+        if criterion.per == "cluster":
+            assert found == ["cluster"], key
+
+
+def test_the_probe_tier_is_a_part_of_the_standard_one_and_needs_no_torch():
+    items = planned_list(LIMITS, population(2), tier="probe")
+    assert {i.criterion for i in items} < {i.criterion for i in planned(2)}
+    jobs = jobs_for(items, LIMITS, population(2))
+    assert [j.name for j in jobs] == ["node-worker0", "node-worker1"]
+    for job in jobs:
+        assert not job.uses_devices
+        assert not any(plan_items._describe(w).needs_torch for w, _ in job.workloads)
+
+
+@pytest.mark.parametrize(("tier", "whole"), [("probe", False), ("standard", True)])
+def test_a_probe_accepts_nothing_however_complete_it_is(tmp_path, tier, whole):
+    people = population(2)
+    items = planned_list(LIMITS, people, tier=tier)
+    run = Run(
+        directory=RunDirectory(tmp_path), id="r", nonce="n", thresholds=LIMITS, population=people,
+        items=items, tier=tier, scope=items,
+    )  # fmt: skip
+    assert run.whole_scope is whole
+
+
+def test_every_criterion_can_be_asked_for():
+    optional = [key for key, c in LIMITS.criteria.items() if c.tier == "optional"]
+    everything = planned_list(
+        LIMITS, population(2), tier="burnin", destructive=True, optional=optional
+    )
+    assert optional
+    assert {i.criterion for i in everything} == set(LIMITS.criteria)
+    assert {i.criterion for i in planned_list(LIMITS, population(2), tier="burnin")}.isdisjoint(
+        optional
+    )
+
+
+@pytest.mark.parametrize("key", ["gemm.bf16", "finetune.zero4.loss"])
+def test_only_optional_criteria_are_asked_for_by_their_key(key):
+    with pytest.raises(ConfigError, match=r"not an optional criterion\W.*finetune\.zero3\.loss"):
+        planned_list(LIMITS, population(2), optional=[key])
+
+
+def test_an_optional_criterion_has_a_test_of_its_own():
+    options = ("--plan", "--cluster", "local", "-m", "multinode", "-k", "zero3")
+    asked = run_pytest(*options, "--optional", "finetune.zero3.loss")
+    assert asked.returncode == 0, asked.stdout
+    assert re.search(r"\b[01] verdicts, 0 recorded, [01] not applicable", asked.stdout), (
+        asked.stdout
+    )
+    without = run_pytest(*options)
+    assert without.returncode == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def test_the_burnin_tier_is_the_standard_one_and_more():
+    more = {i.criterion for i in planned_list(LIMITS, population(2), tier="burnin")}
+    added = more - {i.criterion for i in planned(2)}
+    assert {key.partition(".")[0] for key in added} == {"burnin"}
+    assert {LIMITS.criteria[key].tier for key in added} == {"burnin"}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "pairs"),
+    [
+        (2, ["worker0--worker1"]),
+        (3, ["worker0--worker1", "worker2--worker0"]),
+        (4, ["worker0--worker1", "worker2--worker3"]),
+    ],
+)
+def test_every_node_is_in_a_pair(nodes, pairs):
+    assert subjects(planned(nodes), "allreduce.pair.256MiB") == pairs
+
+
+def test_the_pairs_of_32_nodes_are_disjoint():
+    found = plan_items.pairs([f"n{k}" for k in range(32)])
+    assert len(found) == 16
+    assert len({node for pair in found for node in pair}) == 32
+
+
+def test_one_node_has_no_pairs_and_says_so_once():
+    items = [i for i in planned(1) if i.criterion == "allreduce.pair.256MiB"]
+    assert [(i.subject, i.not_applicable) for i in items] == [
+        ("cluster", "a single node has no pairs")
+    ]
+
+
+def test_what_spans_nodes_is_not_applicable_to_one_node():
+    (item,) = [i for i in planned(1) if i.criterion == "allreduce.cluster.256MiB"]
+    assert item.not_applicable == "there is only one node"
+
+
+def test_one_gpu_a_node_has_no_spread_and_no_allreduce_in_the_node():
+    for key in ("gemm.spread", "allreduce.node.256MiB"):
+        reasons = {i.not_applicable for i in planned(2, gpus=1) if i.criterion == key}
+        assert reasons == {"there is only one GPU per node"}
+
+
+def test_what_a_gpu_lacks_is_not_applicable_and_what_it_has_is_planned():
+    def reason(model: str, key: str) -> str | None:
+        return next(i.not_applicable for i in planned(2, 4, model) if i.criterion == key)
+
+    assert reason("A100 SXM 80", "gemm.fp8") is not None
+    assert reason("H200 SXM", "gemm.fp8") is None
+    assert reason("cpu", "gemm.fp16") is not None
+    assert reason("cpu", "inventory.gpu_memory") is not None
+
+
+def test_without_an_order_its_criteria_are_not_applicable():
+    found = Population(origin="local", nodes=("here",), gpus_per_node=2, gpu_model="cpu")
+    items = {i.criterion: i.not_applicable for i in planned_list(LIMITS, found)}
+    assert "nothing was ordered" in str(items["inventory.gpus"])
+    assert items["gemm.bf16"] is None
+
+
+def test_a_population_without_nodes_is_refused():
+    empty = Population(origin="sandbox", nodes=(), gpus_per_node=2, gpu_model="cpu")
+    with pytest.raises(ConfigError, match="no nodes"):
+        planned_list(LIMITS, empty)
+
+
+@pytest.mark.parametrize("name", ["a b", "<b>x</b>", "../x", "n;rm", ""])
+def test_a_node_whose_name_cannot_be_an_id_is_refused(name):
+    strange = Population(origin="cluster", nodes=(name,), gpus_per_node=2, gpu_model="cpu")
+    with pytest.raises(ConfigError, match="can be an id"):
+        planned_list(LIMITS, strange)
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_ids_are_plain_and_lead_back_to_their_item(nodes):
+    for item in planned(nodes):
+        assert SAFE_ID.fullmatch(item.test_id), item
+        assert split_test_id(item.test_id) == item.key
+
+
+def test_a_model_without_limits_is_refused_before_anything_runs(tmp_path):
+    limits = load(tmp_path)
+    with pytest.raises(ConfigError, match=r"criteria\.gemm\.bf16: no limit for model=H100 SXM"):
+        planned_list(limits, population(1, 2, "H100 SXM"))
+
+
+# --- jobs
+
+
+def test_two_nodes_measure_pair_and_cluster_from_one_record():
+    items = {i.criterion: i for i in planned(2)}
+    pair, cluster = items["allreduce.pair.256MiB"], items["allreduce.cluster.256MiB"]
+    assert (pair.workload, pair.placement) == (cluster.workload, cluster.placement)
+    assert pair.placement == ALL
+
+
+def test_three_nodes_measure_their_pairs_apart():
+    stages = [(j.stage, j.placement) for j in jobs_of(3) if not j.small]
+    assert stages == [
+        ("node", "worker0"), ("node", "worker1"), ("node", "worker2"),
+        ("pair", "worker0--worker1"), ("pair", "worker2--worker0"),
+        ("cluster", "all"),
+        ("training", "worker0"), ("training", "worker1"), ("training", "worker2"),
+        ("scaling", "all"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("nodes", "jobs"), [(1, 2), (2, 6), (3, 10), (32, 82)])
+def test_one_job_a_node_a_pair_and_the_cluster_and_again_for_training(nodes, jobs):
+    found = jobs_of(nodes)
+    assert len([j for j in found if not j.small]) == jobs
+    assert len({j.name for j in found}) == len(found)
+    assert all(SAFE_ID.fullmatch(j.name) for j in found)
+
+
+@pytest.mark.parametrize(("nodes", "jobs"), [(1, 4), (2, 6), (3, 10)])
+def test_small_jobs_ask_for_a_part_of_their_nodes_and_come_first(nodes, jobs):
+    found = jobs_of(nodes, gpus=8)
+    small = [j for j in found if j.small]
+    assert sum(j.parts for j in small) == jobs
+    assert found[: len(small)] == small
+    assert {j.stage for j in small} == {"node"}
+    assert [j.gpus_per_node for j in small if j.parts == 2] == [4] * nodes
+    assert not any(described(w).needs_torch for j in small for w, _ in j.workloads)
+
+
+def test_without_a_second_job_on_a_node_isolation_is_not_applicable():
+    whole = replace(population(2), whole_nodes=True)
+    items = {i.criterion: i.not_applicable for i in planned_list(LIMITS, whole)}
+    assert "OverSubscribe=EXCLUSIVE" in str(items["isolation.let_in"])
+    assert items["isolation.own_gpu"] is None
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+def test_every_applicable_item_has_exactly_one_job_that_measures_its_metric(nodes):
+    jobs = jobs_of(nodes)
+    for item in planned(nodes):
+        if item.not_applicable or item.placement == LOGIN:
+            continue
+        metric = LIMITS.criteria[item.criterion].metric
+        measuring = [
+            (j.name, w) for j in jobs for w, metrics in j.workloads
+            if j.placement == item.placement and w == item.workload and metric in metrics
+        ]  # fmt: skip
+        assert len(measuring) == 1, item
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+def test_a_workload_runs_once_a_placement_and_each_metric_once(nodes):
+    for job in jobs_of(nodes):
+        names = [name for name, _ in job.workloads]
+        assert len(set(names)) == len(names), job
+        assert all(len(set(metrics)) == len(metrics) for _, metrics in job.workloads)
+
+
+def test_what_needs_no_torch_runs_first():
+    for job in jobs_of(2):
+        # Those that span the job begin before all others and end after them.
+        known = [described(w) for w, _ in job.workloads]
+        alone = [d for d in known if not d.spans_job and not d.runs_last]
+        assert alone == sorted(alone, key=lambda d: d.needs_torch), job
+
+
+def test_a_workload_of_the_training_is_found_by_its_name():
+    assert module_of("gemm") == "fixtures.workloads.compute.gemm"
+    assert module_of("allreduce_ring") == "fixtures.workloads.collectives.allreduce_ring"
+    assert module_of("training_ddp") == "training.ddp"
+
+
+@pytest.mark.parametrize("operation", [op for op in OPERATIONS.values() if op.workload])
+def test_a_swept_collective_is_found_by_the_name_of_its_workload(operation):
+    program = program_of(module_of(operation.workload))
+    assert program.operation == operation.name
+    assert known(operation.workload) is program.WORKLOAD is described(operation.workload)
+
+
+@pytest.mark.parametrize("name", ["nothing", "all_gather", "SWEPT", "OPERATIONS", "collective"])
+def test_what_is_no_row_of_the_collectives_is_no_workload(name):
+    assert known(name) is None
+
+
+def test_what_trains_has_jobs_of_its_own():
+    for job in jobs_of(2):
+        trains = {described(w).training for w, _ in job.workloads if not described(w).after}
+        assert trains == {job.stage in ("training", "scaling")}, job
+
+
+def test_what_looks_for_marks_is_the_first_in_the_job_after_the_one_that_leaves_them():
+    jobs = jobs_of(2)
+    for node in ("worker0", "worker1"):
+        leaves, finds = (
+            next(j for j in jobs if j.placement == node and w in dict(j.workloads))
+            for w in ("tenant_marks", "tenant")
+        )
+        assert (leaves.stage, finds.stage) == ("node", "training")
+        assert leaves.workloads[-1][0] == "tenant_marks"
+        assert finds.workloads[0][0] == "tenant"
+        assert dict(leaves.workloads)["tenant_marks"] == dict(finds.workloads)["tenant"]
+
+
+def test_a_selection_of_what_is_looked_for_leaves_only_that():
+    chosen = select(planned(2), [("tenant.shared_memory", "worker1")])
+    first, second = jobs_for(chosen, LIMITS, population(2))
+    assert (first.name, first.workloads) == (
+        "node-worker1", (("tenant_marks", ("shared_memory",)),),
+    )  # fmt: skip
+    assert (second.name, second.workloads) == (
+        "training-worker1", (("tenant", ("shared_memory",)),),
+    )  # fmt: skip
+
+
+def test_a_job_has_one_rank_a_gpu():
+    (job,) = [j for j in jobs_of(4, gpus=8, model="H200 SXM") if j.stage == "cluster"]
+    assert (job.ranks_per_node, job.world_size, len(job.nodes)) == (8, 32, 4)
+
+
+def test_what_is_not_applicable_needs_no_job():
+    gemm = [w for j in jobs_of(2) for w in j.workloads if w[0] == "gemm"]
+    assert {metric for _, metrics in gemm for metric in metrics} == {"bf16", "fp32"}
+
+
+def test_a_selection_needs_only_its_own_jobs():
+    chosen = select(planned(3), [("gemm.bf16", "worker1")])
+    (job,) = jobs_for(chosen, LIMITS, population(3))
+    assert (job.name, job.workloads) == ("node-worker1", (("gemm", ("bf16",)),))
+
+
+def test_the_summary_names_every_job_and_the_totals():
+    people = population(2)
+    items = planned(2)
+    lines = summary(jobs_of(2), items, people)
+    for job in jobs_of(2):
+        assert any(job.name in line for line in lines)
+    (total,) = [line for line in lines if line.startswith("total")]
+    assert total.startswith("total    12 jobs, ")
+    left_out = sum(1 for i in items if i.not_applicable)
+    recorded = sum(1 for i in items if i.recorded)
+    judged = len(items) - left_out - recorded
+    assert 0 < recorded < judged
+    assert f"{judged} verdicts, {recorded} recorded, {left_out} not applicable" in total
+
+
+# --- keys and tests
+
+
+def keys_of_tests() -> dict[str, list[str]]:
+    """Every key that an acceptance test is marked with, and by which tests."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((CHECKOUT / "tests").glob("test_*.py")):
+        module = importlib.import_module(f"tests.{path.stem}")
+        for name, function in vars(module).items():
+            for mark in getattr(function, "pytestmark", []) if name.startswith("test_") else []:
+                if mark.name == "criterion":
+                    for key in mark.args:
+                        found.setdefault(key, []).append(f"{path.name}::{name}")
+    return found
+
+
+def test_every_criterion_has_exactly_one_test_and_every_test_s_key_exists():
+    tests = keys_of_tests()
+    assert set(tests) == set(LIMITS.criteria)
+    assert [key for key, named in tests.items() if len(named) > 1] == []
+
+
+def test_every_acceptance_test_is_marked_and_only_compares():
+    """A test body is the sentence of the contract: one comparison, as the limits have it."""
+    by_test: dict[str, set[str]] = {}
+    order = {"nodes": 1, "gpus_per_node": 8, "gpu_model": "H200 SXM", "tenants": "several"}
+    several = loader.load_with_contract(SHIPPED, order).criteria
+    for key, (test,) in keys_of_tests().items():
+        signs = {
+            ">=" if row.fail_below else "<=" if row.fail_above else "=="
+            for row in (*LIMITS.criteria[key].limits, *several[key].limits)
+            if row.fail_below or row.fail_above or row.equals is not None
+        }
+        by_test.setdefault(test, set()).update(signs)
+    for path in sorted((CHECKOUT / "tests").glob("test_*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        functions = [n for n in tree.body if isinstance(n, ast.FunctionDef)]
+        assert functions, path
+        for function in functions:
+            assert any("pytest.mark.criterion" in ast.unparse(d) for d in function.decorator_list)
+            signs = by_test[f"{path.name}::{function.name}"] or {">="}  # recorded, never judged
+            assert len(signs) == 1, f"{function.name}: its criteria compare as {signs}"
+            (body,) = (ast.unparse(s) for s in function.body)
+            assert body == f"assert measured {signs.pop()} agreed", function.name
+
+
+# --- the command line
+
+
+def test_plan_prints_jobs_minutes_and_gpu_hours_and_touches_nothing(tmp_path):
+    into = tmp_path / "run"
+    run = run_pytest(
+        "-m", "multinode", "--cluster", "sandbox", "--sandbox-nodes", "3", "--plan",
+        f"--run-dir={into}", "-q",
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "node     node-worker2" in run.stdout
+    assert "pair     pair-worker2--worker0" in run.stdout
+    assert "total    20 jobs, " in run.stdout
+    assert "GPU-hours" in run.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_collecting_has_one_test_a_planned_item_and_touches_nothing(tmp_path):
+    into = tmp_path / "run"
+    run = run_pytest(
+        "-m", "multinode", "--cluster", "sandbox", "--collect-only", f"--run-dir={into}", "-q"
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    collected = [line for line in run.stdout.splitlines() if "::" in line]
+    ids = [line.partition("[")[2].rstrip("]") for line in collected]
+    assert sorted(ids) == sorted(i.test_id for i in planned(2))
+    assert all(SAFE_ID.fullmatch(i) for i in ids)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_shipped_file_orders_nothing():
+    """A run on a real cluster without an order says so; a filled-in example would not."""
+    assert LIMITS.cluster is None
+
+
+def test_a_plan_is_printed_by_one_process_or_not_at_all(tmp_path):
+    run = run_pytest(
+        "-m", "multinode", "--cluster=local", "--plan", "-n2", f"--run-dir={tmp_path}/r"
+    )
+    assert run.returncode == 4
+    assert "--plan prints the plan and runs nothing: leave out -n" in run.stdout + run.stderr
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "read"),
+    [
+        (("-m", "multinode and training"), False), (("--plan",), False),
+        (("--cluster=local",), False), (("-m", "cpu and slow"), True), (("-m", "not gpu"), True),
+    ],
+)  # fmt: skip
+def test_self_tests_are_read_only_where_they_can_be_meant(arguments, read):
+    # They need packages that an acceptance does without. A few files stand for all of them.
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *arguments]
+    command += ["--ignore-glob=*/selftests/[!i]*/test_*.py"]
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+    run = subprocess.run(command, cwd=CHECKOUT, env=env, capture_output=True, text=True)
+    assert ("selftests" in run.stdout) is read, run.stdout[-2000:]

@@ -1,0 +1,333 @@
+"""The installed plug-in: options with a blank, from any folder; nothing in a run is executed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import itertools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fixtures.plugin import install, option_list, start
+from tests.selftests.sandboxes import copy_checkout
+from tests.selftests.support import CHECKOUT, DATA
+
+pytestmark = pytest.mark.cpu
+
+RECORDED = DATA / "h200-1x2-training"
+
+MANY = """
+import contextlib, json, os, sys, traceback
+import gpu_cluster_acceptance
+import pandas, pydantic, pytest, submitit, xdist, pytest_html
+from _pytest.config import UsageError, _prepareconfig
+
+home = sys.argv[2]
+sys.path.insert(0, home)
+import reports.plugin, reports.live
+import fixtures.plugin.verdict_fixture, fixtures.plugin.calibration, fixtures.plugin.session
+
+for case in json.load(sys.stdin):
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        os.chdir(case["cwd"])
+        os.environ.update(case["env"])
+        # As Python has them when it starts `pytest ARGUMENTS`.
+        sys.argv = ["pytest", *case["arguments"]]
+        sys.orig_argv = [sys.executable, *sys.argv]
+        found = {}
+        try:
+            gpu_cluster_acceptance.start(home)
+            # Everything is imported already, too late for pytest to rewrite it.
+            config = _prepareconfig([*sys.argv[1:], "--assert=plain"])
+            found = {"root": str(config.rootpath), "inifile": str(config.inipath),
+                     "paths": config.args, "plan": config.option.plan,
+                     **{o: str(getattr(config.option, o, None)) for o in case["ask"]}}
+        except UsageError as error:
+            found = {"error": str(error)}
+        except BaseException:
+            found = {"error": traceback.format_exc()}
+        os.write(write, json.dumps(found).encode())
+        os._exit(0)
+    os.close(write)
+    with open(read) as answer:
+        print(answer.read())
+    os.waitpid(child, 0)
+"""
+"""Reads cases, and says for each what pytest makes of it before it collects anything.
+
+All in processes forked from one that has imported what takes long.
+"""
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment with this checkout's plug-in, and the packages of this one."""
+    folder = tmp_path_factory.mktemp("environment") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    ours = [path for path in sys.path if Path(path).name.endswith("-packages")]
+    (packages / "zz.pth").write_text("\n".join(ours))
+    install.install(packages)
+    command = folder / "bin" / "pytest"
+    command.write_text(f'#!/bin/sh\nexec {folder}/bin/python -m pytest "$@"\n')
+    command.chmod(0o755)
+    return folder / "bin" / "python"
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another checkout than the one that the plug-in was set up for."""
+    return copy_checkout(tmp_path_factory.mktemp("other") / "suite", selftests=False)
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, copied: Path) -> Iterator[list[Path]]:
+    """Run directories that leave `trace` where anything in them is executed: near and far."""
+    trap = f"open({str(tmp_path / 'trace')!r}, 'a').write(__file__)\n"
+    runs = [tmp_path / "runs" / "RUN", copied / "reports" / "runs" / "RUN", copied / "RUN"]
+    for run in runs:
+        shutil.copytree(RECORDED, run)
+        for name in ("conftest.py", "trap.py", "__init__.py", "test_trap.py"):
+            (run / name).write_text(trap)
+        shutil.copytree(run, run / "tests")
+        (run / "fixtures" / "plugin").mkdir(parents=True)  # as if it were a checkout
+        for name in ("__init__.py", "plugin/__init__.py", "plugin/option_list.py"):
+            (run / "fixtures" / name).write_text(trap)
+        (run / "pytest.ini").write_text("[pytest]\naddopts = -p trap\npythonpath = .\n")
+        (run / "pyproject.toml").write_text("[tool.pytest.ini_options]\naddopts = '-p trap'\n")
+        shutil.copy(CHECKOUT / "thresholds.yaml", run)
+    yield runs
+    for run in runs[1:]:
+        shutil.rmtree(run)
+
+
+def environment(**more: str) -> dict[str, str]:
+    outer = ("PYTEST_", "SLURM_", "SBATCH_", "COV_", "PYTHONPATH")
+    return {k: v for k, v in os.environ.items() if not k.startswith(outer)} | more
+
+
+def case(*arguments: str | Path, cwd: Path, ask: str = "", **env: str) -> dict[str, Any]:
+    return {
+        "arguments": list(map(str, arguments)), "cwd": str(cwd), "env": env,
+        "ask": ask.split(),
+    }  # fmt: skip
+
+
+def parsed(prepared: Path, cases: list[dict[str, Any]], checkout: Path) -> list[dict[str, Any]]:
+    """What pytest makes of each command line before it collects, by MANY."""
+    done = subprocess.run(
+        [prepared, "-c", MANY, "-", str(checkout)], input=json.dumps(cases), text=True,
+        capture_output=True, env=environment(), timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert len(answers) == len(cases), done.stdout + done.stderr
+    return answers
+
+
+def pytest_of(prepared: Path, *arguments: str | Path, cwd: Path, **env: str) -> Any:
+    return subprocess.run(
+        [prepared, "-m", "pytest", "-p", "no:cacheprovider", *map(str, arguments)], cwd=cwd,
+        env=environment(**env), capture_output=True, text=True, timeout=180,
+    )  # fmt: skip
+
+
+PATHS = sorted(option_list.path_options())
+FILES = ("--thresholds", "--drills", "--sandbox-bundle")
+DESTINATION = {"--from": "from_run"}
+MISSPELT = ("--resum", "--form", "--threshold", "--guest-result")
+
+
+def test_a_path_may_stand_behind_a_blank_and_nothing_in_it_is_executed(
+    prepared, copied, hostile, tmp_path
+):
+    """Every option that takes a path, in every way to write it, from near and far."""
+    away, inside, at_top = hostile
+    link = tmp_path / "link"
+    link.symlink_to(away)
+    places = (
+        (away, copied), (away, away), (away, tmp_path), (inside, copied), (inside, inside),
+        (at_top, copied), (at_top, at_top / "tests"), (link, link),
+    )  # fmt: skip
+    spellings = itertools.cycle(
+        (relative, slash) for relative in (False, True) for slash in ("", "/")
+    )
+    cases, wanted = [], []
+    for k, option in enumerate(PATHS):
+        name = DESTINATION.get(option, option[2:].replace("-", "_"))
+        for run, cwd in places[k % 2 :: 2]:
+            relative, slash = next(spellings)
+            text = f"{os.path.relpath(run, cwd) if relative else run}{slash}"
+            if option in FILES:
+                text = str(Path(text) / "thresholds.yaml")
+            cases.append(case("-m", "multinode", option, text, cwd=cwd, ask=name))
+            wanted.append((name, text))
+        next(spellings)  # the next option is spelt otherwise at each place
+        cases += [
+            case(f"{option}={text}", "--plan", "-n", "2", cwd=cwd, ask=name),
+            case(cwd=away, PYTEST_ADDOPTS=f"{option} {away / 'thresholds.yaml'}", ask=name),
+        ]
+        wanted += [(name, text), (name, f"{away / 'thresholds.yaml'}")]
+    answers = parsed(prepared, cases, copied)
+    for asked, answer, (name, text) in zip(cases, answers, wanted, strict=True):
+        assert "error" not in answer, (asked, answer)
+        assert answer["root"] == str(copied), (asked, answer)
+        assert answer["paths"] == (
+            ["tests"] if asked["cwd"] == str(copied) else [str(copied / "tests")]
+        ), (asked, answer)
+        assert str(Path(text)) in answer[name], (asked, answer)
+    assert not (tmp_path / "trace").exists()
+
+
+def test_a_misspelt_option_and_a_second_path_execute_nothing_either(
+    prepared, copied, hostile, tmp_path
+):
+    away, inside, _ = hostile
+    cases = [case(o, run, cwd=copied) for o in MISSPELT for run in (away, inside)]
+    cases += [case("-m", "multinode", o, away, cwd=tmp_path) for o in MISSPELT]
+    said = ["did you mean '--"] * len(cases)
+    cases += [case("--calibrate-with", away, run, cwd=copied) for run in (away, inside)]
+    said += ["does not hold tests of this suite"] * 2
+    for asked, answer, part in zip(cases, parsed(prepared, cases, copied), said, strict=True):
+        assert part in answer["error"], (asked, answer)
+    assert not (tmp_path / "trace").exists()
+
+
+def test_a_folder_that_pytest_would_read_for_its_name_is_refused(prepared, copied, tmp_path):
+    (stray := copied / "tests" / "test-run").mkdir()
+    (stray / "conftest.py").write_text(f"open({str(tmp_path / 'trace')!r}, 'w')")
+    try:
+        (answer,) = parsed(prepared, [case("--resume", stray, cwd=copied)], copied)
+    finally:
+        shutil.rmtree(stray)
+    assert str(stray) in answer["error"]
+    assert not (tmp_path / "trace").exists()
+
+
+def test_a_run_is_judged_from_its_own_folder_and_nothing_of_it_is_executed(
+    prepared, hostile, tmp_path
+):
+    """The whole way, with workers: they get the arguments too. `home` is what is collected."""
+    away, *_ = hostile
+    done = pytest_of(
+        prepared, "-m", "multinode", "--cluster", "replay", "--from", ".", "--run-dir",
+        tmp_path / "out", "-n", "2", "-q", cwd=away,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not (tmp_path / "trace").exists()
+    *_, command = json.loads((tmp_path / "out" / "run.json").read_text())["commands"]
+    assert command.startswith("pytest -p no:cacheprovider -m multinode --cluster replay --from . ")
+
+
+def test_the_checkout_that_is_named_or_entered_is_collected(prepared, copied, tmp_path):
+    def root(*arguments: str | Path, cwd: Path) -> str | None:
+        words = list(map(str, arguments))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(cwd)
+            return start.chosen_checkout(words, {}, str(CHECKOUT))
+
+    assert root("--plan", cwd=copied) == str(copied)
+    assert root("--plan", cwd=tmp_path) == str(CHECKOUT)
+    assert root("--plan", copied / "tests" / "test_compute.py", cwd=CHECKOUT) == str(copied)
+    assert root("--from", copied / "tests", cwd=CHECKOUT) == str(CHECKOUT)
+    assert root("-mmultinode", cwd=tmp_path) == str(CHECKOUT)
+    for foreign in (["-x"], ["-m", "cpu"], ["--count", "5"], ["tests"]):
+        assert root(*foreign, cwd=tmp_path) is None
+    done = pytest_of(prepared, "--plan", "--budget", "20", "-q", cwd=copied)
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert "--budget '20': expected a duration" in done.stderr  # before anything is collected
+
+
+def test_another_project_s_tests_are_left_alone(prepared, tmp_path):
+    (tmp_path / "fixtures").mkdir()
+    (tmp_path / "fixtures" / "__init__.py").write_text("")
+    (tmp_path / "test_it.py").write_text("import fixtures\n\ndef test_it():\n    pass\n")
+    (tmp_path / "conftest.py").write_text(
+        "def pytest_addoption(parser):\n    parser.addoption('--plan-of-mine')\n"
+    )
+    done = pytest_of(prepared, "-q", "--plan-of-mine", "x", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith(".")
+
+
+@pytest.mark.parametrize(
+    ("argv", "original", "yes"),
+    [
+        (["/v/bin/pytest", "-x"], ["python", "/v/bin/pytest", "-x"], True),
+        (["-m", "-x"], ["python", "-O", "-m", "pytest", "-x"], True),
+        (["-m"], ["python", "-Ompytest"], True),
+        (["-m", "pytest"], ["python", "-m", "pip", "pytest"], False),
+        (["-c", "pytest"], ["python", "-c", "pass", "pytest"], False),
+        (["train.py", "pytest"], ["python", "train.py", "pytest"], False),
+        ([], ["python"], False),
+    ],
+)
+def test_it_is_known_that_pytest_starts(argv, original, yes):
+    assert start.starts_pytest(argv, original) is yes
+
+
+def test_an_option_for_sbatch_may_stand_behind_a_blank():
+    given = ["--sbatch-args", "--comment=x", "--sbatch-args=--qos=y", "-q"]
+    assert start.joined(given) == ["--sbatch-args=--comment=x", "--sbatch-args=--qos=y", "-q"]
+
+
+# --- the environment
+
+
+def test_it_is_installed_once_and_an_earlier_version_goes(tmp_path):
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    old = packages / f"{install.MODULE}-0.0.1.dist-info"
+    old.mkdir()
+    (old / "METADATA").write_text("Name: gpu-cluster-acceptance\nVersion: 0.0.1\n")
+    install.install(packages)
+    before = {path: path.stat().st_mtime_ns for path in packages.rglob("*")}
+    install.install(packages)
+    assert {path: path.stat().st_mtime_ns for path in packages.rglob("*")} == before
+    (found,) = importlib.metadata.distributions(path=[str(packages)])
+    assert found.name == "gpu-cluster-acceptance"
+    assert [(e.group, e.value) for e in found.entry_points] == [("pytest11", install.MODULE)]
+    assert all(file.locate().exists() for file in found.files or ())
+    assert not old.exists()
+
+
+def test_a_pytest_without_the_plugin_says_which_one_to_start(copied, hostile, tmp_path):
+    _, inside, _ = hostile
+    for name in ("pytest.ini", "pyproject.toml"):
+        (inside / name).unlink()  # its own configuration nobody could keep such a pytest from
+    without = tmp_path / "without"  # shadows the plug-in, should this Python have it
+    without.mkdir()
+    (without / f"{install.MODULE}.py").write_text(
+        '"""PYTEST_DONT_REWRITE"""\n\ndef start(home):\n    pass\n'
+    )
+    arguments = (Path(sys.executable), "--collect-only", "-q", "-k", "nothing-of-this-name")
+    done = pytest_of(*arguments, cwd=copied, PYTHONPATH=str(without))
+    assert done.returncode == 5, done.stdout + done.stderr
+    assert re.search(r"note: .* lacks this suite's plug-in: start .venv/bin/pytest", done.stdout)
+    done = pytest_of(*arguments, "--resume", inside, cwd=copied, PYTHONPATH=str(without))
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert "--resume needs: start .venv/bin/pytest" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "trace").exists()
+
+
+@pytest.mark.parametrize("how", ["-O", "-OO", "PYTHONOPTIMIZE"])
+def test_without_assertions_nothing_is_judged(prepared, how, tmp_path):
+    flags, env = ([], {how: "2"}) if how.startswith("P") else ([how], {})
+    for python in (prepared, sys.executable):  # with the plug-in, and perhaps without
+        done = subprocess.run(
+            [python, *flags, "-m", "pytest", "-m", "multinode", "--plan"], cwd=CHECKOUT,
+            env=environment(**env), capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+        assert done.returncode == 4, done.stdout + done.stderr
+        assert "PYTHONOPTIMIZE" in done.stderr
+        assert len((done.stdout + done.stderr).strip().splitlines()) == 1

@@ -1,0 +1,243 @@
+"""What a reader sees: reports and certificates of whole runs, in headless Chromium."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fixtures.verdict.model import Outcome, Verdict
+from reports import rows
+from tests.selftests.reports.test_page import HOSTILE, PLAN, measured, planned, session
+from tests.tools import browser
+
+pytestmark = [
+    pytest.mark.cpu,
+    pytest.mark.skipif(browser.REFUSAL is not None, reason=str(browser.REFUSAL)),
+]
+
+NODES = [f"gpu{k:03d}" for k in range(1, 129)]
+LOST = "node lost: gpu007 went down"
+
+
+def large() -> list[Verdict]:
+    """128 nodes: one with a slow GPU, one that is lost, and one waived."""
+    plan = []
+    for node in NODES:
+        for k in range(25):
+            verdict = measured(f"gemm.c{k:02d}", node, Outcome.PASS, 641.2)
+            if node == "gpu007":
+                verdict = planned(
+                    verdict.criterion, node, Outcome.NOT_MEASURED, reason=LOST,
+                    next_step="repair it", devices={"planned": 8, "measured": 0},
+                )  # fmt: skip
+            plan.append(verdict)
+    worst = NODES.index("gpu101") * 25 + 3
+    plan[worst] = measured("gemm.c03", "gpu101", Outcome.FAIL, 541.0, next_step="check airflow")
+    plan[worst + 1] = replace(plan[worst + 1], outcome=Outcome.WAIVED, reason="waived by Kim")
+    return plan
+
+
+PLANS = {
+    "passing": [v for v in PLAN if v.outcome in (Outcome.PASS, Outcome.NOT_APPLICABLE)],
+    "failing": PLAN,
+    "incomplete": [v for v in PLAN if v.outcome is not Outcome.FAIL],
+    "large": large(),
+}
+WORD = {"passing": "ACCEPTED", "failing": "REJECTED", "incomplete": "INCOMPLETE",
+        "large": "REJECTED"}  # fmt: skip
+
+LOOK = """
+  var visible = function (e) { return e !== null && e.getClientRects().length > 0; };
+  var text = function (e) { return e === null ? "" : e.innerText.replace(/\\s+/g, " ").trim(); };
+  var rows = Array.from(document.querySelectorAll("#results-table tbody.results-table-row"));
+  var table = function () { return rows.filter(visible).map(text); };
+  var banner = document.querySelector(".banner, .verdict");
+  var found = {
+    title: document.title, heading: text(document.querySelector("h1")),
+    banner: visible(banner) ? text(banner) : "", counts: text(document.querySelector(".counts")),
+    rows: table(), whole: text(document.body),
+    markup: document.querySelectorAll("[onerror], img[src^=x], iframe, object").length,
+    top: (document.querySelector("p.verdict") || banner).getBoundingClientRect().top,
+  };
+  var cell = document.querySelector("#coverage button.fail, #coverage button.not_measured");
+  if (cell) {
+    cell.click();
+    found.filtered = table();
+    found.filtered_by = cell.dataset.node;
+    document.querySelector("#filtered button").click();
+    found.unfiltered = table().length;
+  }
+  return found;
+"""
+WIDE = """
+  var over = Array.from(document.querySelectorAll("body *")).filter(function (e) {
+    return e.getBoundingClientRect().right > innerWidth + 1 && !e.closest(".scroll, section");
+  });
+  return {page: document.documentElement.scrollWidth, window: innerWidth,
+          over: over.slice(0, 3).map(function (e) { return e.outerHTML.slice(0, 80); })};
+"""
+PRINT = """
+  // A sheet of A4 between its margins, by the rules for print alone.
+  Array.from(document.styleSheets).forEach(function (sheet) {
+    Array.from(sheet.cssRules).forEach(function (rule) {
+      if (!rule.media) return;
+      rule.media.mediaText = rule.media.mediaText.includes("print") ? "all" : "not all";
+    });
+  });
+  var shown = function (name) {
+    var e = document.querySelector(name);
+    return e !== null && getComputedStyle(e).display !== "none" && e.getClientRects().length > 0;
+  };
+  var scroll = document.querySelector(".scroll");
+  return {page: document.documentElement.scrollWidth, window: innerWidth,
+          verdict: shown(".verdict"), controls: shown(".controls"),
+          table: shown("#results-table, .criteria"),
+          cut: scroll !== null && scroll.scrollHeight > scroll.clientHeight + 1};
+"""
+
+
+@dataclass
+class Seen:
+    """The pages, and what was seen of each: by the name of its run and its own."""
+
+    pages: dict[tuple[str, str], Path]
+    look: dict[tuple[str, str], Any]
+    phone: dict[tuple[str, str], Any]
+    print: dict[tuple[str, str], Any]
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    """Every page is opened once at each width, all of them in one browser."""
+    pages = {}
+    for name, plan in PLANS.items():
+        root = tmp_path_factory.mktemp(name)
+        more = {"nodes": NODES} if name == "large" else {}
+        report = session(root, plan=plan, **more)
+        pages[name, "report"] = report
+        pages[name, "certificate"] = report.with_name("certificate.html")
+    files = list(pages.values())
+
+    def ask(script: str, width: int) -> dict[tuple[str, str], Any]:
+        return dict(zip(pages, browser.evaluate(files, script, width=width), strict=True))
+
+    return Seen(pages, ask(LOOK, 1280), ask(WIDE, 390), ask(PRINT, 696))
+
+
+@pytest.mark.parametrize("run", PLANS)
+def test_the_first_thing_on_a_report_is_the_verdict(seen, run):
+    look = seen.look[run, "report"]
+    assert look["title"] == f"GPU cluster acceptance: {WORD[run]}"
+    # Above it only which cluster it is about.
+    assert re.search(rf"^\d+ nodes\b[^A-Z]* {WORD[run]}\b", look["banner"])
+    assert look["top"] < 120
+    judged = sum(v.outcome in (Outcome.PASS, Outcome.FAIL, Outcome.WAIVED) for v in PLANS[run])
+    owed = judged + sum(v.outcome is Outcome.NOT_MEASURED for v in PLANS[run])
+    assert f"{judged} of {owed} judged" in look["counts"]
+
+
+@pytest.mark.parametrize(
+    ("run", "first"),
+    [
+        ("passing", "PASS gemm.bf16"),
+        ("failing", "FAIL gemm.bf16"),
+        ("incomplete", "NOT MEASURED allreduce.cluster.1GiB"),
+        ("large", "FAIL gemm.c03"),
+    ],
+)
+def test_the_worst_row_comes_first(seen, run, first):
+    assert seen.look[run, "report"]["rows"][0].startswith(first)
+
+
+def test_a_failure_is_told_with_place_value_limit_and_next_step(seen):
+    whole = seen.look["failing", "report"]["whole"]
+    assert "worker1 gpu3 GPU-8f1c2d-worker1 gemm.bf16: 541 TFLOPS, limit >= 605" in whole
+    assert "Next: check airflow of GPU-8f1c" in whole
+
+
+def test_a_click_on_the_matrix_leaves_the_rows_of_a_node_and_another_brings_all_back(seen):
+    for run in ("failing", "incomplete", "large"):
+        look = seen.look[run, "report"]
+        assert look["filtered"], run
+        assert len(look["filtered"]) < len(look["rows"])
+        assert look["unfiltered"] == len(look["rows"])
+        if look["filtered_by"] != "whole cluster":
+            assert all(look["filtered_by"] in row for row in look["filtered"])
+    # Nothing failed, so there is nothing to look for.
+    assert "filtered" not in seen.look["passing", "report"]
+
+
+def test_of_many_nodes_a_row_stands_for_what_passed_and_one_for_what_was_lost(seen):
+    assert len(PLANS["large"]) > rows.MAX_SINGLE_ROWS
+    look = seen.look["large", "report"]
+    fail, lost, waived, *rest = look["rows"]
+    assert "gpu101" in fail
+    assert "541 TFLOPS" in fail
+    assert "gpu007" in lost
+    assert f"25 not measured {LOST}" in lost
+    assert waived.startswith("WAIVED gemm.c04")
+    assert len(rest) == len(NODES) - 1
+    assert sum("25 passed" in row for row in rest) == len(NODES) - 2
+    assert sum("23 passed" in row for row in rest) == 1
+
+
+@pytest.mark.parametrize("run", PLANS)
+def test_a_certificate_says_at_once_whether_it_is_one(seen, run):
+    look = seen.look[run, "certificate"]
+    if run == "passing":
+        assert look["heading"] == "Certificate of acceptance"
+        assert "For the customer: name, date, signature" in look["whole"]
+    else:
+        assert f"NOT ACCEPTED: {WORD[run]}" in look["whole"][:300]
+        assert "name, date, signature" not in look["whole"]
+
+
+def test_foreign_markup_is_text_in_a_browser(seen):
+    for page in ("report", "certificate"):
+        look = seen.look["failing", page]
+        assert HOSTILE in look["whole"]
+        assert look["title"] != "1"  # what it would have set
+        assert look["markup"] == 0
+
+
+def test_a_phone_scrolls_no_page_sideways(seen):
+    wide = {at: told for at, told in seen.phone.items() if told["page"] > told["window"]}
+    assert wide == {}
+    assert {told["window"] for told in seen.phone.values()} == {390}
+
+
+def test_a_print_holds_the_verdict_and_the_table_and_nothing_to_press(seen):
+    for at, told in seen.print.items():
+        assert told["page"] <= told["window"], at
+        assert told["verdict"], at
+        assert told["table"], at
+        assert not told["controls"], at
+        assert not told["cut"], at
+
+
+def test_a_print_is_a_file_that_a_printer_takes(seen, tmp_path):
+    printed = tmp_path / "certificate.pdf"
+    page = seen.pages["passing", "certificate"]
+    browser.browse(page, f"--print-to-pdf={printed}", "--no-pdf-header-footer")
+    sheets = re.findall(rb"/Type\s*/Page\b", printed.read_bytes())
+    # A body on at most two sheets (test_certificate.py), and five annexes that begin a sheet each.
+    assert 1 <= len(sheets) <= 8
+
+
+def test_no_page_asks_for_anything_outside_itself(seen):
+    files = list(seen.pages.values())
+    assert browser.requested_urls(files) == []
+    for page in files:
+        text = page.read_text(encoding="utf-8")
+        assert not re.findall(r'<(?:link|script|img|iframe)[^>]*\s(?:src|href)="[^"#]', text), page
+        assert not re.findall(r"@import|url\(\s*['\"]?(?!data:|#)", text), page
+
+
+def test_what_a_page_asks_for_would_be_seen(tmp_path):
+    page = tmp_path / "page.html"
+    page.write_text("<html><body><img src='http://example.org/x.png'></body></html>")
+    assert browser.requested_urls([page]) == ["http://example.org/x.png"]

@@ -1,0 +1,291 @@
+"""The end of a run on a screen of 80 x 24, and what the other commands print."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shlex
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from fixtures import __main__ as accept
+from fixtures.background import run_to_its_end
+from fixtures.conclusion.run_verdict import demonstration_text
+from fixtures.records.files import read_json
+from fixtures.records.run_directory import RunDirectory
+from fixtures.verdict.model import Outcome, Verdict
+from reports import banner, certificate, compare, tables, terminal, tour, watch
+from reports.artefacts import Artefacts
+from tests.selftests import support
+from tests.selftests.reports.test_first_screen import BAD, KEYS, made
+from tests.selftests.reports.test_page import measured, planned
+from tests.selftests.support import CHECKOUT, DATA, run_pytest
+
+pytestmark = pytest.mark.cpu
+
+WIDTH, HEIGHT = 80, 24
+
+
+def shown(root: Path) -> list[str]:
+    directory = RunDirectory(root)
+    return terminal.summary(Artefacts(directory, read_json(directory.verdict)), WIDTH)
+
+
+@pytest.mark.parametrize("count", [1, 2, 128])
+@pytest.mark.parametrize("word", ["REJECTED", "INCOMPLETE", "ACCEPTED"])
+def test_the_end_of_a_run_answers_five_questions_on_one_screen(tmp_path, word, count):
+    lines = shown(made(tmp_path / "run", word, count).parent)
+    screen_lines = sum(-(-len(line) // WIDTH) for line in lines)
+    assert screen_lines <= HEIGHT - 2, "with the verdict above and a prompt below"
+    text = "\n".join(lines)
+    assert "Example AG, Example Systems, Frankfurt, 4711" in text
+    assert f"report       {tmp_path / 'run' / 'report.html'}" in text
+    assert f"certificate  {tmp_path / 'run' / 'certificate.html'}" in text
+    if word == "REJECTED":
+        assert f"1 node at fault (1 row): {BAD}" in text
+        assert f"1. {BAD} gpu3 gemm.bf16: 541 TFLOPS, limit >= 605" in text
+        assert "Usually heat" in text
+        assert "next: check GPU-8f1c2d" in text
+    elif word == "INCOMPLETE":
+        assert f"1 node dead ({len(KEYS)} rows): {BAD}" in text
+        assert f"1. {BAD}: node lost: {BAD} went down ({len(KEYS)} rows not measured)" in text
+    else:
+        assert f"python -m reports sign {tmp_path / 'run'} --key KEY" in text.replace("\n", " ")
+
+
+@pytest.mark.parametrize("word", ["REJECTED", "INCOMPLETE", "ACCEPTED"])
+def test_a_verdict_on_virtual_nodes_says_on_its_first_screen_that_it_is_one(tmp_path, word):
+    root = made(tmp_path / "run", word, 2).parent
+    data = read_json(root / "verdict.json")
+    directory = RunDirectory(root)
+    for virtual in (False, True):
+        data["basis"]["demonstration"] = virtual
+        lines = terminal.summary(Artefacts(directory, data), WIDTH)
+        texts = [
+            " ".join(lines), banner.banner(data, read_json(directory.run_json)),
+            certificate.page(directory, data),
+        ]  # fmt: skip
+        for text in texts:
+            assert text.count("says nothing about a cluster") == virtual
+        assert len(lines) <= terminal.MAX_LINES
+    data["reasons"] = [demonstration_text(str(data["basis"].get("origin")))]
+    text = " ".join(terminal.summary(Artefacts(directory, data), WIDTH))
+    assert text.count("says nothing about a cluster") == 1
+
+
+def test_of_many_failures_three_are_told_and_a_command_is_never_broken():
+    command = f"`pytest -m multinode --retest=/runs/{'x' * 90} -k worker1`"
+    rows = [
+        measured(f"gemm.{k}", "worker1", Outcome.FAIL, 1.0, next_step=f"look, then {command}")
+        for k in ("bf16", "fp16", "tf32", "fp32", "fp8")
+    ]
+    found = terminal.problems([v.to_json() for v in rows])
+    assert len(found) == 5
+    for room in (14, 9, 5):
+        lines = terminal._fitting(found, WIDTH, room)
+        assert sum(-(-len(line) // WIDTH) for line in lines) <= room
+        assert [line[:2] for line in lines if line[0].isdigit()] == ["1.", "2.", "3."]
+        assert lines[-1] == "   and 2 more: in the report"
+    wide = terminal._fitting(found, WIDTH, 40)
+    assert sum(command in line for line in wide) == 3
+
+
+def test_rows_that_do_not_apply_are_a_line_for_each_reason():
+    rows = [
+        planned(f"gemm.{k}", "worker0", Outcome.NOT_APPLICABLE, reason=reason)
+        for k, reason in enumerate(["a single node has no pairs"] * 3 + ["no NVML"] * 2)
+    ]
+    lines = terminal.not_applicable([v.to_json() for v in rows], WIDTH)
+    assert lines == [
+        "5 checks that do not apply here:",
+        "     3  a single node has no pairs",
+        "     2  no NVML",
+    ]
+    assert terminal.not_applicable([], WIDTH) == []
+    many = [replace(rows[0], reason=f"reason {k}").to_json() for k in range(20)]
+    assert len(terminal.not_applicable(many, WIDTH)) == terminal.MAX_REASONS + 2
+    one_more = [
+        replace(rows[0], reason=f"reason {k}").to_json() for k in range(terminal.MAX_REASONS + 1)
+    ]
+    last = terminal.not_applicable(one_more, WIDTH)[-1]
+    assert last == "     1  for 1 other reason: in the report"
+
+
+def test_the_verdict_is_the_last_thing_that_pytest_prints(tmp_path):
+    source = DATA / "h200-2x2-scaling"
+    done = run_pytest("--cluster", "replay", f"--from={source}", f"--run-dir={tmp_path / 'run'}")
+    lines = done.stdout.rstrip().splitlines()
+    at = max(k for k, line in enumerate(lines) if re.fullmatch(r"=+ REJECTED =+", line))
+    last = lines[at + 1 :]
+    assert len(last) <= HEIGHT - 2
+    assert any(line.startswith("1. cluster all nodes training_ddp.cluster") for line in last)
+    assert last[-1].startswith("node lists")
+    assert not any(line.startswith("SKIPPED") for line in lines)
+    assert any(re.search(r"1 failed.* passed", line) for line in lines[:at])
+
+
+# --- watch, compare, tables, tour
+
+
+def frame(names: list[str], gpus: int = 2) -> watch.Frame:
+    now = time.time()
+    gpu = watch.Gpu(97.0, 120.0, 88.0, 650.0, 1755.0, (12.0, 12.0), "")
+    return {
+        name: watch.Node(
+            now, {f"GPU-{name}-{k}": gpu for k in range(gpus)}, (1.0, 1.0), 3.0, "training_fsdp"
+        )
+        for name in names
+    }
+
+
+def printed(what: Any, width: int) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width, force_terminal=False, color_system=None).print(what)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_watch_cuts_no_name_and_fits(width):
+    names = ["gpu-cluster-rack07-node001", "gpu-cluster-rack07-node002"]
+    text = printed(watch.render(frame(names), None, time.time(), width), width)
+    lines = text.splitlines()
+    assert all(len(line) <= width for line in lines)
+    for name in names:
+        assert text.count(name) == 2, "each GPU has the name of its node"
+    assert "..." not in text
+    assert "…" not in text
+    assert "█" * watch.BAR in text
+    assert ("UUID" in text) == (width >= 160)
+
+
+def test_of_a_run_that_is_over_the_highest_of_each_figure_is_shown():
+    """Its last sample is of nodes that have nothing more to do."""
+    idle = watch.Gpu(0.0, 1.0, 40.0, 100.0, 1200.0, (0.0, 0.0))
+    busy = watch.Gpu(97.0, 120.0, 70.0, 650.0, 1980.0, (210.0, 205.0), "power cap")
+    still = watch.Gpu(50.0, None, None, None, None, (0.0, 0.0))
+    samples = [
+        ("worker0", watch.Node(1.0, {"GPU-a": idle, "GPU-b": still}, (0.0, 0.0), 3.0, "gemm")),
+        ("worker0", watch.Node(2.0, {"GPU-a": busy, "GPU-b": still}, (40.0, 39.0), 9.0, "gemm")),
+        ("worker0", watch.Node(3.0, {"GPU-a": idle, "GPU-b": still}, (0.0, 0.0), None, "gemm")),
+    ]
+    found = watch.highest_of(samples)["worker0"]
+    assert found.gpus["GPU-a"] == busy
+    assert (found.nics_gb_s, found.cpu_percent, found.time) == ((40.0, 39.0), 9.0, 3.0)
+    text = printed(watch.render({"worker0": found}, None, time.time(), 160), 160)
+    assert "210.0/205.0" in text
+    assert "0.0/0.0" not in text.replace("40.0/39.0", "").replace("210.0/205.0", "")
+    assert "?" not in text
+    assert watch.HIGHEST in text
+
+
+def test_watch_colours_load_and_heat():
+    out = io.StringIO()
+    Console(file=out, width=80, force_terminal=True, color_system="standard").print(
+        watch.render(frame(["worker0"]), None, time.time(), 80)
+    )
+    assert "\x1b[32m█" in out.getvalue()
+    assert re.search("\x1b\\[31m *88", out.getvalue())
+
+
+def verdict_of(values: dict[str, float]) -> dict[str, Any]:
+    rows: list[Verdict] = [
+        measured(key, "worker0", Outcome.PASS, value) for key, value in values.items()
+    ]
+    return {"criteria": [v.to_json() for v in rows],
+            "scope": {"nodes": ["worker0"], "gpus_per_node": 8}}  # fmt: skip
+
+
+def test_compare_puts_the_largest_change_first():
+    before = verdict_of({"gemm.bf16": 600.0, "gemm.fp16": 600.0, "gemm.tf32": 300.0})
+    after = verdict_of({"gemm.bf16": 606.0, "gemm.fp16": 300.0, "gemm.tf32": 450.0})
+    rows = compare.side_by_side(before, after)
+    assert [row["criterion"] for row in rows] == ["gemm.fp16", "gemm.tf32", "gemm.bf16"]
+
+
+def test_tables_have_the_trainings_with_their_losses():
+    records = {r.workload: r for r in tables.records_of(RunDirectory(DATA / "h200-1x4"))}
+    text = tables.table(records["training_single"])
+    assert "# single 1b, 1 GPU, node0" in text
+    assert "# tokens/s per GPU 54897" in text
+    first, *_, last = [line.split() for line in text.splitlines() if line.startswith("   ")][1:]
+    assert first[:2] == ["1", "12.18"]
+    assert last[0] == "40"
+    assert "fine-tuning default" in tables.table(records["training_finetune"])
+
+
+def test_the_tour_leaves_out_what_is_empty_and_keeps_the_order_of_the_nodes(tmp_path):
+    """As the probe tier leaves it: no figures, no benchmarks, worker1 was the first to end."""
+    support.judged(DATA / "h200-2x2", tmp_path / "run")
+    run = RunDirectory(tmp_path / "run")
+    for path in run.records.glob("*.json"):
+        if path.name.partition("@")[0] != "environment":
+            path.unlink()
+    data = read_json(run.verdict)
+    data["criteria"] = [c for c in data["criteria"] if c["criterion"].startswith("inventory")]
+    run.verdict.write_text(json.dumps(data))
+    later = run.records / "environment@worker0.json"
+    record = read_json(later)
+    for rank in record["ranks"]:
+        rank["start"], rank["end"] = rank["start"] + 1e6, rank["end"] + 1e6
+    later.write_text(json.dumps(record))
+    out = io.StringIO()
+    tour.show(Console(file=out, width=140), run)
+    text = out.getvalue()
+    assert [w for w in ("1 hardware", "2 health", "3 ") if w in text] == ["1 hardware", "2 health"]
+    assert "figure" not in text
+    assert text.index(" worker0 ") < text.index(" worker1 ")
+
+
+def test_the_tour_stops_at_each_screen_of_a_terminal(monkeypatch):
+    out, asked = io.StringIO(), list[str]()
+    console = Console(file=out, width=80, height=6, force_terminal=True)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr(console, "input", lambda prompt: asked.append(prompt) or "")
+    tour.show_section(console, [f"line {k}" for k in range(10)], "2 health")
+    assert [a.partition(";")[0].removeprefix("[dim]") for a in asked] == [
+        "Enter: more", "Enter: more", "Enter: 2 health",
+    ]  # fmt: skip
+    assert [f"line {k}" in out.getvalue() for k in range(10)] == [True] * 10
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    tour.show_section(console, ["last"], "2 health")
+    assert len(asked) == 3
+
+
+def test_the_command_that_make_accept_prints_can_be_pasted(monkeypatch, capsys):
+    ran: list[list[str]] = []
+    monkeypatch.setattr(
+        accept, "run_to_its_end", lambda command, cwd: (ran.append(command), (0, False))[1]
+    )
+    accept.main(["--cluster", "local", "-k", "a or b", "-m", ""])
+    assert shlex.split(capsys.readouterr().out.removeprefix("$ "))[1:] == ran[0][3:]
+
+
+def test_a_command_that_is_waited_for_ends_by_itself_after_ctrl_c():
+    """Python kills a child that it waits for a quarter of a second after Ctrl-C."""
+    script = (
+        "import os, signal, sys, time\n"
+        "def end(*_): time.sleep(1); sys.exit(2)\n"
+        "signal.signal(signal.SIGINT, end)\n"
+        "os.kill(os.getppid(), signal.SIGINT); os.kill(os.getpid(), signal.SIGINT)\n"
+        "time.sleep(60)\n"
+    )
+    assert run_to_its_end([sys.executable, "-c", script], cwd=CHECKOUT) == (2, True)
+    assert run_to_its_end([sys.executable, "-c", "raise SystemExit(1)"], cwd=CHECKOUT) == (1, False)
+
+
+def test_the_tour_shows_key_figures_and_trainings(tmp_path):
+    support.judged(DATA / "h200-1x4", tmp_path / "run")
+    out = io.StringIO()
+    tour.show(Console(file=out, width=140), RunDirectory(tmp_path / "run"))
+    text = out.getvalue()
+    for heading in ("1 hardware", "2 health", "3 figures", "4 benchmarks", "5 training"):
+        assert heading in text
+    assert re.search(r"bf16, slowest GPU +659.9 +TFLOPS", text)
+    assert "ddp 1b, 4 GPUs" in text
