@@ -138,9 +138,12 @@ def outcomes(rows: Mapping[str, Verdict], outcome: Outcome) -> set[str]:
 # --- healthy
 
 
-@pytest.mark.parametrize("nodes", [4, 16, 64, 128])
+SLOW = tuple(pytest.param(nodes, marks=pytest.mark.slow) for nodes in (64, 128))
+
+
+@pytest.mark.parametrize("nodes", [4, 16, *SLOW])
 def test_nobody_is_accused_on_healthy_fleets(nodes):
-    for seed in range(5):
+    for seed in range(2 if nodes == 16 else 5):
         fleet = Fleet(nodes, seed=seed)
         for key, found in ((LEAF, fleet.leaf_record()), (RAIL, fleet.rail_record())):
             rows = fleet.rows(key, found)
