@@ -172,7 +172,7 @@ def find_debootstrap() -> str:
 def copy_checkout(root: Path) -> None:
     """Copy what git does not ignore into the root, and keep the environment that is built there.
 
-    Times of modification are kept.
+    Times of modification are kept. The copy is a git checkout of its own, as a clone is.
     """
     listed = output_of("git", "-C", str(CHECKOUT), "ls-files", "-z", "--cached", "--others",
                        "--exclude-standard")  # fmt: skip
@@ -186,6 +186,14 @@ def copy_checkout(root: Path) -> None:
         if source.is_file() or source.is_symlink():
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, target, follow_symlinks=False)
+    commit_copy(suite)
+
+
+def commit_copy(suite: Path) -> None:
+    """Commit all of the copy, on a branch of its own."""
+    git = ("git", "-C", str(suite), "-c", "user.name=bare", "-c", "user.email=bare@localhost")
+    for words in (("init", "--quiet"), ("add", "--all"), ("commit", "--quiet", "--message=copy")):
+        output_of(*git, *words)
 
 
 def output_of(*argv: str) -> str:
