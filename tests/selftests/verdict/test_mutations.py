@@ -42,7 +42,7 @@ def mutated(tmp_path_factory):
     return load
 
 
-@pytest.mark.parametrize("drawn", [2000, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("drawn", [500, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_a_changed_measurement_does_not_pass_unnoticed(drawn, mutated):
     @settings(
         max_examples=drawn, deadline=None, database=None, phases=[Phase.generate],

@@ -20,8 +20,13 @@ from tests.tools.fleet_run import PLATFORMS, Fleet
 
 pytestmark = pytest.mark.cpu
 
-LARGE = tuple(pytest.param(n, marks=pytest.mark.slow) for n in (4, 32, 128, 1024))
-SIZES = (2, 16, *LARGE)
+
+def soaked(*sizes: int) -> list[object]:
+    """Sizes that are measured by `make soak` only."""
+    return [pytest.param(n, marks=pytest.mark.slow) for n in sizes]
+
+
+LARGE = (32, 128, 1024)
 NETWORKS = ("hgx", "four-nics", "roce", "efa")
 
 
@@ -40,7 +45,7 @@ def failures(found: Data) -> set[tuple[str, str]]:
     }
 
 
-@pytest.mark.parametrize("nodes", SIZES)
+@pytest.mark.parametrize("nodes", [2, *soaked(4, 16, *LARGE)])
 @pytest.mark.parametrize("platform", NETWORKS)
 def test_a_healthy_fleet_is_accepted(platform: str, nodes: int, tmp_path: Path) -> None:
     found, _ = fleet_of(platform, nodes, tmp_path).judged(tmp_path / "out")
@@ -51,13 +56,11 @@ def test_a_healthy_fleet_is_accepted(platform: str, nodes: int, tmp_path: Path) 
     ]
 
 
-@pytest.mark.parametrize(
-    "nodes", [2, 16, 36, *(pytest.param(n, marks=pytest.mark.slow) for n in (128, 1024))]
-)
+@pytest.mark.parametrize("nodes", [2, 20, *soaked(16, 36, 128, 1024)])
 def test_a_healthy_rack_is_accused_of_nothing(nodes: int, tmp_path: Path) -> None:
     """Its rates are shipped without limits: what is not judged says so, all else is green.
 
-    Up to 18 nodes are one NVLink domain without a NIC in use, 36 are two racks.
+    Up to 18 nodes are one NVLink domain without a NIC in use, 20 are two racks.
     """
     found, rows = fleet_of("nvl72", nodes, tmp_path).judged(tmp_path / "out")
     red = {v["criterion"]: v for v in found["criteria"] if v["outcome"] == "FAIL"}
@@ -72,7 +75,7 @@ def test_a_healthy_rack_is_accused_of_nothing(nodes: int, tmp_path: Path) -> Non
         assert row["outcome"] == ("RECORDED" if within else "PASS"), row
 
 
-@pytest.mark.parametrize("nodes", [4, 36, *LARGE[1:]])
+@pytest.mark.parametrize("nodes", [4, *soaked(36, *LARGE)])
 def test_a_slow_gpu_and_a_slow_nic_of_a_rack_are_named_and_nobody_else(
     nodes: int, tmp_path: Path
 ) -> None:
@@ -108,7 +111,7 @@ criteria:
 """What a person makes of the rates of a rack: as shipped they are to be calibrated."""
 
 
-@pytest.mark.parametrize("nodes", [4, 36, *LARGE[1:]])
+@pytest.mark.parametrize("nodes", [20, *soaked(4, 36, *LARGE)])
 def test_a_slow_node_and_a_slow_rail_of_a_calibrated_rack_are_named_and_nobody_else(
     nodes: int, tmp_path: Path
 ) -> None:
@@ -185,7 +188,7 @@ def slower(factor: float, chosen: Callable[[Data], bool]) -> Callable[[Data], No
     return change
 
 
-@pytest.mark.parametrize("nodes", SIZES)
+@pytest.mark.parametrize("nodes", [16, *soaked(2, 4, *LARGE)])
 @pytest.mark.parametrize("platform", NETWORKS)
 def test_a_slow_node_rail_or_nic_is_named_and_nobody_else(
     platform: str, nodes: int, tmp_path: Path
