@@ -62,12 +62,9 @@ print("ready", flush=True)
 signal.pause()
 """
 
-# Of a higher priority than the workloads: with an even share, hosts of 32 and of 64 cores copied as
-# fast as before (H100, 2026-11-27).
 BUSY_CORES = """
 import os
 parent = os.getpid()
-os.nice(-20)
 for _ in range(2 * os.cpu_count()):
     if os.fork() == 0:
         while os.getppid() == parent:
