@@ -31,11 +31,11 @@ def state(home: Path, **more: Any) -> State:
         "id": home.name, "home": home, "owner": None, "boot": boot_id(), "nodes": nodes, "gpus": 2,
         "cpus": 4, "memory_mib": 4000, "slot": 3, "subnet": "198.18.7", "port": 7001, "cgroup": 1,
         "trees": {"freezer": home / "cgroup"}, "memory": True,
-        "processes": {
-            name: living()
-            for k in range(nodes) for name in (f"worker{k}", f"worker{k}.init")
-        },
     }  # fmt: skip
+    if "processes" not in more:
+        alive = living()
+        names = [f"worker{k}{part}" for k in range(nodes) for part in ("", ".init")]
+        given["processes"] = dict.fromkeys(names, alive)
     return State(**given | more)
 
 

@@ -15,12 +15,13 @@ pytestmark = pytest.mark.cpu
 LOAD, DYNAMIC, INTERPRETER = 1, 2, 3
 END, NEEDED, STRINGS, SONAME = 0, 1, 5, 14
 """Types of segments and tags of their entries, in elf.h."""
+STRINGS_AT = 0x5100
 
 
 def file_of(
     entries: list[tuple[int, int]], *, interpreter: bytes = b"", base: int = 0x1000
 ) -> bytes:
-    """An ELF file whose strings stand at address `base` + 0x100, and which is loaded at `base`."""
+    """An ELF file that is loaded at `base`, and its strings apart from the rest at STRINGS_AT."""
     strings = b"\0libone.so.1\0libtwo.so.2\0own.so\0"
     dynamic = b"".join(struct.pack("<QQ", *entry) for entry in entries)
     segments, at = [], 0x200
@@ -31,7 +32,7 @@ def file_of(
         segments.append((INTERPRETER, 0, 0x300, base + 0x300, 0, len(interpreter), 0, 1))
     # Two loaded parts: the strings are in the second.
     segments.append((LOAD, 0, 0, base, 0, 0x100, 0, 8))
-    segments.append((LOAD, 0, 0x100, base + 0x100, 0, 0x300, 0, 8))
+    segments.append((LOAD, 0, 0x100, STRINGS_AT, 0, 0x300, 0, 8))
     header = bytearray(64)
     header[:6] = b"\x7fELF\x02\x01"
     struct.pack_into("<Q", header, 32, 0x400)
@@ -50,15 +51,14 @@ def read(folder: Path, text: bytes) -> elf.Elf | None:
 
 
 def test_the_libraries_that_are_needed_are_read_in_their_order(tmp_path):
-    base = 0x1000
     entries = [
-        (NEEDED, 13), (SONAME, 25), (NEEDED, 1), (STRINGS, base + 0x100), (END, 0), (NEEDED, 25)
+        (NEEDED, 13), (SONAME, 25), (NEEDED, 1), (STRINGS, STRINGS_AT), (END, 0), (NEEDED, 25)
     ]  # fmt: skip
     found = read(tmp_path, file_of(entries, interpreter=b"/lib64/ld-linux-x86-64.so.2\0"))
     assert found is not None
     assert found.needed == ("libtwo.so.2", "libone.so.1")
     assert found.interpreter == "/lib64/ld-linux-x86-64.so.2"
-    library = read(tmp_path, file_of([(STRINGS, base + 0x100), (NEEDED, 1)]))
+    library = read(tmp_path, file_of([(STRINGS, STRINGS_AT), (NEEDED, 1)]))
     assert library == elf.Elf(("libone.so.1",), None)
 
 

@@ -164,6 +164,7 @@ def test_waiting_ends_with_the_condition_or_the_time(monkeypatch):
 
     def sleep(seconds: float) -> None:
         now[0] += seconds
+        assert now[0] < 100, "it waits for ever"
 
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
     assert wait_until(lambda: now[0] >= 2 and "found", timeout_s=5, step_s=1) == "found"

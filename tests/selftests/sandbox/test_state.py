@@ -103,6 +103,15 @@ def test_paths_and_ids_fit_into_sockets_and_interfaces():
             check_names(Path("/run"), name)
 
 
+def test_a_new_id_is_none_that_is_there_or_whose_bridge_is(tmp_path, monkeypatch):
+    words = iter(["aaaaaa", "bbbbbb", "cccccc"])
+    monkeypatch.setattr(module.secrets, "token_hex", lambda n: next(words))
+    monkeypatch.setattr(module, "Path", lambda _: tmp_path / "net")  # for /sys/class/net
+    (tmp_path / "aaaaa").mkdir()
+    (tmp_path / "net" / "gas-bbbbb").mkdir(parents=True)
+    assert new_id(tmp_path, None) == "ccccc"
+
+
 def test_an_id_is_given_once(tmp_path):
     assert new_id(tmp_path, "ab1") == "ab1"
     first = new_id(tmp_path, None)
@@ -111,15 +120,6 @@ def test_an_id_is_given_once(tmp_path):
     (tmp_path / "ab1").mkdir()
     with pytest.raises(SandboxError, match="a sandbox ab1 is there"):
         new_id(tmp_path, "ab1")
-
-
-def test_a_new_id_is_none_that_is_there_or_whose_bridge_is(tmp_path, monkeypatch):
-    words = iter(["aaaaaa", "bbbbbb", "cccccc"])
-    monkeypatch.setattr(module.secrets, "token_hex", lambda n: next(words))
-    monkeypatch.setattr(module, "Path", lambda _: tmp_path / "net")  # for /sys/class/net
-    (tmp_path / "aaaaa").mkdir()
-    (tmp_path / "net" / "gas-bbbbb").mkdir(parents=True)
-    assert new_id(tmp_path, None) == "ccccc"
 
 
 def test_a_lock_excludes_others_until_its_context_ends(tmp_path):
