@@ -85,7 +85,7 @@ def test_where_no_cgroups_can_be_used_it_says_why(
 
 def test_who_asks_for_v1_where_v2_is_alone_is_told_of_v2(monkeypatch, unified):
     on_host(monkeypatch, {}, unified)
-    with pytest.raises(SandboxError, match="controller mounted here; use v2$"):
+    with pytest.raises(SandboxError, match=r"controller mounted here; use v2$"):
         Cgroups.plan("unit", version=1)
 
 
@@ -133,7 +133,9 @@ def test_a_new_cpuset_has_the_cores_of_its_parent(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "cpuset.cpus").write_text("0-3")
         (tmp_path / name / "cpuset.mems").write_text("0")
-    made = Cgroups(1, {n: tmp_path / n / "gpu-acceptance-unit" for n in ("cpuset", "freezer")}, True)
+    made = Cgroups(
+        1, {n: tmp_path / n / "gpu-acceptance-unit" for n in ("cpuset", "freezer")}, True
+    )
     made.make("worker0")
     made.make("worker0")  # a second time is no error
     node = made.trees["cpuset"] / "worker0"

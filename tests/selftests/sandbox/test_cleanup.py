@@ -72,7 +72,9 @@ def test_all_of_a_sandbox_is_removed_its_folder_last(host, tmp_path):
     assert len(host.killed) == 1
 
 
-def test_the_registry_stays_while_there_is_another_and_a_broken_state_is_no_hindrance(host, tmp_path):
+def test_the_registry_stays_while_there_is_another_and_a_broken_state_is_no_hindrance(
+    host, tmp_path
+):
     parts.state(tmp_path / "registry" / "ab1").save()
     broken = tmp_path / "registry" / "ab2"
     broken.mkdir()
@@ -85,7 +87,7 @@ def test_the_registry_stays_while_there_is_another_and_a_broken_state_is_no_hind
 def test_only_root_takes_one_down(host, tmp_path, monkeypatch):
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     parts.state(tmp_path / "ab1").save()
-    with pytest.raises(SandboxError, match="only root can take sandbox ab1 down: .* --id ab1"):
+    with pytest.raises(SandboxError, match=r"only root can take sandbox ab1 down: .* --id ab1"):
         cleanup.remove(tmp_path / "ab1")
     assert (tmp_path / "ab1").exists()
     cleanup.remove(tmp_path / "nothing")
@@ -149,7 +151,9 @@ def test_what_is_left_is_listed(host, tmp_path, monkeypatch):
         process(11, "slurmd", "-f", f"{registry}/ab1/slurm.conf"), process(12, "sh"), process(13),
         process(os.getpid(), f"{registry}/ab1/x"), process(14, f"{registry}/ab2/x", "y" * 200),
     ])  # fmt: skip
-    monkeypatch.setattr(network, "links", lambda id: {"ab1": ["gas-ab1"], "*": ["gas-1", "gas-2"]}[id])
+    monkeypatch.setattr(
+        network, "links", lambda id: {"ab1": ["gas-ab1"], "*": ["gas-1", "gas-2"]}[id]
+    )
     assert cleanup.leftovers("ab1", registry=registry) == [
         f"folder {registry}/ab1", f"cgroup {host.cgroups}/gpu-acceptance-ab1", "link gas-ab1",
         f"mount {registry}/ab1/a", f"process 11 slurmd -f {registry}/ab1/slurm.conf",

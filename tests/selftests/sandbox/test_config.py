@@ -77,7 +77,7 @@ def two(tmp_path: Path) -> State:
 @pytest.fixture
 def light(tmp_path: Path) -> State:
     found = parts.state(tmp_path / "ab1", nodes=3, light=True, first_port=10000)
-    found.devices = dict.fromkeys(found.names, ["/gpus/gpu0", "/gpus/gpu1"])
+    found.devices = {name: ["/gpus/gpu0", "/gpus/gpu1"] for name in found.names}
     return found
 
 

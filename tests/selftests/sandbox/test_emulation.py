@@ -36,8 +36,10 @@ def test_a_host_without_compiler_or_linker_cannot_emulate(monkeypatch):
 
 
 def test_hardware_is_emulated_where_there_are_gpus_and_none_is_real(two):
-    for gpus, uuids, emulated in ((2, {}, True), (1, {}, True), (0, {}, False),
-                                  (2, {"worker0": ["GPU-1"]}, False), (0, {"w": ["GPU-1"]}, False)):  # fmt: skip
+    real = {"worker0": ["GPU-1"]}
+    for gpus, uuids, emulated in (
+        (2, {}, True), (1, {}, True), (0, {}, False), (2, real, False), (0, real, False)
+    ):  # fmt: skip
         two.gpus, two.gpu_uuids = gpus, uuids
         assert emulation.is_emulated(two) is emulated
 

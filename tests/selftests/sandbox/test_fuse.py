@@ -125,8 +125,8 @@ def test_what_is_announced_to_the_kernel(kernel):
         (fuse.FLAGS | fuse.FLOCK_LOCKS, 1 << 0 | 1 << 3 | 1 << 5 | 1 << 10 | 1 << 22),
     ):
         ours._flags = flags
-        ours._handle(Handlers(), memoryview(request(INIT, body=struct.pack("<4I", 7, 40, 4096,
-                                                                           offered))), True)  # fmt: skip
+        body = struct.pack("<4I", 7, 40, 4096, offered)
+        ours._handle(Handlers(), memoryview(request(INIT, body=body)), True)
         ((_, number, body),) = replies(here)
         major, minor, readahead, said = struct.unpack_from("<4I", body)
         max_write, pages = struct.unpack_from("<I", body, 20)[0], struct.unpack_from("<H", body, 28)

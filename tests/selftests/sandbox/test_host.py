@@ -51,7 +51,6 @@ def test_gpu_type_is_a_word(name: str, word: str) -> None:
     assert short_model(name) == word
 
 
-
 def test_an_unusual_name_still_gives_a_word():
     assert short_model("NVIDIA (?)") == "gpu"
     assert short_model("Tesla T4") == "t4"
@@ -119,6 +118,7 @@ def test_gpus_are_shared_out_or_too_few(monkeypatch):
     monkeypatch.setattr(host, "gpus", lambda: every)
     assert host.share_gpus(2, 2) == every
     assert host.share_gpus(1, 3) == every[:3]
+    assert host.share_gpus(2, 1) == every[:2]
     assert host.share_gpus(2, 0) == []
     with pytest.raises(SandboxError, match="2 nodes of 3 GPUs need 6, this host has 4"):
         host.share_gpus(2, 3)
@@ -146,9 +146,12 @@ def test_fake_gpus_have_a_major_that_nobody_uses(root):
 def test_a_tenth_of_the_available_memory_is_left_to_the_host(root):
     (root / "proc" / "meminfo").write_text("MemTotal: 9999999 kB\nMemAvailable: 1024000 kB\n")
     assert host.memory_mib() == 900
-    limits = [root / "sys/fs/cgroup" / name for name in ("memory.max", "memory/memory.limit_in_bytes")]
+    limits = [
+        root / "sys/fs/cgroup" / name for name in ("memory.max", "memory/memory.limit_in_bytes")
+    ]
     for two, one, mib in (("max", "", 900), (str(500 * 2**20), "", 450), ("max", "", 900),
-                          ("max", str(100 * 2**20), 90), (str(2**50), str(2**60), 900)):  # fmt: skip
+                          ("max", str(100 * 2**20), 90),
+                          (str(2**50), str(2**60), 900)):  # fmt: skip
         for file, text in zip(limits, (two, one), strict=True):
             file.unlink(missing_ok=True)
             if text:
@@ -174,8 +177,8 @@ def test_nodes_claim_their_share_of_the_cores(monkeypatch):
 def test_cores_are_bound_where_one_node_has_all_of_them(monkeypatch):
     on_cores(monkeypatch, 0, 1, 2, 3)
     for nodes, gpus, cpus, can in (
-        (1, 2, None, True), (1, 2, 4, True), (1, 2, 5, False), (2, 2, 2, False), (1, 6, None, False),
-        (1, 6, 4, True),
+        (1, 2, None, True), (1, 2, 4, True), (1, 2, 5, False), (2, 2, 2, False),
+        (1, 6, None, False),        (1, 6, 4, True),
     ):  # fmt: skip
         assert host.can_bind_cores(nodes, gpus, cpus) is can, (nodes, gpus, cpus)
     on_cores(monkeypatch, 4, 5, 6, 7)

@@ -199,13 +199,15 @@ def test_nodes_are_started_connected_and_moved_out_of_their_root(two, monkeypatc
     assert moved == ([("control", me)] * 2 if version == 2 else [])
     assert two.memory is (version == 1)  # not all nodes could limit it
     pids["worker1"] = DEAD.pid
-    with pytest.raises(SandboxError, match="node worker1 .* did not start"):
+    with pytest.raises(SandboxError, match=r"node worker1 .* did not start"):
         node.start(two, parts.tools(), cgroups, two.names)
 
 
 def test_memory_stays_limited_where_every_node_can(two, monkeypatch):
     for name in ("spawn", "start_script"):
-        monkeypatch.setattr(node, name, Calls("") if name == "start_script" else Calls(parts.living()))
+        monkeypatch.setattr(
+            node, name, Calls("") if name == "start_script" else Calls(parts.living())
+        )
     monkeypatch.setattr(network, "connect", Calls())
     for name, value in (("make", None), ("move", None), ("delegate", True)):
         monkeypatch.setattr(Cgroups, name, Calls(value))

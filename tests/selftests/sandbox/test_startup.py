@@ -99,7 +99,9 @@ def test_nodes_share_memory_and_have_stand_ins_for_gpus(two, monkeypatch):
     monkeypatch.setattr(host, "claimed_cpus", lambda nodes, gpus: 10 * nodes + gpus)
     startup.assign_resources(two, None, [])
     assert (two.cpus, two.memory_mib) == (22, 4500)
-    assert two.devices["worker1"] == [str(two.node_home("worker1") / "dev" / f"gpu{k}") for k in (0, 1)]
+    assert two.devices["worker1"] == [
+        str(two.node_home("worker1") / "dev" / f"gpu{k}") for k in (0, 1)
+    ]
     assert (two.gpu_uuids, two.gpu_model) == ({}, "cpu")
     startup.assign_resources(two, 6, [])
     assert two.cpus == 6
@@ -194,7 +196,7 @@ def test_nodes_are_idle_or_named_with_what_their_slurmd_says(two, clock):
         clock[0] = -100.0
         with pytest.raises(SandboxError, match=rf"worker1 of .* it reads down; its .* {said}$"):
             startup.wait_idle(two, states, two.names, timeout_s=5)
-    with pytest.raises(SandboxError, match="worker0 .* it reads unknown"):
+    with pytest.raises(SandboxError, match=r"worker0 .* it reads unknown"):
         startup.wait_idle(two, dict, two.names, timeout_s=0)
 
 

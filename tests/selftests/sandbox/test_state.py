@@ -33,7 +33,7 @@ def test_a_node_that_is_none_is_refused_with_those_there_are(tmp_path):
     for name in ("worker8", "worker07", "worker", "7", "workerx", "worker-1"):
         with pytest.raises(SandboxError, match=r"sandbox ab1 has no node .*; it has worker0, w.*7"):
             found.index(name)
-    with pytest.raises(SandboxError, match=", worker6, worker7$"):
+    with pytest.raises(SandboxError, match=r", worker6, worker7$"):
         found.index("worker8")
     found.nodes = 9
     with pytest.raises(SandboxError, match=r"it has worker0, \.\.\., worker8$"):

@@ -45,13 +45,13 @@ def test_programs_are_found_and_those_of_the_accounting_where_it_is_wanted(path)
     install(path, *PACKAGES)
     assert find() == {name: str(path / name) for name in PACKAGES}
     assert find().bundle is None
-    with pytest.raises(SandboxError, match="sacctmgr.* or run it without accounting"):
+    with pytest.raises(SandboxError, match=r"sacctmgr.* or run it without accounting"):
         find(accounting=True)
     install(path, *ACCOUNTING)
     assert find(accounting=True) == {name: str(path / name) for name in PACKAGES | ACCOUNTING}
     (path / "slurmd").unlink()
     for accounting in (False, True):
-        with pytest.raises(SandboxError, match="needs slurmd: .* or `up --bundle FILE`"):
+        with pytest.raises(SandboxError, match=r"needs slurmd: .* or `up --bundle FILE`"):
             find(accounting=accounting)
 
 
@@ -66,7 +66,7 @@ def test_programs_of_a_bundle_come_first(path, tmp_path):
     assert found["sinfo"] == str(path / "sinfo")
     assert found.bundle == bundle
     (path / "unshare").unlink()
-    with pytest.raises(SandboxError, match="needs unshare: .* or another bundle"):
+    with pytest.raises(SandboxError, match=r"needs unshare: .* or another bundle"):
         find(bundle=bundle)
 
 
@@ -112,6 +112,8 @@ def test_a_host_needs_root_unshare_and_namespaces(path, monkeypatch):
     monkeypatch.setattr(tools.subprocess, "run", ran)
     tools.check_host()
     assert ran[0][0][0] == str(path / "unshare")
-    ran.returns = [SimpleNamespace(returncode=1, stderr="unshare failed: Operation not permitted\n")]
+    ran.returns = [
+        SimpleNamespace(returncode=1, stderr="unshare failed: Operation not permitted\n")
+    ]
     with pytest.raises(SandboxError, match=r"namespaces \(unshare failed: .*--privileged"):
         tools.check_host()

@@ -67,7 +67,12 @@ def test_node_states_are_those_of_sinfo(cluster, monkeypatch):
 def test_a_state_is_waited_for(cluster, monkeypatch):
     states = Calls({}, {"worker1": "down"}, {"worker1": "idle"})
     monkeypatch.setattr(VirtualCluster, "node_states", lambda self: states())
-    monkeypatch.setattr(processes, "time", faked(time, sleep=Calls()))
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(processes, "time", faked(time, monotonic=lambda: now[0], sleep=sleep))
     assert cluster.wait_state("worker1", "^(idle|mixed)$") == "idle"
     assert len(states) == 3
     for found, said in (({"worker1": "idle"}, "reads idle"), ({}, "reads unknown")):
