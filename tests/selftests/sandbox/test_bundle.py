@@ -137,7 +137,7 @@ def test_programs_are_wrapped_and_the_libraries_that_they_need_are_in_it(tmp_pat
     linked |= {
         "srun": PROGRAM, "slurmd-wlm": PROGRAM, "ip": PROGRAM, "other": PROGRAM,
         "sinfo": None, "scontrol": Elf(("libspare.so",), None),  # a script, and a library
-        "libone.so.1": Elf(("libtwo.so.2",), None), "libtwo.so.2": Elf(("libone.so.1",), None),
+        "libone.so.1": Elf(("libtwo.so.2",), None), "libtwo.so.2": Elf(("libc.so.6",), None),
         "select_x.so": Elf(("libthree.so.3", "ld-linux-x86-64.so.2"), None),
     }  # fmt: skip
     assemble(root, made)

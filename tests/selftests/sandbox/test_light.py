@@ -87,6 +87,11 @@ def test_nodes_are_started_in_batches_that_are_waited_for(tmp_path, monkeypatch)
     assert light.READY_TIMEOUT_S == 240  # 4,096 nodes in 32 batches of a few seconds
 
 
+def test_two_of_the_largest_sandboxes_find_their_ports_side_by_side():
+    ports = light.LAST_PORT - light.FIRST_PORT + 1
+    assert 4000 <= light.MAX_NODES <= ports // 2
+
+
 def test_as_many_ports_in_a_row_as_nodes_are_found(tmp_path, monkeypatch):
     found = parts.state(tmp_path / "ab1", nodes=100, processes={})
     taken = {10003, 10199}

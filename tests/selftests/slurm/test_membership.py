@@ -35,7 +35,7 @@ def test_a_host_without_slurm_or_configuration_belongs_to_none(command, tmp_path
 
 def test_a_cluster_that_does_not_answer_is_an_error_with_slurm_s_words(command, monkeypatch):
     command("sinfo", err="first\nslurm_load_partitions: Unable to contact controller\n", status=1)
-    with pytest.raises(RunError, match="gives no partitions: slurm_load_.*; repair that, or say"):
+    with pytest.raises(RunError, match=r"gives no partitions: slurm_load_.*; repair that, or say"):
         membership.slurm_answers()
     command("sinfo", "\n")
     with pytest.raises(RunError, match="no partition is visible to this user"):
