@@ -1,4 +1,4 @@
-"""Whether this host belongs to a Slurm cluster: asked of sinfo, and of nothing that is installed."""
+"""Whether this host belongs to a Slurm cluster: asked of sinfo alone."""
 
 from __future__ import annotations
 
