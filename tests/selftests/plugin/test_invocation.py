@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import itertools
 import json
 import os
@@ -259,45 +258,7 @@ def test_another_project_s_tests_are_left_alone(prepared, tmp_path):
     assert done.stdout.startswith(".")
 
 
-@pytest.mark.parametrize(
-    ("argv", "original", "yes"),
-    [
-        (["/v/bin/pytest", "-x"], ["python", "/v/bin/pytest", "-x"], True),
-        (["-m", "-x"], ["python", "-O", "-m", "pytest", "-x"], True),
-        (["-m"], ["python", "-Ompytest"], True),
-        (["-m", "pytest"], ["python", "-m", "pip", "pytest"], False),
-        (["-c", "pytest"], ["python", "-c", "pass", "pytest"], False),
-        (["train.py", "pytest"], ["python", "train.py", "pytest"], False),
-        ([], ["python"], False),
-    ],
-)
-def test_it_is_known_that_pytest_starts(argv, original, yes):
-    assert start.starts_pytest(argv, original) is yes
-
-
-def test_an_option_for_sbatch_may_stand_behind_a_blank():
-    given = ["--sbatch-args", "--comment=x", "--sbatch-args=--qos=y", "-q"]
-    assert start.joined(given) == ["--sbatch-args=--comment=x", "--sbatch-args=--qos=y", "-q"]
-
-
 # --- the environment
-
-
-def test_it_is_installed_once_and_an_earlier_version_goes(tmp_path):
-    packages = tmp_path / "packages"
-    packages.mkdir()
-    old = packages / f"{install.MODULE}-0.0.1.dist-info"
-    old.mkdir()
-    (old / "METADATA").write_text("Name: gpu-cluster-acceptance\nVersion: 0.0.1\n")
-    install.install(packages)
-    before = {path: path.stat().st_mtime_ns for path in packages.rglob("*")}
-    install.install(packages)
-    assert {path: path.stat().st_mtime_ns for path in packages.rglob("*")} == before
-    (found,) = importlib.metadata.distributions(path=[str(packages)])
-    assert found.name == "gpu-cluster-acceptance"
-    assert [(e.group, e.value) for e in found.entry_points] == [("pytest11", install.MODULE)]
-    assert all(file.locate().exists() for file in found.files or ())
-    assert not old.exists()
 
 
 def test_a_pytest_without_the_plugin_says_which_one_to_start(copied, hostile, tmp_path):
