@@ -24,6 +24,8 @@ CHECKOUT = Path(fixtures.__path__[0]).parent
         (["/v/bin/pytest", "-x"], ["python", "/v/bin/pytest", "-x"], True),
         (["-m", "-x"], ["python", "-O", "-m", "pytest", "-x"], True),
         (["-m"], ["python", "-Ompytest"], True),
+        (["-m"], ["python", "-mpip"], False),
+        (["-m"], ["python", "mpytest"], False),
         (["-m", "pytest"], ["python", "-m", "pip", "pytest"], False),
         (["-c", "pytest"], ["python", "-c", "pass", "pytest"], False),
         (["train.py", "pytest"], ["python", "train.py", "pytest"], False),
