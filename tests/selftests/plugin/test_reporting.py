@@ -43,7 +43,12 @@ def report(
     nodeid: str = NODEID, **more: Any,
 ) -> pytest.TestReport:  # fmt: skip
     made = pytest.TestReport(
-        nodeid, ("t.py", 1, "t"), {}, outcome, None if outcome == "passed" else text, when,
+        nodeid,
+        ("t.py", 1, "t"),
+        {},
+        outcome,
+        None if outcome == "passed" else text,
+        when,
         user_properties=[*properties],
     )
     vars(made).update(more)
@@ -141,7 +146,10 @@ def test_a_wrong_comparison_is_a_property_of_the_report():
 
 def test_the_verdict_of_a_report_is_the_one_that_its_fixture_attached():
     failed = verdict(Outcome.FAIL)
-    assert reporting.verdict_of(report("failed", "call", "", ("other", "{}"), carried(failed))) == failed
+    assert (
+        reporting.verdict_of(report("failed", "call", "", ("other", "{}"), carried(failed)))
+        == failed
+    )
     assert reporting.verdict_of(report("failed", "call", "", ("other", "{}"))) is None
 
 

@@ -49,7 +49,9 @@ def limits(tmp_path):
 def handlers(monkeypatch) -> dict[int, Any]:
     """The signal handlers that are set, without setting them."""
     found: dict[int, Any] = {}
-    monkeypatch.setattr(module.signal, "signal", lambda number, handler: found.update({number: handler}))
+    monkeypatch.setattr(
+        module.signal, "signal", lambda number, handler: found.update({number: handler})
+    )
     return found
 
 
@@ -143,9 +145,7 @@ def test_a_worker_sees_what_the_controller_sees(owner, monkeypatch, limits, admi
     node = SimpleNamespace(config=owner.config, workerinput={})
     module.pytest_configure_node(node)
     given = node.workerinput["acceptance"]
-    monkeypatch.setattr(
-        module, "options_of", lambda config: RunOptions(thresholds=support.SHIPPED)
-    )
+    monkeypatch.setattr(module, "options_of", lambda config: RunOptions(thresholds=support.SHIPPED))
     worker = SimpleNamespace(
         stash={}, workerinput={"acceptance": {**given, "admitted": admitted and [*admitted]}}
     )
@@ -295,6 +295,7 @@ def test_what_prevents_the_start_is_one_line_and_the_reason_of_the_run(owner, mo
         (RunError("no Slurm"), "no Slurm"), (OSError(28, "No space left on device"), "No space left"),
         (OSError(13, "Permission denied"), None),
     ):  # fmt: skip
+
         def fails(*_: Any, error: Exception = error) -> None:
             raise error
 
@@ -328,7 +329,9 @@ def test_ctrl_c_before_the_first_test_is_an_interrupt(owner, handlers):
 
 def test_the_controller_of_xdist_stops_between_events(owner):
     waited = []
-    controller = SimpleNamespace(queue=SimpleNamespace(get=lambda timeout: waited.append(timeout) or 9))
+    controller = SimpleNamespace(
+        queue=SimpleNamespace(get=lambda timeout: waited.append(timeout) or 9)
+    )
     owner.plugins["dsession"] = controller
     start(owner)
     get = controller.queue.get

@@ -152,7 +152,7 @@ def test_a_query_that_fails_says_slurm_s_last_words(command, tmp_path, monkeypat
     with pytest.raises(RunError, match="belongs to no Slurm cluster: run on a login node"):
         client.slurm_query("sinfo")
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    with pytest.raises(RunError, match="no Slurm here .sinfo is not on the PATH"):
+    with pytest.raises(RunError, match=r"no Slurm here .sinfo is not on the PATH"):
         client.slurm_query("sinfo")
 
     def never(*argv, **more):
@@ -213,7 +213,12 @@ def test_whole_nodes_are_those_of_an_exclusive_partition(command, tmp_path):
     fields = client.slurm_partition("gpu")
     assert fields["State"] == "UP"
     assert (tmp_path / "bin" / "scontrol.args").read_text() == "show partition -o gpu\n"
-    for value, whole in (("EXCLUSIVE", True), ("EXCLUSIVE:4", True), ("NO", False), ("YES:4", False)):
+    for value, whole in (
+        ("EXCLUSIVE", True),
+        ("EXCLUSIVE:4", True),
+        ("NO", False),
+        ("YES:4", False),
+    ):
         assert client.allocates_whole_nodes({"OverSubscribe": value}) is whole
     assert client.allocates_whole_nodes({}) is False
 
