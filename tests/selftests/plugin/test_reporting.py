@@ -291,6 +291,9 @@ def test_the_tests_of_a_node_record_all_of_its_verdicts(owner):
     failed = report("failed", "call", both[1].line, nodeid="t.py::area[worker0]", node_test=test)
     assert recorded(owner, failed) == both
     assert owner.run.tests == []
+    failed = report("failed", "call", "a bug", nodeid="t.py::area[worker0]", node_test=test)
+    assert recorded(owner, failed) == both
+    assert owner.run.tests == [("t.py::area[worker0]", "failed", "a bug", None)]
 
 
 # --- the outcome of a test and of its verdict

@@ -87,7 +87,7 @@ def test_an_item_is_judged_when_its_record_is_there(state):
     assert resolve.verdict_on(state, steady) == "single steady n0 with a command"
     assert state.evidence.waited == [("w", "n0")]
     assert state.evidence.files == []
-    ((key, evidence, siblings, earlier),) = state.single
+    ((_, evidence, siblings, earlier),) = state.single
     assert (evidence, earlier) == ("record of n0", ("earlier", "record of n0"))
     assert siblings == resolve.Like()
     not_applicable = item("steady", "n0", not_applicable="no NVLink")

@@ -82,7 +82,12 @@ def plain(tmp_path, monkeypatch) -> Environment:
 def probed(monkeypatch, **more: Any) -> None:
     """What the Python of an environment says of itself."""
     major, minor = sys.version_info[:2]
-    said = {"version": f"{major}.{minor}", "machine": platform.machine(), "pip": True, "torch": True}
+    said = {
+        "version": f"{major}.{minor}",
+        "machine": platform.machine(),
+        "pip": True,
+        "torch": True,
+    }
     text = json.dumps([*(said | more).values()])
     monkeypatch.setattr(
         environment.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=text, returncode=0)
@@ -230,7 +235,10 @@ def test_it_is_made_by_this_interpreter_with_pip_where_it_can(plain, monkeypatch
         plain.create()
         assert ran.pop() == [sys.executable, "-m", "venv", *options, str(plain.path)]
     result.returncode = 1
-    for result.stdout, result.stderr, said in (("out\nlast", "", "last"), ("out", "a\nerr\n", "err")):
+    for result.stdout, result.stderr, said in (
+        ("out\nlast", "", "last"),
+        ("out", "a\nerr\n", "err"),
+    ):
         plain.path.mkdir(exist_ok=True)
         with pytest.raises(host.SetupError, match=f"failed: {said}$"):
             plain.create()

@@ -198,7 +198,9 @@ def test_root_installs_what_is_missing_and_others_are_told(monkeypatch, capsys):
         asked.clear()
         monkeypatch.setattr(host, "is_root", lambda root=root: root)
         monkeypatch.setattr(host, "has_apt", lambda apt=apt: apt)
-        host.provide(rows=True, judged=False, programs={"p": "q"}, offline=offline, command="make x")
+        host.provide(
+            rows=True, judged=False, programs={"p": "q"}, offline=offline, command="make x"
+        )
         printed = capsys.readouterr().out
         assert said in printed, (said, printed)
         assert bool(printed) is bool(said)
@@ -212,7 +214,9 @@ def test_root_installs_what_is_missing_and_others_are_told(monkeypatch, capsys):
 
 
 def test_what_apt_says_is_shown(monkeypatch, capsys):
-    both = "Need to get 68 MB/70 MB of archives.\nAfter this operation, 2 GB of additional disk space"
+    both = (
+        "Need to get 68 MB/70 MB of archives.\nAfter this operation, 2 GB of additional disk space"
+    )
     results: dict[str, SimpleNamespace] = {}
     ran = []
 
@@ -226,7 +230,10 @@ def test_what_apt_says_is_shown(monkeypatch, capsys):
 
     monkeypatch.setattr(host, "_apt", apt)
     monkeypatch.setattr(host, "sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
-    for text, said in ((both, "68 MB to download, 2 GB on disk"), ("Need to get 1 MB of archives", "")):
+    for text, said in (
+        (both, "68 MB to download, 2 GB on disk"),
+        ("Need to get 1 MB of archives", ""),
+    ):
         results = {"update": answer(), "asked": answer(1, text), "install": answer(0, None)}
         host.install_packages(["gcc"])
         printed = capsys.readouterr().out

@@ -130,7 +130,9 @@ def test_indexes_are_asked_at_once_and_the_late_ones_left(monkeypatch):
     class Pip:
         def __init__(self, argv, **_) -> None:
             assert "--timeout=10" in argv
-            self.said = {"a": "x\nAvailable versions: 2.1, 2.0+cpu\n", "b": "", "c": None}.get(argv[-1])
+            self.said = {"a": "x\nAvailable versions: 2.1, 2.0+cpu\n", "b": "", "c": None}.get(
+                argv[-1]
+            )
             self.late = argv[-1] == "late"
 
         def communicate(self, timeout: float | None = None):
