@@ -155,7 +155,8 @@ def suite(tmp_path: Path) -> Path:
     """A checkout: folders of tests that mirror its packages, one that does not, and a run."""
     for folder in (
         "tests/selftests/plan/sub", "tests/selftests/tools", "tests/selftests/strange",
-        "tests/selftests/tests", "tests/selftests/plan/tools", "fixtures/plan/sub", "reports/runs/RUN",
+        "tests/selftests/tests", "tests/selftests/plan/tools", "fixtures/plan/sub",
+        "reports/runs/RUN",
         "fixtures/strange", "elsewhere",
     ):  # fmt: skip
         (tmp_path / "suite" / folder).mkdir(parents=True)
@@ -187,9 +188,11 @@ def loaded(given: Any, *, unknown: tuple[str, ...] = ()) -> list[str]:
 
 def test_paths_that_hold_tests_are_those_of_the_suite(suite):
     for path in (".", "tests", "tests/test_a.py", "tests/test_a.py::test", "tests/selftests",
-                 "tests/selftests/plan/sub", "tests/selftests/tools", "tests/nothing.py"):  # fmt: skip
+                 "tests/selftests/plan/sub", "tests/selftests/tools",
+                 "tests/nothing.py"):  # fmt: skip
         assert loaded(config(suite, path)) == ["-q"], path
-    for path in ("reports/runs/RUN", "fixtures/plan/items.py", "tests/selftests/strange", "fixtures",
+    for path in ("reports/runs/RUN", "fixtures/plan/items.py", "tests/selftests/strange",
+                 "fixtures",
                  "tests/selftests/plan/tools", "tests/selftests/tests"):  # fmt: skip
         with pytest.raises(pytest.UsageError, match=f"^{path} does not hold tests of this suite"):
             loaded(config(suite, path))

@@ -355,7 +355,8 @@ def test_verdicts_of_a_node_explain_its_test_or_the_suite_failed():
 def test_a_test_explains_itself_by_a_line_of_its_verdicts():
     bad = verdict(Outcome.FAIL)
     for verdicts, given, explained in (
-        ([bad], report("failed", "call", f"x\n{bad.line}\ny"), True), ([bad], report("passed"), True),
+        ([bad], report("failed", "call", f"x\n{bad.line}\ny"), True),
+        ([bad], report("passed"), True),
         ([bad], report("failed", "call", "x"), False), ([], report("passed"), False),
         ([], report("failed", "call", bad.line), False),
         ([verdict(), bad], report("failed", "call", bad.line), True),

@@ -40,9 +40,9 @@ class Recorder(SimpleNamespace):
         return [call for call in self.calls if call[0] == name]
 
 
-@pytest.fixture
-def limits(tmp_path):
-    return support.load(tmp_path)
+@pytest.fixture(scope="module")
+def limits(tmp_path_factory):
+    return support.load(tmp_path_factory.mktemp("limits"))
 
 
 @pytest.fixture
@@ -292,7 +292,8 @@ def test_nothing_starts_without_a_selection_or_a_run(owner):
 
 def test_what_prevents_the_start_is_one_line_and_the_reason_of_the_run(owner, monkeypatch):
     for error, said in (
-        (RunError("no Slurm"), "no Slurm"), (OSError(28, "No space left on device"), "No space left"),
+        (RunError("no Slurm"), "no Slurm"),
+        (OSError(28, "No space left on device"), "No space left"),
         (OSError(13, "Permission denied"), None),
     ):  # fmt: skip
 

@@ -61,8 +61,8 @@ def two(tmp_path, monkeypatch) -> tuple[str, str]:
 def test_a_run_directory_is_no_checkout_whatever_it_holds(two):
     mine, _ = two
     assert start.checkout_above(mine) == mine
-    assert start.checkout_above(os.path.join(mine, "tests", "sub")) == mine
-    assert start.checkout_above(os.path.dirname(mine)) is None
+    assert start.checkout_above(f"{mine}/tests/sub") == mine
+    assert start.checkout_above(str(Path(mine).parent)) is None
     run = Path(mine, "runs", "RUN")
     (run / "fixtures" / "plugin").mkdir(parents=True)
     (run / "fixtures" / "plugin" / "option_list.py").touch()
@@ -91,7 +91,7 @@ def test_the_suite_is_meant_by_its_options_and_marks(two, monkeypatch):
     assert start.chosen_checkout([], {"PYTEST_ADDOPTS": "--plan"}, mine) == mine
     assert start.chosen_checkout([], {"PYTEST_ADDOPTS": "'--plan"}, mine) is None
     # In a checkout also by an option that is misspelt.
-    monkeypatch.chdir(os.path.join(other, "tests"))
+    monkeypatch.chdir(f"{other}/tests")
     for arguments, chosen in (
         (["--plam"], other), (["--xyz"], None), (["-plan"], None), (["--plan"], other), ([], None)
     ):  # fmt: skip

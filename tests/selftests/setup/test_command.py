@@ -21,8 +21,8 @@ pytestmark = pytest.mark.cpu
 @pytest.fixture
 def host_of(monkeypatch, tmp_path) -> Any:
     """A host of no cluster and without a GPU; what is provided, made and set up there."""
-    seen = SimpleNamespace(provided=[], made=[], wheels=[], cluster=False, nvidia=False, misfit=None,
-                           removed=[])  # fmt: skip
+    seen = SimpleNamespace(provided=[], made=[], wheels=[], cluster=False, nvidia=False,
+                           misfit=None,                            removed=[])  # fmt: skip
     environment = Environment(tmp_path, tmp_path / ".venv")
     monkeypatch.setattr(command, "Environment", lambda: environment)
     monkeypatch.setattr(command, "relaunch", lambda *_, **__: None)

@@ -137,7 +137,8 @@ def test_an_environment_that_fits_is_kept(plain, tmp_path):
 
 def test_why_it_must_be_made_anew(plain, monkeypatch):
     for said, reason in (
-        ({"version": "3.2"}, "is of Python 3."), ({"machine": "riscv128"}, "this machine is riscv128"),
+        ({"version": "3.2"}, "is of Python 3."),
+        ({"machine": "riscv128"}, "this machine is riscv128"),
         ({"pip": False}, "it has no pip"), ({"torch": False}, "its torch is gone"),
     ):  # fmt: skip
         probed(monkeypatch, **said)

@@ -115,7 +115,7 @@ def test_one_of_ensurepip_and_pip_is_enough(monkeypatch):
 def test_the_compiler_is_that_of_cc_or_the_first_there_is(monkeypatch):
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(host, "program", lambda name: f"/bin/{name}" if name in there else None)
-    for there, found in (({"gcc", "clang"}, "/bin/gcc"), ({"clang"}, "/bin/clang"), (set(), None)):
+    for there, found in (({"gcc", "clang"}, "/bin/gcc"), ({"clang"}, "/bin/clang"), (set(), None)):  # noqa: B007
         assert host.c_compiler() == found
     monkeypatch.setenv("CC", "icc")
     there = {"gcc"}
@@ -139,7 +139,8 @@ def test_headers_are_those_that_the_compiler_finds(monkeypatch, tmp_path):
 def test_packages_of_an_interpreter_are_debian_s_alone(monkeypatch):
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     for prefix, default, package in (
-        ("/usr", f"/usr/bin/{name}", "python3-venv"), ("/usr", "/usr/bin/python3.1", f"{name}-venv"),
+        ("/usr", f"/usr/bin/{name}", "python3-venv"),
+        ("/usr", "/usr/bin/python3.1", f"{name}-venv"),
         ("/opt", f"/usr/bin/{name}", None),
     ):  # fmt: skip
         monkeypatch.setattr(sys, "base_prefix", prefix)
@@ -183,7 +184,7 @@ def test_root_installs_what_is_missing_and_others_are_told(monkeypatch, capsys):
 
     monkeypatch.setattr(host, "lacks", lacks)
     monkeypatch.setattr(host, "install_packages", lambda packages: installed.append(packages))
-    for root, apt, offline, needs, clears, said, count in (
+    for root, apt, offline, needs, clears, said, count in (  # noqa: B007
         (True, True, False, [gcc], True, "", 1), (True, True, False, [], True, "", 0),
         (False, True, False, [gcc], True, "brings it, and so does `make x` as root", 0),
         (False, True, False, [gcc, gcc], True, "lacks a compiler, a compiler: `apt-get", 0),
@@ -243,8 +244,10 @@ def test_what_apt_says_is_shown(monkeypatch, capsys):
     assert ran[-1][1] is True
     for update, install_, said in (
         (answer(), answer(1, "E: no gcc\n"), "gcc: no gcc. Mend"),
-        (answer(), answer(1, None), "gcc: see above. Mend"), (answer(), answer(1, "x"), "see above"),
-        (answer(1, "E: a\nE: b\nE: c\nE: d\n"), answer(1, "E: no gcc\n"), r"gcc: a \| b \| c\. Mend"),
+        (answer(), answer(1, None), "gcc: see above. Mend"),
+        (answer(), answer(1, "x"), "see above"),
+        (answer(1, "E: a\nE: b\nE: c\nE: d\n"), answer(1, "E: no gcc\n"),
+         r"gcc: a \| b \| c\. Mend"),
     ):  # fmt: skip
         results = {"update": update, "asked": answer(1, ""), "install": install_}
         with pytest.raises(SetupError, match=said):

@@ -363,7 +363,7 @@ def test_pip_is_told_that_torch_is_there(home, monkeypatch):
         {"metadata": {"name": "a", "version": "1"}},
         {"metadata": {"name": "b", "version": "2"}},
     ]
-    for answer, expected in (
+    for answer, expected in (  # noqa: B007
         ([json.dumps({"install": found})], ["a==1", "b==2"]), (["no json"], ["x"]), ([], ["x"])
     ):  # fmt: skip
         for path in (home.path / "report.json", home.path / "packages"):

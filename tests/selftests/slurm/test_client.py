@@ -227,7 +227,8 @@ def test_what_slurm_allows_between_a_job_s_start_and_its_first_process(command):
     """At least three minutes: a minute and the shortest time-outs of Slurm's manual."""
     for lines, prolog, seconds in (
         ("", False, 180.0),
-        ("Prolog                  = (null)\nTaskProlog = (null)\nBatchStartTimeout = 10 sec\n", False, 180),
+        ("Prolog                  = (null)\nTaskProlog = (null)\nBatchStartTimeout = 10 s\n",
+         False, 180),
         ("Prolog = /etc/prolog\n", True, 180), ("TaskProlog = /x\n", True, 180),
         ("Prolog[0] = /etc/prolog\n", True, 180), ("Prolog[0]               = (null)\n", True, 180),
         ("PrologEpilogTimeout = 65534\nBatchStartTimeout = 200 sec\n", False, 260),
@@ -252,8 +253,9 @@ def test_the_least_cpus_of_any_node_are_asked_for(monkeypatch):
     )
     monkeypatch.setattr(client, "slurm_partition", lambda name: asked.append(name) or limits)
     monkeypatch.setattr(client, "default_partition", lambda: "standard")
-    for limits, names, cpus in (
-        ({}, ["a", "b"], 6), ({"MaxCPUsPerNode": "4"}, ["a"], 4), ({"MaxCPUsPerNode": "²"}, ["a"], 8),
+    for limits, names, cpus in (  # noqa: B007
+        ({}, ["a", "b"], 6), ({"MaxCPUsPerNode": "4"}, ["a"], 4),
+        ({"MaxCPUsPerNode": "²"}, ["a"], 8),
         ({"MaxCPUsPerNode": "9"}, ["a"], 8), ({}, ["x"], 1),
     ):  # fmt: skip
         assert client.cpus_per_node(names, None) == cpus
