@@ -145,7 +145,7 @@ def test_a_worker_sees_what_the_controller_sees(owner, monkeypatch, limits, admi
     node = SimpleNamespace(config=owner.config, workerinput={})
     module.pytest_configure_node(node)
     given = node.workerinput["acceptance"]
-    monkeypatch.setattr(module, "options_of", lambda config: RunOptions(thresholds=support.SHIPPED))
+    monkeypatch.setattr(module, "options_of", lambda config: RunOptions(thresholds=limits.path))
     worker = SimpleNamespace(
         stash={}, workerinput={"acceptance": {**given, "admitted": admitted and [*admitted]}}
     )
