@@ -23,8 +23,11 @@ pytestmark = pytest.mark.cpu
 ExitCode = pytest.ExitCode
 
 
-class Recorder(SimpleNamespace):
+class Recorder:
     """An object that keeps every call of what it does not have."""
+
+    def __init__(self, **has: Any) -> None:
+        vars(self).update(has)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -106,9 +106,10 @@ def prepared(two, monkeypatch) -> list[str]:
     (two.home / "driver").mkdir()
 
     def run(argv: list[str]) -> None:
-        assert Path(argv[0]).name == "ldconfig"
+        assert argv[0] == "/sbin/ldconfig"
         Path(argv[argv.index("-C") + 1]).touch()
 
+    monkeypatch.setattr(shutil, "which", lambda name, path: f"/sbin/{name}")
     monkeypatch.setattr(emulation, "run", run)
     return made
 
@@ -125,6 +126,16 @@ def test_every_node_has_hardware_and_its_own_copy_of_the_driver(two, prepared):
         copy = emulation.hardware_home(two, name) / "driver" / emulation.LIBRARY
         assert (copy.read_text(), copy.is_symlink()) == ("compiled", False)
         assert emulation.state_file(two, name).exists()
+
+
+def test_the_linker_is_left_to_the_path_where_it_is_not_found(two, prepared, monkeypatch):
+    ran = []
+    monkeypatch.setattr(shutil, "which", lambda name, path: None)
+    monkeypatch.setattr(emulation, "run", lambda argv: ran.append(argv[0]))
+    (two.home / "driver" / emulation.LIBRARY).write_text("compiled")
+    (two.home / "ld.so.cache").touch()
+    emulation.prepare(two, DEAD)
+    assert ran == ["ldconfig"]
 
 
 def test_nodes_of_the_light_form_share_the_driver(two, prepared):
