@@ -1,5 +1,7 @@
 """The order names nodes, and a replay judges the run that was, not the host that judges it."""
 
+# Length: the order, Slurm, this host and a replay are the four sources of one population.
+
 from __future__ import annotations
 
 import json

@@ -1,5 +1,7 @@
 """The installed plug-in: options with a blank, from any folder; nothing in a run is executed."""
 
+# Length: its hooks in this process, and what whole processes make of them, beside one hostile run.
+
 from __future__ import annotations
 
 import itertools

@@ -1,5 +1,7 @@
 """The session: who owns the run, when it starts, how it is stopped, and its exit status."""
 
+# Length: every hook of a session is called with the same fixture of recorders.
+
 from __future__ import annotations
 
 import os

@@ -137,7 +137,7 @@ def test_a_new_cpuset_has_the_cores_of_its_parent(tmp_path):
         1, {n: tmp_path / n / "gpu-acceptance-unit" for n in ("cpuset", "freezer")}, True
     )
     made.make("worker0")
-    made.make("worker0")  # a second time is no error
+    made.make("worker0")  # a second time is not an error
     node = made.trees["cpuset"] / "worker0"
     assert [(node / f"cpuset.{f}").read_text() for f in ("cpus", "mems")] == ["0-3", "0"]
     assert not (made.trees["freezer"] / "worker0" / "cpuset.cpus").exists()
@@ -210,7 +210,7 @@ def test_what_is_frozen_is_thawed_killed_and_removed(tmp_path, monkeypatch):
     assert [path.name for path in (tmp_path / "unit").iterdir()] == ["worker1"]
     made.remove()
     assert not (tmp_path / "unit").exists()
-    made.remove()  # a second time is no error
+    made.remove()  # a second time is not an error
 
 
 def test_a_group_that_stays_busy_is_an_error_after_five_seconds(tmp_path, monkeypatch):

@@ -68,7 +68,7 @@ def test_all_of_a_sandbox_is_removed_its_folder_last(host, tmp_path):
     points = [f"{registry}/ab1/a/b", f"{registry}/ab1/a"]  # the last is unmounted first
     assert [call[0] for call in host.unmounted] == [["umount", "--lazy", p] for p in points]
     assert not registry.exists()
-    cleanup.remove(registry / "ab1")  # a second time is no error
+    cleanup.remove(registry / "ab1")  # a second time is not an error
     assert len(host.killed) == 1
 
 

@@ -3,6 +3,8 @@
 Hosts are stood in for; the environments are real, from stub wheels.
 """
 
+# Length: what an environment says of itself, and real ones, share their small checkout.
+
 from __future__ import annotations
 
 import dataclasses

@@ -1,5 +1,7 @@
 """The set-up before `.venv`: make, the interpreter, what a host lacks; hosts are stood in for."""
 
+# Length: what a host is and lacks, and make itself, share the stand-ins for a host.
+
 from __future__ import annotations
 
 import ast
