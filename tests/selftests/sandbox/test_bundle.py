@@ -67,44 +67,6 @@ def real(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         pytest.skip(str(error))
 
 
-@pytest.mark.slow
-def test_it_is_small(real: Path) -> None:
-    assert real.stat().st_size < 20 * MIB
-
-
-@pytest.mark.slow
-def test_it_needs_nothing_of_the_host_but_the_c_library(real: Path, tmp_path: Path) -> None:
-    subprocess.run(["tar", "-x", "-f", real, "-C", tmp_path], check=True)
-    have = {path.name for path in (tmp_path / "bundle" / "lib").iterdir()}
-    for path in (tmp_path / "bundle").rglob("*"):
-        found = elf.read(path) if path.is_file() else None
-        for name in found.needed if found else ():
-            assert name in have or HOST_LIBRARIES.fullmatch(name), (path, name)
-
-
-@pytest.mark.slow
-def test_the_sandbox_runs_from_it_with_the_packages_hidden(real: Path, tmp_path: Path) -> None:
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    libraries = Path("/usr/lib/x86_64-linux-gnu")
-    registry = Path("/tmp") / f"sandbox-bundle-{tmp_path.stat().st_ino}"
-    hide = ["unshare", "--mount", "sh", "-c", HIDE, "sh", str(empty), str(libraries)]
-    done = subprocess.run(
-        [*hide, sys.executable, "-c", USE, str(real), str(registry)],
-        cwd=CHECKOUT,
-        env={"PATH": SYSTEM_PATH, "SYSTEM": SYSTEM_PATH, "PYTHONPATH": str(CHECKOUT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    *lines, last = done.stdout.splitlines()
-    assert {"worker0", "worker1", "libraries="} <= set(lines)
-    assert sum(line.endswith("/bundle/bin/srun") for line in lines) == 2
-    assert last == "[]"
-
-
 # --- its parts
 
 
@@ -248,3 +210,44 @@ def test_a_file_that_is_no_package_is_named(tmp_path, monkeypatch):
     bundle.unpack_package(tmp_path / "a.deb", tmp_path / "root")
     with pytest.raises(SandboxError, match=r"a\.deb is not a package"):
         bundle.unpack_package(tmp_path / "a.deb", tmp_path / "root")
+
+
+# --- a whole one
+
+
+@pytest.mark.slow
+def test_it_is_small(real: Path) -> None:
+    assert real.stat().st_size < 20 * MIB
+
+
+@pytest.mark.slow
+def test_it_needs_nothing_of_the_host_but_the_c_library(real: Path, tmp_path: Path) -> None:
+    subprocess.run(["tar", "-x", "-f", real, "-C", tmp_path], check=True)
+    have = {path.name for path in (tmp_path / "bundle" / "lib").iterdir()}
+    for path in (tmp_path / "bundle").rglob("*"):
+        found = elf.read(path) if path.is_file() else None
+        for name in found.needed if found else ():
+            assert name in have or HOST_LIBRARIES.fullmatch(name), (path, name)
+
+
+@pytest.mark.slow
+def test_the_sandbox_runs_from_it_with_the_packages_hidden(real: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    libraries = Path("/usr/lib/x86_64-linux-gnu")
+    registry = Path("/tmp") / f"sandbox-bundle-{tmp_path.stat().st_ino}"
+    hide = ["unshare", "--mount", "sh", "-c", HIDE, "sh", str(empty), str(libraries)]
+    done = subprocess.run(
+        [*hide, sys.executable, "-c", USE, str(real), str(registry)],
+        cwd=CHECKOUT,
+        env={"PATH": SYSTEM_PATH, "SYSTEM": SYSTEM_PATH, "PYTHONPATH": str(CHECKOUT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    *lines, last = done.stdout.splitlines()
+    assert {"worker0", "worker1", "libraries="} <= set(lines)
+    assert sum(line.endswith("/bundle/bin/srun") for line in lines) == 2
+    assert last == "[]"
