@@ -1,15 +1,19 @@
 """The order names nodes, and a replay judges the run that was, not the host that judges it."""
 
+# Length: the order, Slurm, this host and a replay are the four sources of one population.
+
 from __future__ import annotations
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from fixtures.cluster import population
-from fixtures.errors import ConfigError
+from fixtures.errors import ConfigError, UnknownGpu
+from fixtures.sandbox import cgroups, emulation, host, platforms
 from fixtures.slurm.client import SlurmNode
 from fixtures.thresholds import definitions, facts
 from fixtures.thresholds.contract import Contract
@@ -76,6 +80,273 @@ def test_a_part_of_the_order_is_partial_and_says_so(ordered, slurm):
     assert population.orders_more(taken, contract(ordered)).startswith("1 of 2 ordered nodes")
     whole = population.from_slurm(contract(ordered), partition=None, nodelist="gpu[01-02]")
     assert population.orders_more(whole, contract(ordered)) == ""
+
+
+# --- who is asked: the order, Slurm, this host
+
+
+def ordered(nodes: int | str = 2, **more) -> Contract:
+    return Contract(nodes=nodes, gpus_per_node=8, gpu_model="H200 SXM", **more)
+
+
+FABRIC = {
+    "nics_per_node": 4, "nic_gbps": 200, "nic_fabric": "RoCE", "shared_directory": "/shared",
+    "shared_tb": 3, "rail_optimized": True,
+}  # fmt: skip
+
+
+def fabric(people: population.Population) -> dict:
+    """What a population has of FABRIC."""
+    return {
+        name: getattr(people, name) for name in
+        ("nics_per_node", "nic_gbps", "nic_fabric", "shared_directory", "shared_tb",
+         "rail_optimized")
+    }  # fmt: skip
+
+
+EXPECTED = {**FABRIC, "shared_directory": True}
+NONE = {
+    "nics_per_node": 0, "nic_gbps": 0, "nic_fabric": "InfiniBand", "shared_directory": False,
+    "shared_tb": 0, "rail_optimized": False,
+}  # fmt: skip
+
+
+def test_slurm_is_asked_where_nothing_was_ordered(slurm, monkeypatch):
+    found = population.from_slurm(None, partition=None, nodelist=None)
+    assert found.nodes == ("gpu01", "gpu02", "gpu03", "gpu04")
+    assert (found.origin, found.ordered, found.gpu_model) == ("cluster", False, None)
+    assert (found.gpus_per_node, found.partition, found.nvls) == (8, "gpu", False)
+    assert found.addresses["gpu02"] == "gpu02"
+    assert fabric(found) == NONE
+    some = population.from_slurm(None, partition="gpu", nodelist="gpu[02-03]")
+    assert (some.nodes, sorted(some.addresses)) == (("gpu02", "gpu03"), ["gpu02", "gpu03"])
+    listed = population.slurm_nodes()
+    monkeypatch.setattr(population, "slurm_nodes", lambda partition=None: listed)
+    for k, node in enumerate(listed):
+        listed[k] = SlurmNode(**{**vars(node), "gpus": k + 1})
+    assert population.from_slurm(None, partition="gpu", nodelist="gpu[01-03]").gpus_per_node == 3
+
+
+def test_what_was_ordered_is_in_the_population_also_where_slurm_lacks_it(slurm, monkeypatch):
+    found = population.from_slurm(
+        ordered("gpu[01-02],new1", **FABRIC), partition="p", nodelist=None
+    )
+    assert found.nodes == ("gpu01", "gpu02", "new1")
+    assert (found.ordered, found.gpu_model, found.gpus_per_node) == (True, "H200 SXM", 8)
+    assert (found.partition, found.nvls, found.whole_nodes) == ("p", True, False)
+    assert fabric(found) == EXPECTED
+    assert fabric(population.from_slurm(ordered(4), partition=None, nodelist=None)) == NONE
+    counted = population.from_slurm(ordered(6), partition=None, nodelist=None)
+    assert counted.nodes[3:] == ("gpu04", "ordered-5", "ordered-6")
+    exact = population.from_slurm(ordered(4), partition=None, nodelist=None)
+    assert exact.nodes == ("gpu01", "gpu02", "gpu03", "gpu04")
+    with pytest.raises(ConfigError, match=r"orders 3, but the partition has 4: give a hostlist"):
+        population.from_slurm(ordered(3), partition=None, nodelist=None)
+    with pytest.raises(ConfigError, match="--nodelist: Slurm does not know other, new1"):
+        population.from_slurm(None, partition=None, nodelist="gpu01,other,new1")
+    monkeypatch.setattr(population, "allocates_whole_nodes", lambda fields: True)
+    assert population.from_slurm(None, partition=None, nodelist=None).whole_nodes is True
+
+
+def test_switches_reduce_where_the_order_leaves_it_to_the_model(slurm):
+    off = ordered(4, nvls={"disabled": "by the site"})
+    assert population.from_slurm(off, partition=None, nodelist=None).nvls is False
+
+
+def test_at_most_four_names_of_another_partition_are_listed(slurm, monkeypatch):
+    every = population.slurm_nodes()
+    every.append(SlurmNode(**{**vars(every[0]), "name": "gpu05", "partitions": ("a", "gpu")}))
+    monkeypatch.setattr(
+        population, "slurm_nodes", lambda partition=None: [] if partition else every
+    )
+    for nodes, said in (
+        ("gpu[01-04]", r"partition gpu has none of gpu01, gpu02, gpu03, gpu04: .*are in gpu\)"),
+        ("gpu[01-05]", r"gpu03, gpu04, \.\.\.: .*\(they are in a, gpu\)"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            population.from_slurm(ordered(nodes), partition=None, nodelist=None)
+
+
+def test_a_population_is_judged_by_its_order_if_it_has_one():
+    people = support.population(3)
+    named, counted = ordered("worker[0-1]"), ordered(2)
+    with pytest.raises(ConfigError, match=r"x: worker2: not ordered; .* orders worker\[0-1\]"):
+        population.refuse_other_nodes(people, named, "x")
+    with pytest.raises(ConfigError, match=r"x: 3 nodes; cluster\.nodes orders 2"):
+        population.refuse_other_nodes(people, counted, "x")
+    for contract_ in (None, ordered("worker[0-2]"), ordered(3), ordered(4)):
+        population.refuse_other_nodes(people, contract_, "x")
+    unordered = type(people)(**{**vars(people), "ordered": False})
+    population.refuse_other_nodes(unordered, named, "x")
+    assert population.orders_more(unordered, ordered(9)) == ""
+    assert population.orders_more(people, None) == ""
+    assert population.orders_more(people, ordered(3)) == ""
+    assert population.orders_more(people, ordered(2)) == ""
+    assert population.orders_more(people, ordered(5)) == "3 of 5 ordered nodes"
+    for count, names in ((7, "worker3, worker4, worker5, worker6"),
+                         (8, "worker3, worker4, worker5, worker6, ...")):  # fmt: skip
+        said = population.orders_more(people, ordered(f"worker[0-{count - 1}]"))
+        assert said == f"3 of {count} ordered nodes, without {names}"
+
+
+def test_a_population_is_read_as_it_was_written():
+    people = support.population(2)
+    for installed in (None, (), ("finetune",)):
+        written = type(people)(**{**vars(people), "installed": installed})
+        data = json.loads(json.dumps(written.to_json()))
+        assert population.Population.from_json(data) == written
+    data = {k: v for k, v in people.to_json().items() if k != "installed"}
+    assert population.Population.from_json({**data, "of a later version": 1}) == people
+    assert population.contract_json(None) is None
+
+
+def test_what_a_population_runs_on():
+    for origin, model, virtual, device in (
+        ("sandbox", "cpu", True, "cpu"), ("cluster", "H200 SXM", False, "cuda"),
+        ("local", None, False, "cuda"),
+    ):  # fmt: skip
+        people = population.Population(
+            origin=origin, nodes=("n",), gpus_per_node=2, gpu_model=model
+        )
+        assert (people.virtual, people.device, people.on_cpu) == (virtual, device, device == "cpu")
+
+
+# --- this host
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """Another /dev and /proc."""
+    real = type(tmp_path)
+    monkeypatch.setattr(population, "Path", lambda path: real(tmp_path) / path.lstrip("/"))
+    (tmp_path / "dev").mkdir()
+    return tmp_path
+
+
+def test_gpus_of_this_host_are_those_of_the_driver_or_of_nvidia_smi(root, monkeypatch):
+    gpus = root / "proc/driver/nvidia/gpus"
+    for name in ("a", "b"):
+        (gpus / name).mkdir(parents=True)
+    (gpus / "a" / "information").write_text("Model: \t NVIDIA H200 \nIRQ: 7\n")
+    (root / "dev" / "nvidiactl").touch()
+    (root / "dev" / "nvidia-uvm0").touch()
+    assert population.host_gpus() == []
+    (root / "dev" / "nvidia0").touch()
+    assert population.host_gpus() == ["NVIDIA H200"]
+    (gpus / "b" / "information").write_text("no model\n")
+    assert population.host_gpus() == ["NVIDIA H200"]
+    (gpus / "a" / "information").unlink()
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert population.host_gpus() == []
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+    said = SimpleNamespace(stdout="NVIDIA B200\n\n NVIDIA B200 \n")
+    monkeypatch.setattr(population.subprocess, "run", lambda argv, **more: said)
+    assert population.host_gpus() == ["NVIDIA B200", "NVIDIA B200"]
+
+
+def on_host(monkeypatch, *names: str, cpus: int | None = 8, hostname: str = "login 01") -> None:
+    monkeypatch.setattr(population, "host_gpus", lambda: [*names])
+    monkeypatch.setattr(population.os, "cpu_count", lambda: cpus)
+    monkeypatch.setattr(population.socket, "gethostname", lambda: hostname)
+
+
+def test_this_host_has_the_model_of_its_gpus_or_a_cpu(monkeypatch):
+    for names, model, devices in (
+        ([], "cpu", 2), (["NVIDIA H200"], "H200 SXM", 1), (["NVIDIA H200"] * 4, "H200 SXM", 4),
+    ):  # fmt: skip
+        on_host(monkeypatch, *names)
+        assert population.host_model() == model
+        found = population.from_host(None)
+        assert (found.gpu_model, found.gpus_per_node) == (model, devices)
+        assert (found.origin, found.nodes, found.ordered) == ("local", ("login-01",), False)
+        assert found.addresses == {"login-01": "127.0.0.1"}
+    for cpus, devices in ((1, 1), (None, 1), (2, 2)):
+        on_host(monkeypatch, cpus=cpus, hostname="")
+        found = population.from_host(None)
+        assert (found.gpus_per_node, found.nodes) == (devices, ("localhost",))
+
+
+def test_new_gpus_are_admitted_where_they_are_asked_for_and_mixed_ones_never(monkeypatch):
+    on_host(monkeypatch, "NVIDIA X100", "NVIDIA X100")
+    with pytest.raises(UnknownGpu, match="NVIDIA X100"):
+        population.from_host(None)
+    found = population.from_host(None, new_model=True)
+    assert (found.gpu_model, found.gpus_per_node) == (None, 2)
+    on_host(monkeypatch, "NVIDIA X100", "NVIDIA H200")
+    with pytest.raises(UnknownGpu, match="mixes GPU models: NVIDIA H200, NVIDIA X100"):
+        population.from_host(None, new_model=True)
+
+
+def test_an_order_of_one_node_is_that_of_this_host(monkeypatch):
+    on_host(monkeypatch, "NVIDIA B200", hostname="gpu01")
+    for nodes in (1, "gpu01"):
+        found = population.from_host(ordered(nodes, **FABRIC))
+        assert (found.ordered, found.gpu_model, found.gpus_per_node) == (True, "H200 SXM", 8)
+        assert (found.nodes, found.nvls, fabric(found)) == (("gpu01",), True, EXPECTED)
+    assert fabric(population.from_host(ordered(1))) == NONE
+    for nodes in (2, "gpu02"):
+        with pytest.raises(ConfigError, match=rf"orders {nodes}, and .* one node \(gpu01\)"):
+            population.from_host(ordered(nodes))
+
+
+# --- the sandbox
+
+
+def test_the_options_of_a_sandbox_are_an_order(monkeypatch):
+    on_host(monkeypatch)
+    order = population.sandbox_contract(nodes=3, gpus=2)
+    assert (order.node_count, order.gpus_per_node, order.gpu_model) == (3, 2, "cpu")
+    virtual = platforms.find("")
+    nics = (len(virtual.ordered_nics), virtual.order["nic_gbps"])
+    assert (order.nics_per_node, order.nic_gbps) == nics
+    light = population.sandbox_contract(nodes=3, gpus=2, light=True)
+    assert (light.gpu_model, light.nics_per_node, light.nic_gbps) == ("cpu", 0, None)
+    shown = population.sandbox_contract(nodes=2, gpus=2, platform="dgx-a100")
+    assert (shown.gpu_model, shown.gpus_per_node) == ("A100 SXM 80", 8)
+    with pytest.raises(ConfigError, match="--sandbox-platform: no platform 'dgx'"):
+        population.sandbox_contract(nodes=2, gpus=2, platform="dgx")
+    on_host(monkeypatch, *["NVIDIA H200"] * 4)
+    real = population.sandbox_contract(nodes=2, gpus=2)
+    assert (real.gpu_model, real.nics_per_node) == ("H200 SXM", 0)
+    assert population.sandbox_contract(nodes=2, gpus=2, light=True).gpu_model == "cpu"
+
+
+@pytest.mark.parametrize("able", [True, False])
+def test_a_sandbox_has_what_this_host_can_enforce(monkeypatch, able):
+    monkeypatch.setattr(host, "can_bind_cores", lambda nodes, gpus: able)
+    monkeypatch.setattr(cgroups, "controls_memory", lambda: able)
+    monkeypatch.setattr(emulation, "refusal", lambda: None if able else "no gcc")
+    found = population.from_sandbox(ordered(2, **FABRIC))
+    assert (found.nodes, found.origin) == (("worker0", "worker1"), "sandbox")
+    assert (found.bindable, found.memory_control, found.light) == (able, able, False)
+    assert (found.emulated, found.ordered, found.nvls) == (False, True, True)
+    assert fabric(found) == EXPECTED
+    virtual = Contract(nodes=2, gpus_per_node=2, gpu_model="cpu")
+    assert population.from_sandbox(virtual).emulated is able
+    assert fabric(population.from_sandbox(virtual)) == NONE
+    light = population.from_sandbox(virtual, light=True)
+    assert (light.bindable, light.memory_control, light.light) == (False, False, True)
+
+
+def test_a_running_sandbox_says_itself_how_it_binds(slurm, monkeypatch):
+    asked = []
+    monkeypatch.setattr(population, "slurm_partition", lambda name: asked.append(name) or {})
+    monkeypatch.setattr(population, "allocates_whole_nodes", lambda fields: True)
+    for plugins, bindable in (
+        ("TaskPlugin   = task/affinity,task/cgroup\n", True), ("TaskPlugin=task/cgroup\n", False),
+        ("Other=affinity\n", False),
+    ):  # fmt: skip
+        monkeypatch.setattr(
+            population, "slurm_query", lambda *argv, said=plugins: f"ClusterName=x\n{said}"
+        )
+        found = population.attached_sandbox(ordered(2), partition=None)
+        assert (found.bindable, found.partition, found.whole_nodes) == (bindable, "", True)
+    found = population.attached_sandbox(ordered(2), partition="mine", light=True)
+    assert (found.partition, found.light) == ("mine", True)
+    assert asked == ["gpu"] * 3 + ["mine"]
+
+
+# --- a replay of another order
 
 
 @pytest.mark.parametrize("nodes", ["other[1-4]", "gpu[0001-0003],other", 3])

@@ -1,8 +1,9 @@
 """The installed plug-in: options with a blank, from any folder; nothing in a run is executed."""
 
+# Length: its hooks in this process, and what whole processes make of them, beside one hostile run.
+
 from __future__ import annotations
 
-import importlib.metadata
 import itertools
 import json
 import os
@@ -12,11 +13,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from fixtures.plugin import install, option_list, start
+from fixtures.plugin import install, invocation, option_list, start
 from tests.selftests.sandboxes import copy_checkout
 from tests.selftests.support import CHECKOUT, DATA
 
@@ -147,6 +149,142 @@ DESTINATION = {"--from": "from_run"}
 MISSPELT = ("--resum", "--form", "--threshold", "--guest-result")
 
 
+# --- hooks, in this process
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    """A checkout: folders of tests that mirror its packages, one that does not, and a run."""
+    for folder in (
+        "tests/selftests/plan/sub", "tests/selftests/tools", "tests/selftests/strange",
+        "tests/selftests/tests", "tests/selftests/plan/tools", "fixtures/plan/sub",
+        "reports/runs/RUN",
+        "fixtures/strange", "elsewhere",
+    ):  # fmt: skip
+        (tmp_path / "suite" / folder).mkdir(parents=True)
+    for package in ("fixtures/plan", "fixtures/plan/sub"):
+        (tmp_path / "suite" / package / "__init__.py").touch()
+    (tmp_path / "suite" / "tests" / "test_a.py").touch()
+    (tmp_path / "suite" / "fixtures" / "plan" / "items.py").touch()
+    return tmp_path / "suite"
+
+
+def config(suite: Path, *paths: str, cwd: Path | None = None, pyargs: bool = False) -> Any:
+    return SimpleNamespace(
+        rootpath=suite, option=SimpleNamespace(), inipath=suite / "pyproject.toml",
+        invocation_params=SimpleNamespace(dir=cwd or suite),
+        known_args_namespace=SimpleNamespace(file_or_dir=[*paths], pyargs=pyargs),
+    )  # fmt: skip
+
+
+def loaded(given: Any, *, unknown: tuple[str, ...] = ()) -> list[str]:
+    """The arguments after the hook."""
+    arguments = ["-q"]
+    parser: Any = SimpleNamespace(
+        parse_known_and_unknown_args=lambda args, namespace: (None, [*unknown]),
+        optparser=SimpleNamespace(format_help=lambda: "--resume RUN\n--retest\n"),
+    )
+    invocation.pytest_load_initial_conftests(given, parser, arguments)
+    return arguments
+
+
+def test_paths_that_hold_tests_are_those_of_the_suite(suite):
+    for path in (".", "tests", "tests/test_a.py", "tests/test_a.py::test", "tests/selftests",
+                 "tests/selftests/plan/sub", "tests/selftests/tools",
+                 "tests/nothing.py"):  # fmt: skip
+        assert loaded(config(suite, path)) == ["-q"], path
+    for path in ("reports/runs/RUN", "fixtures/plan/items.py", "tests/selftests/strange",
+                 "fixtures",
+                 "tests/selftests/plan/tools", "tests/selftests/tests"):  # fmt: skip
+        with pytest.raises(pytest.UsageError, match=f"^{path} does not hold tests of this suite"):
+            loaded(config(suite, path))
+    assert loaded(config(suite, "fixtures", pyargs=True)) == ["-q"]
+    shutil.rmtree(suite / "tests")
+    assert loaded(config(suite, "fixtures")) == ["-q"]
+
+
+def test_from_elsewhere_the_tests_of_the_suite_are_collected(suite):
+    given = config(suite, cwd=suite / "elsewhere")
+    assert loaded(given) == ["-q", str(suite / "tests")]
+    assert given.known_args_namespace.file_or_dir == [str(suite / "tests")]
+    for here in (suite, suite / "tests", suite / "tests/selftests/plan"):
+        assert loaded(config(suite, cwd=here)) == ["-q"]
+    assert loaded(config(suite, str(suite / "tests"), cwd=suite / "elsewhere")) == ["-q"]
+
+
+def test_folders_that_are_called_after_tests_hold_no_conftest(suite):
+    (suite / "tests" / "conftest.py").touch()
+    loaded(config(suite))
+    for stray in ("testing", "tests/test-run", "tests/selftests/plan/test-run"):
+        (suite / stray).mkdir()
+        (suite / stray / "conftest.py").touch()
+        with pytest.raises(pytest.UsageError, match=f"{stray}/conftest.py: pytest would run it"):
+            loaded(config(suite))
+        shutil.rmtree(suite / stray)
+
+
+def test_unknown_options_are_refused_with_those_that_were_meant(suite):
+    with pytest.raises(pytest.UsageError, match=r"no option --resum, did you mean '--resume'\?$"):
+        loaded(config(suite), unknown=("--resum=x",))
+    with pytest.raises(pytest.UsageError, match=r"no option --xyz \(`pytest --help` lists"):
+        loaded(config(suite), unknown=("--xyz",))
+    given = config(suite)
+    del given.known_args_namespace
+    with pytest.raises(pytest.UsageError, match="does not say which paths it was given"):
+        loaded(given)
+
+
+def test_only_folders_of_tests_are_read(suite):
+    given = config(suite)
+    for path, unread in (
+        ("tests", None), ("tests/selftests/plan", None), ("tests/test_a.py", None),
+        ("reports", True), ("tests/selftests/strange", True), ("fixtures/plan/items.py", None),
+    ):  # fmt: skip
+        assert invocation.pytest_ignore_collect(suite / path, given) is unread, path
+    assert invocation.pytest_ignore_collect(suite.parent, given) is None
+
+
+def test_the_arguments_of_a_run_are_those_that_were_typed(suite, monkeypatch):
+    named = f"--config-file={suite}/pyproject.toml"
+    monkeypatch.setattr(sys, "argv", ["pytest", named, "-m", "multinode", "--config-file=mine"])
+    assert invocation.typed_arguments(config(suite)) == ["-m", "multinode", "--config-file=mine"]
+
+
+def marked(expression: str | None) -> Any:
+    markers = ["gpu: needs GPUs", "multinode: all", "criterion(key): judged", "waits: long"]
+    return SimpleNamespace(
+        getini=lambda name: markers, option=SimpleNamespace(markexpr=expression, keyword="")
+    )
+
+
+def test_a_mark_that_no_test_has_is_refused():
+    for known in ("", None, "gpu", "not (gpu and multinode)", "criterion(k=1)", "gpu or", "waits"):
+        invocation.pytest_configure(marked(known))
+    with pytest.raises(pytest.UsageError, match="no test has the mark 'gpus', did you mean 'gpu'"):
+        invocation.pytest_configure(marked("multinode and not gpus"))
+    with pytest.raises(pytest.UsageError, match=r"the mark 'quite' \(known: gpu, multinode\)"):
+        invocation.pytest_configure(marked("quite"))
+
+
+def test_what_selects_nothing_is_said_with_what_there_is():
+    def said(keyword: str = "", marks: str = "", *, destructive: bool = True) -> str:
+        given: Any = SimpleNamespace(
+            option=SimpleNamespace(keyword=keyword, markexpr=marks), getoption=lambda _: destructive
+        )
+        return invocation.nothing_selected(given, ["gemm.bf16", "worker0"])
+
+    lists = "`pytest --collect-only -q -m multinode` lists what there is"
+    assert said() == f"Nothing selected; {lists}"
+    both = said("worker0 and not (gemm.bf16)", "gpu")
+    assert both == f"Nothing selected by -m 'gpu' and -k 'worker0 and not (gemm.bf16)'; {lists}"
+    assert said("(worker7) or quite-another").endswith("; -k worker7: did you mean worker0?")
+    assert said("xyz or gem.bf16").endswith("; -k gem.bf16: did you mean gemm.bf16?")
+    assert said(destructive=False).endswith("Destructive checks also need --allow-destructive.")
+
+
+# --- whole processes
+
+
 def test_a_path_may_stand_behind_a_blank_and_nothing_in_it_is_executed(
     prepared, copied, hostile, tmp_path
 ):
@@ -259,45 +397,7 @@ def test_another_project_s_tests_are_left_alone(prepared, tmp_path):
     assert done.stdout.startswith(".")
 
 
-@pytest.mark.parametrize(
-    ("argv", "original", "yes"),
-    [
-        (["/v/bin/pytest", "-x"], ["python", "/v/bin/pytest", "-x"], True),
-        (["-m", "-x"], ["python", "-O", "-m", "pytest", "-x"], True),
-        (["-m"], ["python", "-Ompytest"], True),
-        (["-m", "pytest"], ["python", "-m", "pip", "pytest"], False),
-        (["-c", "pytest"], ["python", "-c", "pass", "pytest"], False),
-        (["train.py", "pytest"], ["python", "train.py", "pytest"], False),
-        ([], ["python"], False),
-    ],
-)
-def test_it_is_known_that_pytest_starts(argv, original, yes):
-    assert start.starts_pytest(argv, original) is yes
-
-
-def test_an_option_for_sbatch_may_stand_behind_a_blank():
-    given = ["--sbatch-args", "--comment=x", "--sbatch-args=--qos=y", "-q"]
-    assert start.joined(given) == ["--sbatch-args=--comment=x", "--sbatch-args=--qos=y", "-q"]
-
-
 # --- the environment
-
-
-def test_it_is_installed_once_and_an_earlier_version_goes(tmp_path):
-    packages = tmp_path / "packages"
-    packages.mkdir()
-    old = packages / f"{install.MODULE}-0.0.1.dist-info"
-    old.mkdir()
-    (old / "METADATA").write_text("Name: gpu-cluster-acceptance\nVersion: 0.0.1\n")
-    install.install(packages)
-    before = {path: path.stat().st_mtime_ns for path in packages.rglob("*")}
-    install.install(packages)
-    assert {path: path.stat().st_mtime_ns for path in packages.rglob("*")} == before
-    (found,) = importlib.metadata.distributions(path=[str(packages)])
-    assert found.name == "gpu-cluster-acceptance"
-    assert [(e.group, e.value) for e in found.entry_points] == [("pytest11", install.MODULE)]
-    assert all(file.locate().exists() for file in found.files or ())
-    assert not old.exists()
 
 
 def test_a_pytest_without_the_plugin_says_which_one_to_start(copied, hostile, tmp_path):

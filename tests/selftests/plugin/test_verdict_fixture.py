@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import importlib
 import inspect
 import json
 import operator
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from fixtures.errors import WrongComparison
+from fixtures.errors import NotMeasured, WrongComparison
 from fixtures.paths import CHECKOUT
+from fixtures.plugin import verdict_fixture
+from fixtures.plugin.state import SESSION_STATE
 from fixtures.plugin.verdict_fixture import Agreed, Measured
 from fixtures.thresholds import loader
 from fixtures.verdict.model import Outcome, Verdict
@@ -48,6 +52,86 @@ def functions_by_key() -> dict[str, Callable[..., None]]:
 
 def verdict(key: str, outcome: Outcome) -> Verdict:
     return Verdict(criterion=key, title="", subject="n0", outcome=outcome, value=1.0)
+
+
+def fixture_of(name: str) -> Callable[..., Any]:
+    """The function behind a fixture of pytest."""
+    function: Callable[..., Any] = getattr(verdict_fixture, name)._get_wrapped_function()
+    return function
+
+
+@pytest.mark.parametrize(
+    ("outcome", "raised", "properties"),
+    [
+        (Outcome.PASS, None, ["verdict"]), (Outcome.FAIL, None, ["verdict"]),
+        (Outcome.NOT_MEASURED, NotMeasured, ["verdict"]),
+        (Outcome.NOT_APPLICABLE, pytest.skip.Exception, ["verdict"]),
+        (Outcome.WAIVED, pytest.xfail.Exception, ["verdict"]),
+        (Outcome.RECORDED, None, ["verdict", "recorded"]),
+    ],
+)  # fmt: skip
+def test_the_fixture_attaches_the_verdict_and_raises_what_is_no_result(
+    monkeypatch, outcome, raised, properties
+):
+    stated = dataclasses.replace(verdict("gemm.bf16", outcome), reason="because")
+    asked = []
+    monkeypatch.setattr(
+        verdict_fixture, "verdict_on", lambda state, item: asked.append((state, item)) or stated
+    )
+    request = SimpleNamespace(
+        param="the item", node=SimpleNamespace(user_properties=[]),
+        config=SimpleNamespace(stash={SESSION_STATE: "the state"}),
+    )  # fmt: skip
+    if raised is None:
+        assert fixture_of("verdict")(request) is stated
+    else:
+        with pytest.raises(raised, match="because"):
+            fixture_of("verdict")(request)
+    assert asked == [("the state", "the item")]
+    attached = dict(request.node.user_properties)
+    assert list(attached) == properties
+    assert Verdict.from_json(json.loads(attached["verdict"])) == stated
+    if "recorded" in attached:
+        assert attached["recorded"] == f"RECORDED {stated.measured}"
+
+
+def test_a_comparison_is_the_judge_s_and_must_be_that_of_the_limits():
+    for outcome, holds in (
+        (Outcome.PASS, True), (Outcome.RECORDED, True), (Outcome.FAIL, False),
+        (Outcome.NOT_MEASURED, False),
+    ):  # fmt: skip
+        stated = verdict("x", outcome)
+        agreed = Agreed(stated)
+        for sign in (">=", "<=", "=="):
+            assert SIGNS[sign](Measured(stated, [sign]), agreed) is holds
+            assert SIGNS[sign](Measured(stated, ()), agreed) is holds  # nothing was agreed
+        for sign in ("!=", ">", "<", "=="):
+            with pytest.raises(WrongComparison, match="want `measured >= agreed`"):
+                SIGNS[sign](Measured(stated, [">="]), agreed)
+        for sign in ("!=", ">", "<"):
+            with pytest.raises(WrongComparison, match="want `measured == agreed`"):
+                SIGNS[sign](Measured(stated, ["=="]), agreed)
+            assert SIGNS[sign](Measured(stated, [sign]), agreed) is holds
+    with pytest.raises(TypeError, match="compares with agreed only, not with 3"):
+        assert Measured(stated, [">="]) >= 3
+
+
+def test_what_is_compared_is_shown_with_its_unit():
+    stated = dataclasses.replace(verdict("x", Outcome.PASS), unit="GB/s", limit=">= 80")
+    assert repr(Measured(stated, ())) == "1.0 GB/s"
+    assert repr(Agreed(stated)) == ">= 80 GB/s"
+
+
+def test_the_limits_of_a_criterion_say_how_it_is_compared():
+    stated = verdict("x", Outcome.PASS)
+    criteria = {"x": SimpleNamespace(comparisons=["<="])}
+    state = SimpleNamespace(thresholds=SimpleNamespace(criteria=criteria))
+    request = SimpleNamespace(config=SimpleNamespace(stash={SESSION_STATE: state}))
+    measured = fixture_of("measured")(request, stated)
+    agreed = fixture_of("agreed")(stated)
+    assert measured <= agreed
+    with pytest.raises(WrongComparison):
+        assert measured >= agreed
 
 
 def test_the_comparison_of_every_test_is_that_of_its_criterion_and_every_other_is_refused():

@@ -1,150 +1,191 @@
-"""What the sandbox takes from its host: names, networks, control groups, the root of a chroot."""
+"""What the sandbox takes of its host: GPUs, device numbers, cores, memory."""
 
-import socket
+from __future__ import annotations
+
+import os
+import shutil
 import subprocess
-import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from fixtures.sandbox import cgroups, config, network, tools
-from fixtures.sandbox.cgroups import Cgroups
+from fixtures.sandbox import host
 from fixtures.sandbox.errors import SandboxError
-from fixtures.sandbox.processes import Process, is_rank
-from fixtures.sandbox.state import State
+from fixtures.sandbox.host import Gpu, short_model
+from tests.selftests.sandbox.parts import Calls, faked
 
 pytestmark = pytest.mark.cpu
 
 
-def state(home: Path) -> State:
-    return State("unit", home, None, "", 2, 0, subnet="198.18.7")
-
-
-def addresses(text: str) -> dict[str, str]:
-    """Name -> address; the first line counts, as for the resolver."""
-    found: dict[str, str] = {}
-    for line in text.splitlines():
-        address, *names = line.split()
-        for name in names:
-            found.setdefault(name, address)
-    return found
-
-
-def test_slurmctld_can_resolve_the_host_that_commands_come_from(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(socket, "gethostname", lambda: "login01.site.example")
-    known = addresses(config.hosts(state(tmp_path)))
-    assert known["login01"] == known["login01.site.example"] == "198.18.7.1"
-    assert known["controller"] == "198.18.7.1"
-    assert known["localhost"] == "127.0.0.1"
-    assert known["worker1"] == "198.18.7.3"
-
-
-def test_a_host_with_the_name_of_a_node_does_not_take_its_place(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(socket, "gethostname", lambda: "worker0")
-    assert addresses(config.hosts(state(tmp_path)))["worker0"] == "198.18.7.2"
-
-
-@pytest.mark.parametrize("timeouts", [config.TIMEOUTS, config.TIMEOUTS_LIGHT])
-def test_steps_may_take_five_message_timeouts_to_end(timeouts: str) -> None:
-    """With less, Slurm 24.11 warns that nodes may go down with "Kill task failed"."""
-    values = dict(line.split("=") for line in timeouts.splitlines() if not line.startswith("#"))
-    assert int(values["UnkillableStepTimeout"]) >= 5 * int(values["MessageTimeout"])
-
-
-def test_sandboxes_that_start_under_the_same_pid_take_other_networks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(network, "run", lambda *_, **__: "[]")
-    made = tools.Tools(ip="ip")
-    assert len({network.free_subnet(made, set()) for _ in range(20)}) > 1
-
-
-V1 = {name: Path(f"/sys/fs/cgroup/{name}") for name in ("devices", "freezer", "memory")}
-
-
 @pytest.fixture
-def unified(tmp_path: Path) -> Path:
-    (tmp_path / "cgroup.controllers").write_text("cpu memory pids\n")
+def root(tmp_path, monkeypatch) -> Path:
+    """Another /dev, /proc and /sys; every file of the first is a device."""
+
+    class Device(type(tmp_path)):
+        def is_char_device(self) -> bool:
+            return "block" not in self.read_text()
+
+    monkeypatch.setattr(host, "Path", lambda path: Device(tmp_path) / path.lstrip("/"))
+    for name in ("dev", "proc", "sys/fs/cgroup/memory"):
+        (tmp_path / name).mkdir(parents=True)
     return tmp_path
 
 
-def on_host(
-    monkeypatch: pytest.MonkeyPatch, v1: dict[str, Path], v2: Path | None, *others: str
-) -> None:
-    monkeypatch.setattr(cgroups, "mounted_hierarchies", lambda: (v1, v2))
-    monkeypatch.setattr(cgroups, "v1_hierarchies", lambda: [*v1, *others])
-
-
-def test_where_the_host_has_cgroup_v2_alone_it_is_used(
-    monkeypatch: pytest.MonkeyPatch, unified: Path
-) -> None:
-    on_host(monkeypatch, {}, unified)
-    plan = Cgroups.plan("unit")
-    assert (plan.version, plan.memory) == (2, True)
-    assert plan.trees == {"unified": unified / "gpu-acceptance-unit"}
-
-
-@pytest.mark.parametrize("hybrid", [False, True])
-def test_where_v1_has_the_devices_v1_is_used(
-    monkeypatch: pytest.MonkeyPatch, unified: Path, hybrid: bool
-) -> None:
-    on_host(monkeypatch, V1, unified if hybrid else None, "cpu")
-    assert Cgroups.plan("unit").version == 1
+def on_cores(monkeypatch, *numbers: int) -> None:
+    monkeypatch.setattr(host, "os", faked(os, sched_getaffinity=lambda _: {*numbers}))
 
 
 @pytest.mark.parametrize(
-    ("v1", "has_v2", "version", "line"),
+    ("name", "word"),
     [
-        (V1, True, 2, "v2 cannot be used here: v1 has devices, freezer, memory, name=systemd on"),
-        ({}, True, None, "v2 cannot be used here: v1 has name=systemd on this host"),
-        (V1, False, 2, "cgroup v2 is not mounted here, and v1 is what this host has"),
-        ({}, False, None, "cgroup v2 is not mounted here, and v1 lacks devices, freezer: "),
-        ({}, False, 1, "cgroup v1 has no devices, freezer controller mounted here$"),
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("Tesla V100-SXM2-16GB", "v100"),
+        ("NVIDIA GeForce RTX 4090", "geforce"),
+        ("", "gpu"),
     ],
 )
-def test_where_no_cgroups_can_be_used_it_says_why(
-    monkeypatch: pytest.MonkeyPatch,
-    unified: Path,
-    v1: dict[str, Path],
-    has_v2: bool,
-    version: int | None,
-    line: str,
-) -> None:
-    on_host(monkeypatch, v1, unified if has_v2 else None, "name=systemd")
-    with pytest.raises(SandboxError, match=line):
-        Cgroups.plan("unit", version=version)
+def test_gpu_type_is_a_word(name: str, word: str) -> None:
+    assert short_model(name) == word
 
 
-@pytest.mark.parametrize(
-    ("step", "expected"),
-    [({"SLURM_STEP_ID": "0"}, True), ({}, False), ({"SLURM_STEP_ID": "-5"}, False)],
-    ids=["a rank", "a batch script", "a batch script of 26.05"],
-)
-def test_a_batch_script_is_no_rank(step: dict[str, str], expected: bool) -> None:
-    env = {"SLURM_PROCID": "0", "SLURM_JOB_ID": "7", **step}
-    argv = [sys.executable, "-c", "print(flush=True); input()"]
-    with subprocess.Popen(argv, env=env, stdin=-1, stdout=-1) as started:
-        assert started.stdout is not None
-        started.stdout.readline()  # from here on it has its environment
-        process = Process.of(started.pid)
-        assert process is not None
-        assert is_rank(process, 0, 7) is expected
-        started.communicate(b"\n")
+def test_an_unusual_name_still_gives_a_word():
+    assert short_model("NVIDIA (?)") == "gpu"
+    assert short_model("Tesla T4") == "t4"
 
 
-def test_in_a_chroot_it_says_that_the_root_is_no_mount_point(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    unshare = tmp_path / "unshare"
-    said = "unshare: cannot change root filesystem propagation: Invalid argument"
-    unshare.write_text(f"#!/bin/sh\necho '{said}' >&2; exit 1\n")
-    unshare.chmod(0o755)
-    monkeypatch.setattr(tools, "SYSTEM_PATH", str(tmp_path))
-    monkeypatch.setattr("os.geteuid", lambda: 0)
-    with pytest.raises(SandboxError, match=r"a chroot.*enter it by pivot_root") as caught:
-        tools.check_host()
-    assert "--privileged" not in str(caught.value)
+# --- GPUs
+
+INFORMATION = "Model: \t NVIDIA H200\nGPU UUID: \t {uuid}\nDevice Minor: \t {minor}\n"
+SMI = """\
+==============NVSMI LOG==============
+Attached GPUs : 2
+GPU 00000000:1B:00.0
+    Product Name                          : NVIDIA H200
+    GPU UUID                              : GPU-b
+    Minor Number                          : 10
+GPU 00000000:2B:00.0
+    GPU UUID                              : GPU-a
+    Minor Number                          : 2
+GPU 00000000:3B:00.0
+    GPU UUID                              : GPU-none
+GPU 00000000:4B:00.0
+    Minor Number                          : 4
+"""
+
+
+def information(root: Path, name: str, text: str) -> None:
+    file = root / "proc" / "driver" / "nvidia" / "gpus" / name / "information"
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+
+
+def test_gpus_are_in_the_order_of_their_devices(root, monkeypatch):
+    assert host.gpus() == []
+    for name in ("nvidia10", "nvidia2", "nvidia7", "nvidia2x", "nvidiactl", "nvidia3"):
+        (root / "dev" / name).touch()
+    (root / "dev" / "nvidia3").write_text("block")
+    information(root, "0000:1b:00.0", INFORMATION.format(uuid="GPU-b1", minor=10))
+    information(root, "0000:2b:00.0", "GPU UUID: GPU-a1\nDevice Minor: 2\n")
+    information(root, "0000:3b:00.0", "GPU UUID: GPU-c3\n")
+    information(root, "0000:4b:00.0", "Device Minor: 7\n")
+    (root / "proc/driver/nvidia/gpus/broken/information").mkdir(parents=True)
+    monkeypatch.setattr(host, "gpu_facts_from_nvidia_smi", dict)
+    assert host.gpus() == [
+        Gpu(str(root / "dev" / "nvidia2"), "GPU-a1", ""),
+        Gpu(str(root / "dev" / "nvidia7"), "", ""),
+        Gpu(str(root / "dev" / "nvidia10"), "GPU-b1", "NVIDIA H200"),
+    ]
+
+
+def test_a_container_without_the_drivers_files_asks_nvidia_smi(root, monkeypatch):
+    for name in ("nvidia2", "nvidia10"):
+        (root / "dev" / name).touch()
+    monkeypatch.setattr(shutil, "which", Calls(None))
+    assert host.gpu_facts_from_nvidia_smi() == {}
+    monkeypatch.setattr(shutil, "which", Calls("/usr/bin/nvidia-smi"))
+    monkeypatch.setattr(subprocess, "run", Calls(SimpleNamespace(stdout=SMI)))
+    assert host.gpu_facts_from_nvidia_smi() == {10: ("GPU-b", "NVIDIA H200"), 2: ("GPU-a", "")}
+    assert [(gpu.uuid, gpu.model) for gpu in host.gpus()] == [
+        ("GPU-a", ""), ("GPU-b", "NVIDIA H200")
+    ]  # fmt: skip
+
+
+def test_gpus_are_shared_out_or_too_few(monkeypatch):
+    every = [Gpu(f"/dev/nvidia{k}", f"GPU-{k}", "") for k in range(4)]
+    monkeypatch.setattr(host, "gpus", lambda: every)
+    assert host.share_gpus(2, 2) == every
+    assert host.share_gpus(1, 3) == every[:3]
+    assert host.share_gpus(2, 1) == every[:2]
+    assert host.share_gpus(2, 0) == []
+    with pytest.raises(SandboxError, match="2 nodes of 3 GPUs need 6, this host has 4"):
+        host.share_gpus(2, 3)
+    monkeypatch.setattr(host, "gpus", list)
+    assert host.share_gpus(2, 3) == []
+
+
+def test_fake_gpus_have_a_major_that_nobody_uses(root):
+    text = "Character devices:\n  1 mem\n{used}\nBlock devices:\n 120 sd\n 121 sd\n"
+    for used, major in (
+        ([], 120), ([120], 121), ([*range(120, 128)], 60), ([*range(120, 128), 60, 61], 62)
+    ):  # fmt: skip
+        lines = "\n".join(f"{number} driver" for number in used)
+        (root / "proc" / "devices").write_text(text.format(used=lines))
+        assert host.fake_major() == major
+    lines = "\n".join(f"{number} driver" for number in (*range(120, 128), *range(60, 64)))
+    (root / "proc" / "devices").write_text(text.format(used=lines))
+    with pytest.raises(SandboxError, match="no local character major"):
+        host.fake_major()
+
+
+# --- memory and cores
+
+
+def test_a_tenth_of_the_available_memory_is_left_to_the_host(root):
+    (root / "proc" / "meminfo").write_text("MemTotal: 9999999 kB\nMemAvailable: 1024000 kB\n")
+    assert host.memory_mib() == 900
+    limits = [
+        root / "sys/fs/cgroup" / name for name in ("memory.max", "memory/memory.limit_in_bytes")
+    ]
+    for two, one, mib in (("max", "", 900), (str(500 * 2**20), "", 450), ("max", "", 900),
+                          ("max", str(100 * 2**20), 90),
+                          (str(2**50), str(2**60), 900)):  # fmt: skip
+        for file, text in zip(limits, (two, one), strict=True):
+            file.unlink(missing_ok=True)
+            if text:
+                file.write_text(f"{text}\n")
+        assert host.memory_mib() == mib
+
+
+def test_cores_are_those_that_this_process_may_use(monkeypatch):
+    on_cores(monkeypatch, 5, 2, 9)
+    assert host.cores() == [2, 5, 9]
+
+
+def test_nodes_claim_their_share_of_the_cores(monkeypatch):
+    on_cores(monkeypatch, *range(16))
+    for nodes, gpus, claimed in (
+        (1, 2, 16), (2, 2, 8), (8, 2, 2), (16, 2, 4), (8, 3, 4), (5, 2, 4), (3, 0, 6), (4, 6, 6),
+    ):  # fmt: skip
+        assert host.claimed_cpus(nodes, gpus) == claimed, (nodes, gpus)
+    on_cores(monkeypatch, 0)
+    assert [host.claimed_cpus(n, 0) for n in (1, 2, 3)] == [2, 4, 4]
+
+
+def test_cores_are_bound_where_one_node_has_all_of_them(monkeypatch):
+    on_cores(monkeypatch, 0, 1, 2, 3)
+    for nodes, gpus, cpus, can in (
+        (1, 2, None, True), (1, 2, 4, True), (1, 2, 5, False), (2, 2, 2, False),
+        (1, 6, None, False),        (1, 6, 4, True),
+    ):  # fmt: skip
+        assert host.can_bind_cores(nodes, gpus, cpus) is can, (nodes, gpus, cpus)
+    on_cores(monkeypatch, 4, 5, 6, 7)
+    assert host.can_bind_cores(1, 2) is False
+
+
+def test_each_node_has_cores_of_its_own_where_there_are_enough(monkeypatch):
+    on_cores(monkeypatch, *range(10, 15))
+    assert [host.cores_of_node(k, 2, 2) for k in range(2)] == ["10,11", "12,13"]
+    assert host.cores_of_node(0, 2, 3) is None

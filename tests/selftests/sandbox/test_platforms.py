@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -54,6 +55,72 @@ def tree(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
         cpulist = tmp_path / "sys" / "devices" / "system" / "node" / f"node{node}" / "cpulist"
         platforms.write_sysfs_file(cpulist, f"{16 * node}-{16 * node + 15}")
     return tmp_path
+
+
+def test_gpus_without_an_address_of_their_platform_get_one_each():
+    virtual, azure = platforms.find(""), platforms.find("azure-nd-h100")
+    assert virtual.name == platforms.VIRTUAL
+    assert platforms.VIRTUAL not in NAMES
+    assert [virtual.gpu_address(k) for k in (0, 1, 8)] == [
+        "00000000:18:00.0", "00000000:28:00.0", "00000000:98:00.0"
+    ]  # fmt: skip
+    made = dataclasses.replace(virtual, gpu_pci=("1b:00", "0009:2B:00"), gpu_numa=(0, 1))
+    assert [made.gpu_address(k) for k in range(3)] == [
+        "00000000:1b:00.0", "00000009:2B:00.0", "00000000:38:00.0"
+    ]  # fmt: skip
+    assert made.pci_folders["0009:2b:00.0"] == 1
+    assert len({azure.gpu_address(k) for k in range(azure.gpus_per_node)}) == 8
+
+
+def test_nics_that_were_not_ordered_are_not_counted():
+    virtual = platforms.find("")
+    names = tuple(nic.name for nic in virtual.nics)
+    assert virtual.ordered_nics == names
+    made = dataclasses.replace(virtual, not_ordered=names[:1])
+    assert made.ordered_nics == names[1:]
+    assert made.gpus_per_node == virtual.order["gpus_per_node"]
+
+
+def test_the_driver_is_that_of_the_platform():
+    made = dataclasses.replace(
+        platforms.find(""), driver="570.1", gpus={"links": 4, "name": "X"}, gpu_memory_nodes=(2, 6)
+    )
+    assert made.driver_lines() == [
+        "driver=570.1-emulated", "*.links=4", "*.name=X", "0.numa=2", "1.numa=6"
+    ]  # fmt: skip
+
+
+def test_nothing_is_logged_by_a_platform_without_nccl():
+    virtual = platforms.find("")
+    assert dataclasses.replace(virtual, nccl={}).nccl_log() == ""
+    log = dataclasses.replace(
+        virtual, nccl={"network": "IB", "within": "P2P", "between": "NET/IB/{nic}"}
+    ).nccl_log()  # fmt: skip
+    assert "Using network IB\n" in log
+    assert "via NET/IB/0\n" in log
+
+
+def test_the_files_of_a_nic_are_those_of_its_kind(tmp_path):
+    for k, (kind, pci_class, mad, gid, interface) in enumerate((
+        ("ndr", "0x020700", True, False, False), ("roce400", "0x020000", False, True, True),
+        ("efa", "0x020000", False, False, False),
+    )):  # fmt: skip
+        nic = platforms.Nic(name=f"nic{k}", kind=platforms.NIC_KINDS[kind], pci=f"0{k}", numa=0)
+        platforms.make_nic(tmp_path, k, nic)
+        pci = tmp_path / platforms.PCI_CLASS / f"0{k}"
+        port = tmp_path / "infiniband" / f"nic{k}" / "ports" / "1"
+        assert nic.kind.pci_class == pci_class
+        assert (pci / "class").read_text() == f"{pci_class}\n"
+        assert (tmp_path / "infiniband_mad" / f"umad{k}").exists() is mad
+        assert (port / "gids").exists() is gid
+        assert (pci / "net").exists() is interface
+        assert (port / "state").read_text() == "4: ACTIVE\n"
+        assert (port / "rate").read_text() == f"{nic.kind.rate}\n"
+        layer = {"ndr": "InfiniBand", "roce400": "Ethernet", "efa": "Unspecified"}[kind]
+        assert (port / "link_layer").read_text() == f"{layer}\n"
+        assert (port / "counters").exists() is (kind != "efa")
+        assert (port / "hw_counters").exists()
+        platforms.make_nic(tmp_path, k, nic)  # again, when its faults are cleared
 
 
 @pytest.mark.parametrize(("name", "tree"), [(n, n) for n in NAMES], indirect=["tree"], ids=NAMES)

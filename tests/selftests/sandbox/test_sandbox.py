@@ -2,7 +2,6 @@
 
 # Length: its tests share one started sandbox, a fixture whose scope is this file.
 
-import atexit
 import os
 import re
 import secrets
@@ -18,12 +17,10 @@ import psutil
 import pytest
 
 from fixtures.paths import CHECKOUT
-from fixtures.sandbox import Sandbox, SandboxError, cleanup, leftovers, sweep
-from fixtures.sandbox.errors import HeldError
-from fixtures.sandbox.host import short_model
-from fixtures.sandbox.processes import Process, kill_all, wait_until
-from fixtures.sandbox.state import State, load
-from fixtures.sandbox.tools import Tools, check_host, find
+from fixtures.sandbox import Sandbox, SandboxError, leftovers, sweep
+from fixtures.sandbox.processes import Process, wait_until
+from fixtures.sandbox.state import load
+from fixtures.sandbox.tools import check_host, find
 from tests.selftests.sandboxes import heed_interrupts, rank_states
 
 pytestmark = pytest.mark.cpu
@@ -320,45 +317,6 @@ def test_down_twice_is_no_error() -> None:
     assert leftovers(sandbox.id) == []
 
 
-def test_killed_processes_that_do_not_end_are_named(needs_none: None, monkeypatch) -> None:
-    with subprocess.Popen(["sleep", "60"]) as sleeping:
-        process = Process.of(sleeping.pid)
-        assert process is not None
-        until(lambda: "nanosleep" in process.state, "it sleeps")
-        expected = rf"1 killed processes .* {process.pid} \(sleep\), state S, waits in \w*nanosleep"
-        with monkeypatch.context() as held:
-            held.setattr(Process, "kill", lambda self: None)
-            with pytest.raises(HeldError, match=expected):
-                kill_all(lambda: [process], timeout_s=0)
-        kill_all(lambda: [process])
-    assert process.state == f"{process.pid}, ended now"
-
-
-def test_what_the_kernel_holds_turns_no_run_red(needs_none: None, monkeypatch) -> None:
-    """It is a warning, and taken down when this process ends."""
-
-    def remove(home: Path) -> None:
-        removed.append(home)
-        raise HeldError("7 (rank), state D, waits in io_schedule")
-
-    removed: list[Path] = []
-    at_exit: list[Callable[[], None]] = []
-    monkeypatch.setattr(cleanup, "remove", remove)
-    monkeypatch.setattr(atexit, "register", at_exit.append)
-    state = State("held", Path("/nowhere"), Process.of(os.getpid()), "", nodes=2, gpus=2)
-    sandbox = Sandbox(state, Tools())
-    with (
-        pytest.warns(UserWarning, match=r"^sandbox held is not down yet: 7 .* io_schedule"),
-        sandbox,
-    ):
-        pass
-    (again,) = at_exit
-    again()
-    assert len(removed) == 2
-    with pytest.raises(HeldError):
-        sandbox.down()
-
-
 def test_down_ends_running_and_suspended_jobs() -> None:
     with Sandbox.up(nodes=1, gpus=0) as sandbox:
         call(sandbox, "sbatch", "-o", "/dev/null", "--wrap", "setsid sleep 999 & sleep 999")
@@ -523,18 +481,6 @@ def test_refusals_are_one_line(options: dict[str, object], line: str, registry: 
     assert not registry.exists()
 
 
-def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("fixtures.sandbox.tools.SYSTEM_PATH", str(tmp_path))
-    monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(SandboxError, match="install Slurm with its daemons, munge and iproute2"):
-        find()
-    (tmp_path / "apt-get").touch(mode=0o755)
-    with pytest.raises(
-        SandboxError, match=r"apt-get install .*munge slurm-client slurmctld slurmd"
-    ):
-        find()
-
-
 def test_without_root_it_says_the_way_out(needs_none: None, tmp_path: Path) -> None:
     argv = ["-m", "fixtures.sandbox", "--state-dir", str(tmp_path), "up"]
     # An ordinary user may not be able to read this checkout, so only the effective id is one's.
@@ -550,21 +496,6 @@ def test_without_root_it_says_the_way_out(needs_none: None, tmp_path: Path) -> N
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "needs root: use --cluster local" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("name", "word"),
-    [
-        ("NVIDIA H200", "h200"),
-        ("NVIDIA H100 80GB HBM3", "h100"),
-        ("NVIDIA A100-SXM4-80GB", "a100"),
-        ("Tesla V100-SXM2-16GB", "v100"),
-        ("NVIDIA GeForce RTX 4090", "geforce"),
-        ("", "gpu"),
-    ],
-)
-def test_gpu_type_is_a_word(needs_none: None, name: str, word: str) -> None:
-    assert short_model(name) == word
 
 
 @pytest.mark.slow

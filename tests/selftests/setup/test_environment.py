@@ -3,8 +3,11 @@
 Hosts are stood in for; the environments are real, from stub wheels.
 """
 
+# Length: what an environment says of itself, and real ones, share their small checkout.
+
 from __future__ import annotations
 
+import dataclasses
 import json
 import platform
 import shutil
@@ -12,10 +15,12 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from fixtures.setup import command, host, install
+from fixtures.setup import command, environment, host, install
 from fixtures.setup.environment import Asked, Environment
 from tests.selftests import setup_stubs
 from tests.selftests.setup_stubs import real_pip, small
@@ -57,6 +62,203 @@ def forget_torch(home: Path) -> None:
 
 def older(home: Path) -> str:
     return f"{sys.version_info.major}.{sys.version_info.minor - 1}.1"
+
+
+# --- what it says of itself, and whether it fits
+
+
+@pytest.fixture
+def plain(tmp_path, monkeypatch) -> Environment:
+    """The environment of a small checkout: its files alone, as of this interpreter."""
+    made = Environment(setup_stubs.checkout(tmp_path / "checkout"))
+    (made.path / "bin").mkdir(parents=True)
+    made.write_origin(torch="default", torch_index="I")
+    made.mark("run")
+    monkeypatch.setattr(host, "has_nvidia", lambda: False)
+    monkeypatch.setattr(host, "in_cluster", lambda: False)
+    monkeypatch.setattr(host, "has_pip_for_venv", lambda: False)
+    probed(monkeypatch)
+    return made
+
+
+def probed(monkeypatch, **more: Any) -> None:
+    """What the Python of an environment says of itself."""
+    major, minor = sys.version_info[:2]
+    said = {
+        "version": f"{major}.{minor}",
+        "machine": platform.machine(),
+        "pip": True,
+        "torch": True,
+    }
+    text = json.dumps([*(said | more).values()])
+    monkeypatch.setattr(
+        environment.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=text, returncode=0)
+    )
+
+
+def misfit(made: Environment, *, python: bool = False, torch: str = "", index: str = "") -> str:
+    return made.misfit(Asked(python, torch, index)) or ""
+
+
+def test_what_was_installed_counts_for_the_files_that_it_was_installed_for(plain):
+    first = plain.digest()
+    assert plain.installed() == {"run": first}
+    plain.mark("development")
+    assert plain.installed() == {"run": first, "development": first}
+    (plain.checkout / "constraints.txt").write_text("torch==7\n")
+    assert plain.digest() != first
+    plain.mark("development")
+    assert plain.installed() == {"development": plain.digest()}
+    for broken in ("[]", "{", ""):
+        (plain.path / ".ready").write_text(broken)
+        assert plain.installed() == {}
+    plain.unmark()
+    plain.unmark()
+    assert plain.installed() == {}
+
+
+def test_it_says_what_it_is_of(plain, tmp_path):
+    origin = plain.origin()
+    assert origin is not None
+    assert (origin.executable, origin.version) == (sys.executable, platform.python_version())
+    assert origin.minor_version == "{}.{}".format(*sys.version_info[:2])
+    assert (origin.torch, origin.torch_index, origin.venv) == ("default", "I", str(plain.path))
+    for broken in ("{", "[]", '{"venv": "x"}'):
+        (plain.path / ".python").write_text(broken)
+        assert plain.origin() is None
+    assert Environment(tmp_path).path == tmp_path / ".venv"
+    assert Environment(tmp_path, tmp_path / "other").python == tmp_path / "other/bin/python"
+    assert (environment.CHECKOUT / "fixtures" / "setup").is_dir()
+
+
+def test_an_environment_that_fits_is_kept(plain, tmp_path):
+    assert misfit(plain) == ""
+    assert misfit(Environment(tmp_path)) == ""  # there is none
+    assert misfit(plain, python=True, torch="own", index="I") == ""
+
+
+def test_why_it_must_be_made_anew(plain, monkeypatch):
+    for said, reason in (
+        ({"version": "3.2"}, "is of Python 3."),
+        ({"machine": "riscv128"}, "this machine is riscv128"),
+        ({"pip": False}, "it has no pip"), ({"torch": False}, "its torch is gone"),
+    ):  # fmt: skip
+        probed(monkeypatch, **said)
+        assert reason in misfit(plain), reason
+    monkeypatch.setattr(host, "has_pip_for_venv", lambda: True)
+    probed(monkeypatch, pip=False)
+    assert misfit(plain) == ""
+    plain.write_origin(torch="none", torch_index="")
+    probed(monkeypatch, torch=False)
+    assert misfit(plain) == ""
+
+    def hangs(argv: list[str], *, timeout: float, **_: Any) -> None:
+        assert timeout == 60  # a Python on a slow shared filesystem starts in seconds
+        raise subprocess.TimeoutExpired(argv, timeout)
+
+    monkeypatch.setattr(environment.subprocess, "run", hangs)
+    assert "its Python does not start" in misfit(plain)
+    plain.unmark()
+    assert "half made" in misfit(plain)
+    spoil_record(plain.checkout, executable="/nowhere/python3")
+    assert "which this machine does not have" in misfit(plain)
+    for place in ("/nowhere/.venv", str(plain.checkout)):
+        spoil_record(plain.checkout, venv=place)
+        assert "was made in another place" in misfit(plain)
+    (plain.path / ".python").unlink()
+    assert "does not say which interpreter" in misfit(plain)
+
+
+def test_what_is_asked_for_makes_it_anew(plain, monkeypatch):
+    for torch, asked, reason in (
+        ("default", {"torch": "none"}, "TORCH=none"), ("none", {"torch": "none"}, ""),
+        ("none", {"torch": "own"}, "TORCH=own"), ("borrowed", {"torch": "own"}, "TORCH=own"),
+        ("cpu", {"torch": "own"}, "TORCH=own"), ("index", {"torch": "own"}, ""),
+        ("default", {"torch": "own"}, ""), ("default", {"index": "J"}, "TORCH_INDEX=J"),
+        ("borrowed", {"index": "J"}, ""), ("default", {"index": "I"}, ""), ("cpu", {}, ""),
+        ("none", {}, ""),
+    ):  # fmt: skip
+        plain.write_origin(torch=torch, torch_index="I")
+        assert reason in misfit(plain, **asked), (torch, asked)
+        assert bool(misfit(plain, **asked)) is bool(reason), (torch, asked)
+    for name in ("has_nvidia", "in_cluster"):
+        with monkeypatch.context() as patch:
+            patch.setattr(host, name, lambda: True)
+            assert misfit(plain) == ""
+            plain.write_origin(torch="cpu", torch_index="I")
+            assert "a GPU or a cluster now" in misfit(plain)
+            plain.write_origin(torch="none", torch_index="I")
+    spoil_record(plain.checkout, prefix="/opt/another")
+    assert misfit(plain) == ""
+    assert f"PYTHON= is {sys.executable}" in misfit(plain, python=True)
+
+
+def test_an_interpreter_is_known_by_its_prefix_and_file(plain, monkeypatch):
+    origin = plain.origin()
+    assert origin is not None
+    assert environment.is_this_interpreter(origin) is True
+    for changed in ({"prefix": "/opt"}, {"executable": "/bin/sh"}):
+        other = dataclasses.replace(origin, **changed)
+        assert environment.is_this_interpreter(other) is False
+
+
+def test_what_is_removed_may_be_a_file_a_link_or_nothing(plain, tmp_path, monkeypatch):
+    plain.remove()
+    plain.remove()
+    plain.path.touch()
+    plain.remove()
+    plain.path.symlink_to(tmp_path / "nowhere")
+    plain.remove()
+    (tmp_path / "mine").mkdir()
+    plain.path.symlink_to(tmp_path / "mine")
+    plain.remove()
+    assert (tmp_path / "mine").is_dir()
+    assert not plain.path.is_symlink()
+    plain.path.mkdir()
+
+    def refuses(path: Path) -> None:
+        raise PermissionError("not yours")
+
+    monkeypatch.setattr(environment.shutil, "rmtree", refuses)
+    with pytest.raises(host.SetupError, match="belongs to another user"):
+        plain.remove()
+
+
+def test_it_is_made_by_this_interpreter_with_pip_where_it_can(plain, monkeypatch):
+    ran = []
+    result = SimpleNamespace(returncode=0, stdout="", stderr="")
+
+    def run(argv: list[str], **_: Any) -> SimpleNamespace:
+        ran.append(argv)
+        return result
+
+    for ensurepip, options in ((True, []), (False, ["--without-pip"])):
+        monkeypatch.setattr(environment, "_has_ensurepip", lambda has=ensurepip: has)
+        monkeypatch.setattr(environment.subprocess, "run", run)
+        plain.create()
+        assert ran.pop() == [sys.executable, "-m", "venv", *options, str(plain.path)]
+    result.returncode = 1
+    for result.stdout, result.stderr, said in (
+        ("out\nlast", "", "last"),
+        ("out", "a\nerr\n", "err"),
+    ):
+        plain.path.mkdir(exist_ok=True)
+        with pytest.raises(host.SetupError, match=f"failed: {said}$"):
+            plain.create()
+        assert not plain.path.exists()
+    result.returncode, result.stdout = 0, "/v/site-packages\n"
+    assert plain.packages_folder() == Path("/v/site-packages")
+
+
+def test_ensurepip_is_there_where_it_can_say_its_version(monkeypatch):
+    for status, has in ((0, True), (1, False)):
+        monkeypatch.setattr(
+            environment.subprocess, "run", lambda *_, s=status, **__: SimpleNamespace(returncode=s)
+        )
+        assert environment._has_ensurepip() is has
+
+
+# --- made anew by the set-up
 
 
 SPOILT = [

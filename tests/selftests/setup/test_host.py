@@ -1,5 +1,7 @@
 """The set-up before `.venv`: make, the interpreter, what a host lacks; hosts are stood in for."""
 
+# Length: what a host is and lacks, and make itself, share the stand-ins for a host.
+
 from __future__ import annotations
 
 import ast
@@ -10,10 +12,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from fixtures import __main__ as accept
+from fixtures.errors import RunError
 from fixtures.sandbox import tools
 from fixtures.setup import command, host, install
 from fixtures.setup.environment import Environment
@@ -28,6 +32,248 @@ __all__ = ["small"]
 pytestmark = pytest.mark.cpu
 
 TARGETS = re.findall(r"^([a-z-]+):", (CHECKOUT / "Makefile").read_text(), re.MULTILINE)
+
+
+# --- what this host is
+
+
+def device(root: Path, name: str, vendor: str, pci_class: str) -> None:
+    folder = root / "sys/bus/pci/devices" / name
+    folder.mkdir(parents=True)
+    (folder / "vendor").write_text(f"{vendor}\n")
+    (folder / "class").write_text(f"{pci_class}\n")
+
+
+def test_a_gpu_is_a_display_of_nvidia_with_a_driver_or_without(tmp_path):
+    for k, (vendor, pci_class, has) in enumerate((
+        ("0x10de", "0x030200", True), ("0x10de", "0x0c0330", False), ("0x8086", "0x030000", False)
+    )):  # fmt: skip
+        root = tmp_path / str(k)
+        (root / "sys/bus/pci/devices/broken").mkdir(parents=True)
+        device(root, "zz", vendor, pci_class)
+        assert host.has_nvidia(root) is has
+    assert host.has_nvidia(tmp_path) is False
+    (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
+    assert host.has_nvidia(tmp_path) is True
+    (tmp_path / "0" / "dev").mkdir()
+    (tmp_path / "1" / "dev").mkdir()
+    (tmp_path / "1" / "dev" / "nvidiactl").touch()
+    assert host.has_nvidia(tmp_path / "1") is True
+
+
+def test_a_cluster_that_does_not_answer_is_a_cluster(monkeypatch):
+    def fails() -> bool:
+        raise RunError("no answer")
+
+    for answers, expected in ((lambda: True, True), (lambda: False, False), (fails, True)):
+        monkeypatch.setattr(host, "slurm_answers", answers)
+        assert host.in_cluster() is expected
+
+
+def test_debian_is_known_by_its_release_and_apt(monkeypatch):
+    monkeypatch.setattr(host, "program", lambda name: "/usr/bin/apt-get")
+    for fields, has in (
+        ({"ID": "debian"}, True), ({"ID": "mint", "ID_LIKE": "ubuntu debian"}, True),
+        ({"ID": "fedora"}, False), ({}, False),
+    ):  # fmt: skip
+        monkeypatch.setattr(host.platform, "freedesktop_os_release", lambda fields=fields: fields)
+        assert host.has_apt() is has
+    monkeypatch.setattr(host.platform, "freedesktop_os_release", lambda: {"ID": "debian"})
+    monkeypatch.setattr(host, "program", lambda name: None)
+    assert host.has_apt() is False
+
+    def unknown() -> dict[str, str]:
+        raise OSError("no os-release")
+
+    monkeypatch.setattr(host, "program", lambda name: "/usr/bin/apt-get")
+    monkeypatch.setattr(host.platform, "freedesktop_os_release", unknown)
+    assert host.has_apt() is False
+
+
+def test_root_is_whoever_has_its_number(monkeypatch):
+    for number, root in ((0, True), (1, False), (1000, False)):
+        monkeypatch.setattr("os.geteuid", lambda number=number: number)
+        assert host.is_root() is root
+
+
+def test_programs_are_looked_for_in_sbin_as_well(monkeypatch, tmp_path):
+    for name in ("bin", "sbin"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "sbin" / "mine").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert host.program("mine") is None
+    monkeypatch.setattr(host, "SYSTEM_PATH", str(tmp_path / "sbin"))
+    assert host.program("mine") == str(tmp_path / "sbin" / "mine")
+
+
+def test_one_of_ensurepip_and_pip_is_enough(monkeypatch):
+    for there, has in (({"pip"}, True), ({"ensurepip"}, True), (set(), False)):
+        monkeypatch.setattr(
+            host.importlib.util, "find_spec", lambda name, there=there: name in there or None
+        )
+        assert host.has_pip_for_venv() is has
+
+
+def test_the_compiler_is_that_of_cc_or_the_first_there_is(monkeypatch):
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(host, "program", lambda name: f"/bin/{name}" if name in there else None)
+    for there, found in (({"gcc", "clang"}, "/bin/gcc"), ({"clang"}, "/bin/clang"), (set(), None)):  # noqa: B007
+        assert host.c_compiler() == found
+    monkeypatch.setenv("CC", "icc")
+    there = {"gcc"}
+    assert host.c_compiler() is None
+    there = {"icc"}
+    assert host.c_compiler() == "/bin/icc"
+
+
+def test_headers_are_those_that_the_compiler_finds(monkeypatch, tmp_path):
+    assert str(host.python_header()).endswith("/Python.h")
+    for status, has in ((0, True), (1, False)):
+        (tmp_path / "cc").write_text(f"#!/bin/sh\ncat >/dev/null; exit {status}\n")
+        (tmp_path / "cc").chmod(0o755)
+        assert host.has_c_headers(str(tmp_path / "cc")) is has
+    for name, has in (("stdlib.h", True), ("nothing.h", False)):
+        (tmp_path / "stdlib.h").touch()
+        monkeypatch.setattr(host, "Path", lambda _, name=name: tmp_path / name)
+        assert host.has_c_headers(None) is has
+
+
+def test_packages_of_an_interpreter_are_debian_s_alone(monkeypatch):
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for prefix, default, package in (
+        ("/usr", f"/usr/bin/{name}", "python3-venv"),
+        ("/usr", "/usr/bin/python3.1", f"{name}-venv"),
+        ("/opt", f"/usr/bin/{name}", None),
+    ):  # fmt: skip
+        monkeypatch.setattr(sys, "base_prefix", prefix)
+        monkeypatch.setattr("os.path.realpath", lambda path, default=default: default)
+        assert host.python_package("venv") == package
+
+
+def test_what_is_missing_is_listed(monkeypatch, tmp_path):
+    monkeypatch.setattr(host, "has_pip_for_venv", lambda: True)
+    monkeypatch.setattr(host, "program", lambda name: None if name == "slurmd" else "/bin/x")
+    programs = {"slurmctld": "a", "slurmd": "b"}
+    found = host.lacks(rows=False, judged=False, programs=programs)
+    assert found == [host.Need("slurmd", "b", False)]
+    (tmp_path / "Python.h").touch()
+    compiler: list[str | None] = ["gcc"]
+    monkeypatch.setattr(host, "python_header", lambda: tmp_path / "Python.h")
+    monkeypatch.setattr(host, "c_compiler", lambda: compiler[0])
+    monkeypatch.setattr(host, "has_c_headers", lambda name: name is not None)
+    assert host.lacks(rows=True, judged=True, programs={}) == []
+    compiler[0] = None
+    (tmp_path / "Python.h").unlink()
+    monkeypatch.setattr(host, "python_package", lambda suffix: f"p-{suffix}")
+    for judged in (True, False):
+        needs = host.lacks(rows=True, judged=judged, programs={})
+        assert [need.package for need in needs] == ["p-dev", "gcc", "libc6-dev"]
+        assert {need.stops for need in needs} == {judged}
+    monkeypatch.setattr(host, "has_pip_for_venv", lambda: False)
+    (need,) = host.lacks(rows=False, judged=False, programs={})
+    assert (need.package, need.stops) == ("p-venv", True)
+    assert host.packages_of([need, need, host.Need("x", None, False)]) == ["p-venv"]
+
+
+def test_root_installs_what_is_missing_and_others_are_told(monkeypatch, capsys):
+    gcc, own = host.Need("a compiler", "gcc", False), host.Need("pip", None, False)
+    installed: list[list[str]] = []
+    asked: list[dict] = []
+
+    def lacks(**given) -> list[host.Need]:
+        asked.append(given)
+        return [] if installed and clears else [*needs]
+
+    monkeypatch.setattr(host, "lacks", lacks)
+    monkeypatch.setattr(host, "install_packages", lambda packages: installed.append(packages))
+    for root, apt, offline, needs, clears, said, count in (  # noqa: B007
+        (True, True, False, [gcc], True, "", 1), (True, True, False, [], True, "", 0),
+        (False, True, False, [gcc], True, "brings it, and so does `make x` as root", 0),
+        (False, True, False, [gcc, gcc], True, "lacks a compiler, a compiler: `apt-get", 0),
+        (False, True, False, [gcc, gcc], True, "as root brings them, and", 0),
+        (True, True, True, [gcc], True, "as root brings it. Without", 0),
+        (True, False, False, [gcc], True, "by the package manager of this system", 0),
+        (True, True, False, [own], False, "or give another interpreter than", 0),
+        (False, True, False, [own], False, "by the package manager of this system", 0),
+        (True, True, False, [gcc], False, "`apt-get install -y", 1),
+    ):  # fmt: skip
+        installed.clear()
+        asked.clear()
+        monkeypatch.setattr(host, "is_root", lambda root=root: root)
+        monkeypatch.setattr(host, "has_apt", lambda apt=apt: apt)
+        host.provide(
+            rows=True, judged=False, programs={"p": "q"}, offline=offline, command="make x"
+        )
+        printed = capsys.readouterr().out
+        assert said in printed, (said, printed)
+        assert bool(printed) is bool(said)
+        assert ("another interpreter" in printed) is (own in needs)
+        assert len(installed) == count
+        wanted = {"p": "q"} if root and apt and not offline else {}
+        assert asked[0]["programs"] == wanted
+    needs, clears = [host.Need("pip", "python3-venv", True)], False
+    with pytest.raises(SetupError, match="Then `make x` again; nothing has been written"):
+        host.provide(rows=True, judged=False, programs={}, offline=False, command="make x")
+
+
+def test_what_apt_says_is_shown(monkeypatch, capsys):
+    both = (
+        "Need to get 68 MB/70 MB of archives.\nAfter this operation, 2 GB of additional disk space"
+    )
+    results: dict[str, SimpleNamespace] = {}
+    ran = []
+
+    def apt(*arguments: str, shown: bool = False) -> SimpleNamespace:
+        ran.append((arguments, shown))
+        what = "asked" if "--assume-no" in arguments else arguments[0]
+        return results[what]
+
+    def answer(status: int = 0, text: str | None = "") -> SimpleNamespace:
+        return SimpleNamespace(returncode=status, stdout=text)
+
+    monkeypatch.setattr(host, "_apt", apt)
+    monkeypatch.setattr(host, "sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
+    for text, said in (
+        (both, "68 MB to download, 2 GB on disk"),
+        ("Need to get 1 MB of archives", ""),
+    ):
+        results = {"update": answer(), "asked": answer(1, text), "install": answer(0, None)}
+        host.install_packages(["gcc"])
+        printed = capsys.readouterr().out
+        assert printed.splitlines()[0] == "packages of this system: gcc"
+        assert said in printed
+        assert ("to download" in printed) is bool(said)
+    assert ran[-1][1] is True
+    for update, install_, said in (
+        (answer(), answer(1, "E: no gcc\n"), "gcc: no gcc. Mend"),
+        (answer(), answer(1, None), "gcc: see above. Mend"),
+        (answer(), answer(1, "x"), "see above"),
+        (answer(1, "E: a\nE: b\nE: c\nE: d\n"), answer(1, "E: no gcc\n"),
+         r"gcc: a \| b \| c\. Mend"),
+    ):  # fmt: skip
+        results = {"update": update, "asked": answer(1, ""), "install": install_}
+        with pytest.raises(SetupError, match=said):
+            host.install_packages(["gcc"])
+
+
+def test_apt_asks_nothing_and_speaks_english(monkeypatch):
+    ran = []
+
+    def run(argv: list[str], **more) -> str:
+        ran.append((argv, more))
+        return "the result"
+
+    monkeypatch.setattr(host.subprocess, "run", run)
+    for path, name in (("/opt/apt-get", "/opt/apt-get"), (None, "apt-get")):
+        monkeypatch.setattr(host, "program", lambda _, path=path: path)
+        assert host._apt("update", "-q") == "the result"
+        argv, more = ran.pop()
+        assert argv == [name, "update", "-q"]
+        assert more["env"]["DEBIAN_FRONTEND"] == "noninteractive"
+        assert more["env"]["LC_ALL"] == "C"
+        assert more["stdout"] == subprocess.PIPE
+    host._apt("install", shown=True)
+    assert ran[0][1]["stdout"] is None
 
 
 # --- make

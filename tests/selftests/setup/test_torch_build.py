@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -58,6 +59,95 @@ def silent_index() -> Iterator[str]:
 def choose(torch: str = "", index: str = "", wheelhouse: str = "") -> torch_build.Torch:
     asked = Asked(python=False, torch=torch, torch_index=index)
     return torch_build.choose(asked, pip=PIP, wheelhouse=wheelhouse, borrows=False)
+
+
+def test_the_version_is_the_one_of_constraints(tmp_path):
+    (tmp_path / "constraints.txt").write_text("torchvision==1\ntorch==2.1.0\nnumpy==2\n")
+    assert torch_build.pinned_version(tmp_path) == "2.1.0"
+    (tmp_path / "constraints.txt").write_text("torchvision==1\n")
+    with pytest.raises(host.SetupError, match="has no line torch==VERSION"):
+        torch_build.pinned_version(tmp_path)
+
+
+def test_the_torch_of_an_interpreter_is_the_one_that_it_imports(monkeypatch):
+    for status, said, found in (
+        (0, "a warning\n/p/site-packages/torch/__init__.py\n", Path("/p/site-packages")),
+        (1, "/p/site-packages/torch/__init__.py\n", None), (0, "", None), (1, "", None),
+    ):  # fmt: skip
+        run = SimpleNamespace(returncode=status, stdout=said)
+        monkeypatch.setattr(torch_build.subprocess, "run", lambda *_, run=run, **__: run)
+        assert torch_build.torch_of_interpreter() == found
+
+
+@pytest.fixture
+def indexes(monkeypatch) -> list[set[str]]:
+    """The versions that pip's own index and PyTorch's have; this host has no GPU."""
+    found: list[set[str]] = [set(), set()]
+    monkeypatch.setattr(torch_build, "pinned_version", lambda *_: "2.1")
+    monkeypatch.setattr(torch_build, "versions_of_torch", lambda pip, sources: found)
+    monkeypatch.setattr(host, "has_nvidia", lambda: False)
+    monkeypatch.setattr(host, "in_cluster", lambda: False)
+    return found
+
+
+def test_the_cpu_build_is_taken_from_where_it_is(indexes, capsys):
+    public = ("--extra-index-url", torch_build.CPU_INDEX)
+    for own, other, kind, options in (
+        ({"2.1+cpu"}, {"2.1+cpu"}, "cpu", ()), (set(), {"2.1+cpu"}, "cpu", public),
+        ({"2.1"}, {"2.2+cpu"}, "default", ()),
+    ):  # fmt: skip
+        indexes[:] = [own, other]
+        chosen = choose()
+        assert (chosen.kind, chosen.options) == (kind, options)
+        assert chosen.requirement == ("torch==2.1+cpu" if kind == "cpu" else "torch==2.1")
+        assert chosen.disk_gb == (0.9 if kind == "cpu" else 5.0)
+        assert ("CUDA" in chosen.why) is (kind == "default")
+    assert "looking for the CPU build of torch (10 s at most)" in capsys.readouterr().out
+
+
+def test_every_wish_goes_before_what_the_host_is(indexes, monkeypatch):
+    def of(torch: str = "", index: str = "", wheels: str = "", *, borrows: bool = False):
+        asked = Asked(python=False, torch=torch, torch_index=index)
+        return torch_build.choose(asked, pip=PIP, wheelhouse=wheels, borrows=borrows)
+
+    assert of("none", "I", "/w", borrows=True).kind == "none"
+    assert of(index="I", wheels="/w", borrows=True).kind == "borrowed"
+    assert of("own", index="I", wheels="/w", borrows=True).kind == "wheelhouse"
+    assert (of(index="I").kind, of(index="I").options) == ("index", ("--index-url", "I"))
+    assert of("own", borrows=True).kind == "default"
+    for name in ("has_nvidia", "in_cluster"):
+        with monkeypatch.context() as patch:
+            patch.setattr(host, name, lambda: True)
+            indexes[:] = [{"2.1+cpu"}, set()]
+            chosen = of()
+            assert (chosen.kind, chosen.requirement) == ("default", "torch==2.1")
+            assert "for GPUs" in chosen.why
+
+
+def test_indexes_are_asked_at_once_and_the_late_ones_left(monkeypatch):
+    late = []
+
+    class Pip:
+        def __init__(self, argv, **_) -> None:
+            assert "--timeout=10" in argv
+            self.said = {"a": "x\nAvailable versions: 2.1, 2.0+cpu\n", "b": "", "c": None}.get(
+                argv[-1]
+            )
+            self.late = argv[-1] == "late"
+
+        def communicate(self, timeout: float | None = None):
+            if self.late and timeout is not None:
+                assert 0 <= timeout <= 10
+                raise torch_build.subprocess.TimeoutExpired("pip", timeout)
+            return self.said, None
+
+        def kill(self) -> None:
+            late.append(self)
+
+    monkeypatch.setattr(torch_build.subprocess, "Popen", Pip)
+    found = torch_build.versions_of_torch(["pip"], [["a"], ["b"], ["c"], ["late"]])
+    assert found == [{"2.1", "2.0+cpu"}, set(), set(), set()]
+    assert len(late) == 1
 
 
 @pytest.mark.parametrize(

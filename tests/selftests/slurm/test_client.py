@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 
 import pytest
 
 from fixtures.cluster.slurm_survey import AVAILABLE_STATES
+from fixtures.errors import ConfigError, RunError
 from fixtures.jobs import launcher, watcher
 from fixtures.slurm import client
 from tests.selftests.fake_commands import command
@@ -133,3 +135,143 @@ def test_a_job_on_another_cluster_starts_its_ranks_on_that_cluster(monkeypatch, 
     monkeypatch.delenv("SLURM_CLUSTERS")
     parameters = launcher.SlurmLauncher("r", options).executor(asked).parameters
     assert "unset SLURM_CLUSTERS" not in parameters["setup"]
+
+
+# --- queries, partitions, allocations
+
+
+def test_a_query_that_fails_says_slurm_s_last_words(command, tmp_path, monkeypatch):
+    for out, err, said in (
+        ("on stdout\n", "first\nlast\n", "`sinfo -h` failed: last"),
+        ("on stdout\n", "", "`sinfo -h` failed: on stdout"), ("", "", "`sinfo -h` failed: 3"),
+    ):  # fmt: skip
+        command("sinfo", out, err=err, status=3)
+        with pytest.raises(RunError, match=f"^{said}$"):
+            client.slurm_query("sinfo", "-h")
+    command("sinfo", err="slurm.conf: No such file", status=1)
+    with pytest.raises(RunError, match="belongs to no Slurm cluster: run on a login node"):
+        client.slurm_query("sinfo")
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    with pytest.raises(RunError, match=r"no Slurm here .sinfo is not on the PATH"):
+        client.slurm_query("sinfo")
+
+    def never(*argv, **more):
+        raise subprocess.TimeoutExpired(argv, 1)
+
+    monkeypatch.setattr(client, "run_command", never)
+    with pytest.raises(RunError, match="`sinfo -h` did not answer in 30 s"):
+        client.slurm_query("sinfo", "-h")
+
+
+def test_nodes_are_in_their_natural_order_and_of_the_partition(command):
+    lines = [f"NodeName={n} CPUTot=4 Partitions={p} State=IDLE" for n, p in (
+        ("n10", "a"), ("n2", "a,b"), ("n1", "b"))]  # fmt: skip
+    command("scontrol", "\n".join([*lines, "no node"]))
+    assert [n.name for n in client.slurm_nodes()] == ["n1", "n2", "n10"]
+    assert [n.name for n in client.slurm_nodes("a")] == ["n2", "n10"]
+    (first, *_) = client.slurm_nodes()
+    assert (first.address, first.reason, first.gpus, first.cpus) == ("n1", "", 0, 4)
+
+
+def test_fields_that_slurm_leaves_out_have_defaults():
+    (found,) = client.nodes_of_text("NodeName=n1\n")
+    assert (found.state, found.cpus, found.partitions) == ("?", 1, ())
+    for text, cpus in (
+        ("CPUTot=8", 8), ("CPUEfctv=6 CPUTot=8", 6), ("CPUEfctv=N/A CPUTot=8", 1),
+        ("CPUTot=²", 1), ("CPUTot=", 1),
+    ):  # fmt: skip
+        (found,) = client.nodes_of_text(f"NodeName=n1 {text}\n")
+        assert found.cpus == cpus, text
+    (found,) = client.nodes_of_text("NodeName=n1 State=DOWN Reason=ECC [root@x]\n")
+    assert found.reason == "ECC"
+    json_node = {**JSON_NODE, "address": ""}
+    (found,) = client.nodes_of_json(json.dumps({"nodes": [json_node]}))
+    assert found.address == "n1"
+
+
+def test_a_sandbox_is_known_by_the_name_of_its_cluster(command):
+    for name, form in (("sandbox-ab1", "full"), ("sandbox-light-ab1", "light"), ("site", None)):
+        command("scontrol", f"X = sandbox-\nClusterName             = {name}\n")
+        assert client.sandbox_form() == form
+
+
+def test_partitions_are_listed_the_default_one_first(command):
+    command("sinfo", "batch\ngpu*\nall\nbatch\n")
+    assert client.slurm_partitions() == ["gpu", "all", "batch"]
+    assert client.default_partition() == "gpu"
+    for partition in (None, "", "batch", "gpu"):
+        client.refuse_unknown_partition(partition)
+    with pytest.raises(ConfigError, match="--partition gpus: Slurm has gpu, all, batch"):
+        client.refuse_unknown_partition("gpus")
+    command("sinfo", "b\na\nb\n")
+    with pytest.raises(ConfigError, match=r"no default partition: .* \(there are a, b\)"):
+        client.default_partition()
+
+
+def test_whole_nodes_are_those_of_an_exclusive_partition(command, tmp_path):
+    command("scontrol", "PartitionName=gpu State=UP OverSubscribe=EXCLUSIVE:4\n")
+    fields = client.slurm_partition("gpu")
+    assert fields["State"] == "UP"
+    assert (tmp_path / "bin" / "scontrol.args").read_text() == "show partition -o gpu\n"
+    for value, whole in (
+        ("EXCLUSIVE", True),
+        ("EXCLUSIVE:4", True),
+        ("NO", False),
+        ("YES:4", False),
+    ):
+        assert client.allocates_whole_nodes({"OverSubscribe": value}) is whole
+    assert client.allocates_whole_nodes({}) is False
+
+
+def test_what_slurm_allows_between_a_job_s_start_and_its_first_process(command):
+    """At least three minutes: a minute and the shortest time-outs of Slurm's manual."""
+    for lines, prolog, seconds in (
+        ("", False, 180.0),
+        ("Prolog                  = (null)\nTaskProlog = (null)\nBatchStartTimeout = 10 s\n",
+         False, 180),
+        ("Prolog = /etc/prolog\n", True, 180), ("TaskProlog = /x\n", True, 180),
+        ("Prolog[0] = /etc/prolog\n", True, 180), ("Prolog[0]               = (null)\n", True, 180),
+        ("PrologEpilogTimeout = 65534\nBatchStartTimeout = 200 sec\n", False, 260),
+        ("PrologEpilogTimeout = 65533\n", False, 65593),
+        ("PrologEpilogTimeout = 100\nBatchStartTimeout = 90\nPrologTimeout = 50\n", False, 300),
+        ("PrologTimeout = unlimited\n", False, 180),
+    ):  # fmt: skip
+        command("scontrol", lines)
+        found = client.startup_settings()
+        assert (found.has_prolog, found.longest_s) == (prolog, seconds), lines
+
+
+def test_the_least_cpus_of_any_node_are_asked_for(monkeypatch):
+    def node_of(name: str, cpus: int) -> client.SlurmNode:
+        return client.SlurmNode(
+            name=name, state="IDLE", reason="", address=name, cpus=cpus, gpus=0, partitions=("p",)
+        )
+
+    asked = []
+    monkeypatch.setattr(
+        client, "slurm_nodes", lambda partition: [node_of("a", 8), node_of("b", 6), node_of("c", 2)]
+    )
+    monkeypatch.setattr(client, "slurm_partition", lambda name: asked.append(name) or limits)
+    monkeypatch.setattr(client, "default_partition", lambda: "standard")
+    for limits, names, cpus in (  # noqa: B007
+        ({}, ["a", "b"], 6), ({"MaxCPUsPerNode": "4"}, ["a"], 4),
+        ({"MaxCPUsPerNode": "²"}, ["a"], 8),
+        ({"MaxCPUsPerNode": "9"}, ["a"], 8), ({}, ["x"], 1),
+    ):  # fmt: skip
+        assert client.cpus_per_node(names, None) == cpus
+    client.cpus_per_node(["a"], "mine")
+    assert (asked[0], asked[-1]) == ("standard", "mine")
+
+
+def test_a_shell_inside_an_allocation_of_these_nodes_is_told_to_leave_it(monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[2,10-11]")
+    said = client.enclosing_allocation(["n11", "n2", "n3"])
+    assert said is not None
+    assert "inside Slurm job 7, which holds n2, n11:" in said
+    assert client.enclosing_allocation(["n3"]) is None
+    monkeypatch.delenv("SLURM_JOB_ID")
+    assert client.enclosing_allocation(["n2"]) is None
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.delenv("SLURM_JOB_NODELIST")
+    assert client.enclosing_allocation(["n2"]) is None

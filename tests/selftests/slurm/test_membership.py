@@ -1,0 +1,90 @@
+"""Whether this host belongs to a Slurm cluster: asked of sinfo alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+from fixtures.errors import RunError
+from fixtures.slurm import membership
+from tests.selftests.fake_commands import command
+
+__all__ = ["command"]
+
+pytestmark = pytest.mark.cpu
+
+
+def test_a_host_with_partitions_belongs_to_a_cluster(command):
+    command("sinfo", "gpu*\n")
+    assert membership.slurm_answers() is True
+
+
+def test_a_host_without_slurm_or_configuration_belongs_to_none(command, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert membership.slurm_answers() is False
+    for said in (
+        "sinfo: fatal: Could not establish a configuration source",
+        "sinfo: error: /etc/slurm/slurm.conf: No such file or directory",
+        "sinfo: error: no such file: slurm.conf", "sinfo: fatal: Unable to open slurm.conf",
+    ):  # fmt: skip
+        command("sinfo", err=said, status=1)
+        assert membership.slurm_answers() is False, said
+
+
+def test_a_cluster_that_does_not_answer_is_an_error_with_slurm_s_words(command, monkeypatch):
+    command("sinfo", err="first\nslurm_load_partitions: Unable to contact controller\n", status=1)
+    with pytest.raises(RunError, match=r"gives no partitions: slurm_load_.*; repair that, or say"):
+        membership.slurm_answers()
+    command("sinfo", "\n")
+    with pytest.raises(RunError, match="no partition is visible to this user"):
+        membership.slurm_answers()
+    command("sinfo", "gpu*\n", status=1)
+    with pytest.raises(RunError, match=r"gives no partitions: gpu\*"):
+        membership.slurm_answers()
+
+    def never(*argv, **more):
+        raise subprocess.TimeoutExpired(argv, 1)
+
+    monkeypatch.setattr(membership, "run_command", never)
+    with pytest.raises(RunError, match="sinfo did not answer in 30 s"):
+        membership.slurm_answers()
+
+
+def test_a_configuration_that_is_gone_is_named(command, tmp_path, monkeypatch):
+    command("sinfo", "gpu*\n")
+    conf = tmp_path / "slurm.conf"
+    monkeypatch.setenv("SLURM_CONF", str(conf))
+    with pytest.raises(RunError, match=r"slurm\.conf: no such file; `unset SLURM_CONF`"):
+        membership.slurm_answers()
+    conf.touch()
+    assert membership.slurm_answers() is True
+
+
+def test_the_environment_that_is_given_is_the_one_that_is_asked(command, tmp_path, monkeypatch):
+    command("sinfo", "gpu*\n")
+    assert membership.slurm_answers({"PATH": str(tmp_path)}) is False
+    monkeypatch.setenv("SLURM_CONF", "/nowhere")
+    path = {"PATH": os.environ["PATH"]}
+    assert membership.slurm_answers(path) is True
+    assert "SLURM_CONF" not in (tmp_path / "bin" / "sinfo.env").read_text()
+
+
+def test_a_users_formats_do_not_change_what_is_printed(monkeypatch):
+    monkeypatch.setenv("SQUEUE_PARTITION", "x")
+    monkeypatch.setenv("OF_MINE", "1")
+    found = membership.query_environment()
+    assert "SQUEUE_PARTITION" not in found
+    assert found["OF_MINE"] == "1"
+    given = {"SINFO_FORMAT": "x", "SACCT_FORMAT": "y", "SLURM_CONF": "z"}
+    assert membership.query_environment(given) == {"SLURM_CONF": "z"}
+
+
+def test_a_command_runs_in_a_process_group_of_its_own(command):
+    command("squeue", "out\n", err="err\n", status=3)
+    run = membership.run_command("squeue", "-h")
+    assert (run.returncode, run.stdout, run.stderr) == (3, "out\n", "err\n")
+    run = membership.run_command("sh", "-c", "cut -d' ' -f5 /proc/$$/stat; echo $$")
+    group, pid = run.stdout.split()
+    assert group == pid
