@@ -163,10 +163,12 @@ def test_a_row_may_ask_for_more_than_its_criterion_and_not_for_less():
     less = {"valid": {"overlap": [0.1, None]}, **RATE}
     for excused in ({"loose": "x"}, {"model": "cpu"}):
         rows = [row(**less, **excused)]
-        assert refusal(lint.check_validity, "own.rate", body(valid={"overlap": LEAST}, limits=rows)) is None  # noqa: E501
+        own = body(valid={"overlap": LEAST}, limits=rows)
+        assert refusal(lint.check_validity, "own.rate", own) is None
     for strict in ({"model": ["cpu", "L40S"]}, {"model": "L40S"}):
         rows = [row(**less, **strict)]
-        assert refusal(lint.check_validity, "own.rate", body(valid={"overlap": LEAST}, limits=rows))
+        own = body(valid={"overlap": LEAST}, limits=rows)
+        assert refusal(lint.check_validity, "own.rate", own) is not None
 
 
 # --- rows beside each other
@@ -186,7 +188,8 @@ def refused_rows(*rows: Limit, points: list[Any] | None = None, **fields: Any) -
 def test_each_row_is_checked_at_its_points():
     fine, odd = row(**RATE), row(expect=10, fail_below=11, model="L40S")
     assert refused_rows(fine) is None
-    assert refused_rows(fine, odd) == (("limits", 1), "impossible: fail_below 11 is above expect 10")  # noqa: E501
+    says = "impossible: fail_below 11 is above expect 10"
+    assert refused_rows(fine, odd) == (("limits", 1), says)
     found = refused_rows(fine, odd, points=[point(fine)])
     assert found[0] == ("limits", 1)
     assert "at none of the criterion's points" in found[1]
@@ -307,9 +310,9 @@ NUMBERS: list[tuple[dict[str, Any], list[float], Any, str]] = [
     ({"fail_above": 0.5, "expect": 0.4}, [], None, ""),
     ({"fail_above": 1}, [], None, "missing key 'expect'"),
     ({"fail_above": 1, "loose": "x"}, [], None, ""),
-    ({"fail_above": 3, "expect": 1.9}, [2], LATENCY, "below the physical floor 2"),
+    ({"fail_above": 3, "expect": 1.9}, [2], LATENCY, "1.9 is below the physical floor 2"),
     ({"fail_above": 3, "expect": 2}, [2], LATENCY, ""),
-    ({"fail_above": 1.5, "loose": "x"}, [2], LATENCY, "below the physical floor 2"),
+    ({"fail_above": 1.5, "loose": "x"}, [2], LATENCY, "1.5 is below the physical floor 2"),
     ({"fail_above": 3, "expect": 1.9}, [2], None, ""),
     ({"fail_above": 10, "expect": 10}, [], None, ""),
     ({"fail_above": 9, "expect": 10}, [], None, "is below expect 10"),
