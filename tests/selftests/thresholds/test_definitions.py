@@ -105,7 +105,7 @@ def completed(body: Any, definitions: Definitions | None = None, **data: Any) ->
 def test_a_requirement_gets_the_suites_definition():
     body = {"title": "Fast", "unit": "TFLOPS", "limits": []}
     assert completed(body)["criteria"] == {"gemm.bf16": {**GEMM, **body}}
-    with pytest.raises(ConfigError, match="ceiling: compute.yaml defines it; here"):
+    with pytest.raises(ConfigError, match=r"ceiling: compute\.yaml defines it; here"):
         completed({**body, "ceiling": "hbm"})
     for odd in ("text", {"criteria": "text"}, {"schema": 1}):
         document = Document("x.yaml", odd)
@@ -121,7 +121,7 @@ def test_a_criterion_that_nobody_knows_needs_a_definition():
     ):
         file = Document("x.yaml", {"criteria": {key: body}})
         if refused:
-            with pytest.raises(ConfigError, match="no criterion 'gemm.bf61', did you mean 'gemm"):
+            with pytest.raises(ConfigError, match=r"no criterion 'gemm\.bf61', did you mean 'gemm"):
                 complete(file, shipped(), FIELDS)
         else:
             assert complete(file, shipped(), FIELDS).data["criteria"] == {key: body}

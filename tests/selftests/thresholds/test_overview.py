@@ -66,6 +66,22 @@ criteria:
       - {expect: 2, fail_below: 1, source: small, when: {nvls: false}, loose: x}
       - {expect: 3, fail_below: 2, source: wide, loose: x,
          when: {gpus_per_node: 8, nics_per_node: 8, nic_gbps: 400}}
+  own.single:
+    title: Sent at {size}
+    per: node
+    unit: GB/s
+    at: {size: 1GiB}
+    loose: a small test
+    limits:
+      - {expect: 3, fail_below: 2, source: measured}
+  own.counted:
+    title: Counted
+    per: node
+    unit: GB/s
+    at: {messages: [1024, 2048]}
+    loose: a small test
+    limits:
+      - {expect: 3, fail_below: 2, source: measured}
   own.cluster:
     title: All
     per: cluster
@@ -134,6 +150,8 @@ def test_a_sweep_has_one_row_for_the_sizes_with_the_same_limit(limits):
     assert wide.when == "1MiB, 1GiB, 2GiB; 8 GPUs and 8 x 400 Gbit/s per node"
     assert model.when == "1GiB, 2GiB; nodes=1; gpus_per_node=8; nvls=true"
     assert (model.limit, model.expect) == (">= 0.8 of model", "0.9 of model")
+    (single,) = rows(limits, "own.single")
+    assert (single.title, single.when) == ("Sent at 1GiB", ""), "one size is part of the title"
 
 
 def test_of_an_order_with_known_numbers_the_fractions_are_computed(limits):
@@ -228,6 +246,7 @@ def test_a_less_specific_row_is_left_out_only_where_a_better_one_is_certain():
 def test_the_key_of_a_point_is_that_of_its_sweep(limits):
     assert overview.file_key(limits.criteria["own.sweep.1GiB"]) == "own.sweep"
     assert overview.file_key(limits.criteria["own.fast"]) == "own.fast"
+    assert overview.file_key(limits.criteria["own.counted.1024"]) == "own.counted"
 
 
 def test_rows_survive_being_written_as_csv(limits):
