@@ -26,13 +26,13 @@ VALUE: dict[str, Any] = {"statistic": "value", "unit": "GPUs"}
 
 def valued(
     limit: Any, *values: Any, ceiling: float | None = None, ranks: list[Any] | None = None,
-    devices: int = 2, nodes: tuple[str, ...] = ("worker0",), **given: Any,
+    devices: int = 2, **given: Any,
 ) -> Verdict:  # fmt: skip
-    """The verdict on the values of a node's ranks, one each; `...` for a rank without the metric."""
+    """The verdict on the values of a node's ranks, one each; `...` for none."""
     if ranks is None:
         ranks = [rank(k, *([] if v is ... else [state(v)])) for k, v in enumerate(values)]
     found = record(*ranks)
-    case = made.case(made.criterion(**VALUE | given), nodes, devices)
+    case = made.case(made.criterion(**VALUE | given), devices=devices)
     base = made.verdict(devices={"planned": devices, "measured": 0})
     return exact.judge_value(base, case, found, points(found), limit, ceiling, ["a note"])
 
@@ -90,6 +90,7 @@ def test_what_cannot_be_counted_is_not_judged():
         (EIGHT, (True, 8), None, "True is not a number"),
         (resolved("equals", True), (1,), None, "1 is not a number"),
         (NONE, ("many",), None, "'many' is not a number"),
+        (EIGHT, ("many",), None, "'many' is not a number"),
         (OPEN, ("many",), None, "'many' is not a number"),
         (LEAST, (101,), 100, "101 GPUs is above what is possible, 100"),
     ):
@@ -121,6 +122,8 @@ def test_a_lower_bound_can_only_fail():
         expected = f"worker0 GPU-worker0-0: at least {value} GB/s, a lower bound: the counter was"
         assert str(error).startswith(expected)
         assert (error.cause, error.nodes) == (Cause.NODE, ["worker0"])
+    two = [rank(0, state(None), **why), at_least(1, 0, **why)]
+    assert str(refusal(valued, NONE, ranks=two)).startswith("worker0 GPU-worker0-0: the counter")
     assert exact._is_above(EIGHT, None) is False
     assert exact._is_above(STATE, 5) is False
     assert exact._is_above(NONE, "x") is False
