@@ -111,6 +111,9 @@ def test_read_verdicts_share_what_is_equal():
     assert second.notes is second.cause_nodes
     assert first.worst == GPU
     assert isinstance(first.outcome, Outcome)
+    again = Verdict.from_json({**rows[0], "worst": dict(GPU)})
+    assert again.worst == first.worst
+    assert again.worst is not first.worst, "the device is each verdict's own"
 
 
 def test_the_deciding_device_is_a_gpu_or_a_part():

@@ -135,6 +135,7 @@ def test_a_case_has_a_figure_where_its_rates_are_judged():
         criterion(BELOW, statistic="alike"),
         criterion(BELOW, metric="other"),
         criterion(row(recorded="no figure")),
+        criterion(row(recorded="no figure"), ceiling="hbm"),
         criterion(row(calibrate=True)),
         criterion(row(equals=100)),
         criterion(BELOW, statistic="value"),
@@ -153,6 +154,7 @@ def test_a_count_of_faults_knows_how_often_it_was_taken():
     assert counted == Figure(repetitions=3)
     assert figure(criterion(one, statistic="value"), *ranks) is None, "one fault is allowed"
     assert figure(criterion(none, statistic="value"), ranks[2]) is None
+    assert figure(criterion(none, statistic="value"), ranks[1]) == Figure(repetitions=3)
 
 
 def test_a_class_of_spread_brings_its_noise_its_rule_and_more_rounds():
