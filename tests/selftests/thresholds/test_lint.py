@@ -7,6 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given as drawn
+from hypothesis import strategies as st
 
 from fixtures import entry
 from fixtures.thresholds import lint
@@ -369,3 +371,37 @@ def test_the_numbers_of_a_row_are_possible_and_have_teeth():
         found = lint.lint_row(row(**given), ceilings, kind)
         assert (found is None) == (says == ""), (given, ceilings, kind, found)
         assert says in (found or ""), (given, ceilings, kind)
+
+
+ANY_NUMBER = st.floats(0.01, 2000, allow_nan=False)
+
+
+@drawn(ANY_NUMBER, st.none() | ANY_NUMBER, ANY_NUMBER)
+def test_what_the_lint_lets_in_is_possible_and_has_teeth(below, expect, ceiling):
+    row = Limit.model_validate(
+        {"fail_below": below, "source": "x"} | ({"expect": expect} if expect else {})
+    )
+    if lint.lint_row(row, [ceiling], "gemm") is None:
+        assert 0 < 0.5 * expect <= below <= expect <= ceiling
+
+
+@drawn(ANY_NUMBER, st.none() | ANY_NUMBER, ANY_NUMBER)
+def test_nor_is_an_upper_limit_below_the_floor_or_out_of_reach(above, expect, floor):
+    row = Limit.model_validate(
+        {"fail_above": above, "source": "x"} | ({"expect": expect} if expect else {})
+    )
+    if lint.lint_row(row, [floor], "latency") is None:
+        assert floor <= expect <= above <= 2 * expect
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"fail_below": "1.2 of cluster.shared_tb"}, "impossible"),
+        ({"fail_below": "0.1 of cluster.shared_tb"}, "toothless"),
+        ({"fail_above": "1 of cluster.shared_tb"}, "plain numbers"),
+        ({"fail_below": "0.5 of cluster.shared_tb", "expect": 0.6}, "of the same"),
+    ],
+)
+def test_fraction_of_the_order_is_checked_as_others_are(given, says: str):
+    assert says in (lint.lint_row(row(**given), [], None) or "")
