@@ -1,5 +1,7 @@
 """Checks of limits: what is impossible, too lenient or in the wrong unit is refused."""
 
+# Length: its tables have a line for each side of each check.
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping

@@ -13,6 +13,7 @@ import pytest
 from fixtures.records.model import Record, Void
 from fixtures.thresholds.loader import Thresholds, Waiver
 from fixtures.thresholds.spread import Spread
+from fixtures.verdict import host_load, recorded, settings
 from fixtures.verdict import judge as judging
 from fixtures.verdict.causes import Cause
 from fixtures.verdict.judge import judge
@@ -24,7 +25,7 @@ from tests.selftests.verdict.made import criterion, measured, rank, record, reso
 pytestmark = pytest.mark.cpu
 
 TWO = ("worker0", "worker1")
-TODAY = date(2026, 11, 27)
+TODAY = date(2030, 3, 15)
 FACTS = {"model": "H200 SXM"}
 BELOW = row(fail_below=80)
 
@@ -192,6 +193,40 @@ def test_over_ranks_one_figure_is_judged_and_all_must_have_measured_alike():
     assert judged(of, twice).value == pytest.approx((800 / 9 + 100) / 2)
 
 
+def test_the_ceiling_is_that_of_a_rate_and_not_of_a_spread():
+    assert judged(criterion(BELOW, ceiling=200.0), record(*ranks(100, 90))).ceiling == 200
+    above = judged(criterion(BELOW, ceiling=95.0), record(*ranks(100, 90)))
+    assert "above the physical ceiling of 95" in above.reason
+    spread = criterion(row(fail_above=10), statistic="spread", ceiling=2.0)
+    wide = judged(spread, record(*ranks(100, 95)))
+    assert (wide.outcome, wide.ceiling) == (Outcome.PASS, None)
+
+
+def test_only_what_is_recorded_is_told_apart_by_the_shape_of_the_measurement(monkeypatch):
+    found = record(*ranks(100, 90))
+    both = made.points(found)
+    shapes = iter([{"8x8": both, "4x4": both}, {"": both}])
+    monkeypatch.setattr(recorded, "by_shape", lambda of, points: next(shapes))
+    noted = judged(criterion(row(recorded="no figure")), found)
+    assert noted.notes == ["at 8x8", "at 4x4: 90 GB/s"]
+    assert judged(criterion(BELOW), found).notes == []
+    monkeypatch.setattr(recorded, "by_shape", lambda of, points: {"": points})
+    assert judged(criterion(row(recorded="no figure")), found).notes == []
+
+
+def test_a_verdict_on_a_record_is_explained_by_settings_and_load(monkeypatch):
+    explained: list[str] = []
+    for module in (settings, host_load):
+        monkeypatch.setattr(
+            module, "explain",
+            lambda verdict, case, record, name=module.__name__: explained.append(name) or verdict,
+        )  # fmt: skip
+    judged(criterion(BELOW), None)
+    assert explained == []
+    judged(criterion(BELOW), record(*ranks(100, 90)))
+    assert explained == ["fixtures.verdict.settings", "fixtures.verdict.host_load"]
+
+
 # --- the deciding figure
 
 
@@ -278,10 +313,10 @@ def test_a_failure_is_waived_until_its_waiver_ends():
     slow = record(*ranks(100, 70))
     waived = judged(criterion(BELOW), slow, waivers=(waiver("worker0"),))
     assert waived.outcome is Outcome.WAIVED
-    assert waived.reason == "waived by A, until 2026-11-27: RMA"
-    expired = judged(criterion(BELOW), slow, waivers=(waiver("worker0", date(2026, 11, 26)),))
+    assert waived.reason == "waived by A, until 2030-03-15: RMA"
+    expired = judged(criterion(BELOW), slow, waivers=(waiver("worker0", date(2030, 3, 14)),))
     assert expired.outcome is Outcome.FAIL
-    assert expired.reason == "waiver expired (A, until 2026-11-26: RMA)"
+    assert expired.reason == "waiver expired (A, until 2030-03-14: RMA)"
     assert judged(criterion(BELOW), slow, waivers=(waiver("worker1"),)).reason == ""
     good = judged(criterion(BELOW), record(*ranks(100, 90)), waivers=(waiver("worker0"),))
     assert (good.outcome, good.reason) == (Outcome.PASS, "")
@@ -295,7 +330,7 @@ def test_a_nodes_waiver_covers_a_row_over_several_only_where_it_alone_is_at_faul
     both = judged(of, pair((75, 100), (100, 70)), TWO, 4, held)
     assert both.outcome is Outcome.FAIL
     assert both.reason == (
-        "worker1 is waived (A, until 2026-11-27: RMA), but the row fails without worker1 too"
+        "worker1 is waived (A, until 2030-03-15: RMA), but the row fails without worker1 too"
     )
     other = judged(of, pair((70, 100), (100, 100)), TWO, 4, held)
     assert (other.outcome, other.reason) == (Outcome.FAIL, "")
@@ -315,4 +350,6 @@ def test_a_row_does_not_fail_without_a_node_where_nothing_is_left_to_judge():
     assert fails(pair((70,), (100, 70))) is False, "one of two devices is no measurement"
     assert fails(record(*ranks(70, 70)), ("worker0",), "worker0") is False
     silent = record(rank(0), *ranks(100, 70, node="worker1", first=1))
+    assert fails(silent) is False
+    of = criterion(BELOW, per="pair", measured_unit=None)
     assert fails(silent) is False
