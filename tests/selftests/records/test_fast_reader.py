@@ -117,3 +117,23 @@ def test_equal_parts_of_a_large_record_are_kept_once(monkeypatch: pytest.MonkeyP
     contents = {json.dumps(m.conditions) for m in measured}
     assert len({id(m.conditions) for m in measured}) == len(contents) < len(measured)
     assert len({id(m.samples) for m in measured}) == len(measured)
+
+
+def test_only_the_facts_that_verdicts_depend_on_are_kept(tmp_path: Path) -> None:
+    made = support.rank(0, "worker0", support.bf16())
+    made.facts.update({"not_measured": {"a": "x"}, "table": [1, 2]})
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(support.record(made).to_json()))
+    assert read_record(path).ranks[0].facts == made.facts
+    kept = read_record(path, without_facts=True)
+    assert kept.ranks[0].facts == {"not_measured": {"a": "x"}}
+    assert fast_reader.read_json_fast(path)["ranks"][0]["facts"] == made.facts
+    for other in ([1], {"facts": 3}):
+        assert fast_reader._without_facts(other) == other
+    path.write_text('{"ranks": 3}')
+    with pytest.raises(ValueError, match="schema None"):
+        read_record(path, without_facts=True)
+    path.write_text(json.dumps(support.record(made).to_json()))
+    with pytest.raises(ValueError, match="of another run"):
+        read_record(path, nonce="x")
+    assert fast_reader.LARGE_BYTES == 4_000_000, "as a whole a record takes ten times its size"

@@ -13,7 +13,7 @@ import pytest
 
 from fixtures.errors import ConfigError
 from fixtures.records.run_directory import RunDirectory
-from fixtures.records.run_schema import RUN_SCHEMA
+from fixtures.records.run_schema import RUN_SCHEMA, refused_schema
 from fixtures.run import previous_runs
 from fixtures.verdict.causes import Cause
 from fixtures.verdict.stated import Reason, reason_of
@@ -175,3 +175,11 @@ def test_a_judge_takes_the_fact_and_not_the_words(why):
         ({"not_offered": {"x": why}}, Cause.DRIVER),
     ):
         assert reason_of(SimpleNamespace(facts=facts), "x") == Reason(why, cause)
+
+
+def test_a_run_is_read_by_the_schema_of_today_alone():
+    assert RUN_SCHEMA == 2, "what older versions wrote is another layout"
+    assert refused_schema({"schema": 2}) == ""
+    assert refused_schema({"schema": 1}) == f"a run of schema 1 is {REFUSED}"
+    for other in ({"schema": 3}, {"schema": True}, {"schema": 2.0}, {"schema": "2"}, {}, [], None):
+        assert refused_schema(other) == "not a run.json of schema 2"

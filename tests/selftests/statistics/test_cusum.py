@@ -151,3 +151,61 @@ def test_half_of_the_fleet_sick_at_once_is_a_suspect_measurement():
     assert not cusum.is_suspect(fleet[:3], fleet)
     assert not cusum.is_suspect(["n0"], ["n0"])  # too few to say
     assert not cusum.is_suspect(["m1", "m2", "m3", "m4"], fleet)
+
+
+def test_a_test_says_what_it_finds_and_when():
+    slow = Design(sigma=0.01, allowance=2.0, limit=4.0)
+    assert slow.visits == 3.0, "a shift of 4 less 2, and the visit that passes the limit"
+    assert slow.sentence == (
+        "a loss of 4.0 % is found in about 3 visits, where a visit repeats to 1.00 %"
+    )
+    # One visit adds three quarters of the limit at most.
+    assert Design(sigma=0.01, allowance=10.0, limit=4.0).visits == pytest.approx(1 + 4 / 3)
+
+
+def test_a_healthy_node_is_accused_once_a_year_by_design():
+    test = cusum.design(sigma=0.005, shift=0.03, streams=16, visits_per_hour=1)
+    assert (test.sigma, test.allowance) == (0.005, pytest.approx(3))
+    # The certified value is one visit too: the allowance is less by its deviation.
+    assert cusum.mean_run(2.0, test.limit) == pytest.approx(16 * 365 * 24, rel=1e-6)
+    assert cusum.design(sigma=0.001, shift=0.03, streams=1, visits_per_hour=1).sigma == 0.003
+    assert cusum.design(sigma=0.008, shift=0.02, streams=1, visits_per_hour=1).allowance == 1.25
+    with pytest.raises(ValueError, match="too noisy"):
+        cusum.design(sigma=0.008, shift=0.0199, streams=1, visits_per_hour=1)
+    for wrong in ("sigma", "shift", "streams", "visits_per_hour", "false_alarms"):
+        given = {"sigma": 0.5, "shift": 5.0, "streams": 1, "visits_per_hour": 0.5}
+        assert cusum.design(**given).sigma == 0.5  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="more than 0"):
+            cusum.design(**given | {wrong: 0})  # type: ignore[arg-type]
+    assert cusum.mean_run(5.0, 100.0) == math.inf
+    assert math.isfinite(cusum.mean_run(1.0, 345.0))
+
+
+def test_a_track_adds_up_what_exceeds_the_allowance():
+    test = Design(sigma=0.01, allowance=1.0, limit=4.0)
+    once = cusum.follow(Track(), 0.97, 1.0, test)
+    assert once == Track(sum=pytest.approx(2), visits=1, loss=pytest.approx(0.03), rising=1)
+    twice = cusum.follow(once, 0.98, 1.0, test)
+    assert (twice.sum, twice.accused) == (pytest.approx(3), False)
+    assert (twice.loss, twice.rising) == (pytest.approx(0.025), 2)
+    assert cusum.follow(twice, 0.96, 1.0, test).accused
+    assert cusum.follow(Track(), 0.5, 1.0, test).sum == 3.0, "three quarters of the limit"
+    assert not cusum.follow(Track(sum=1.0), 0.5, 1.0, test).accused, "just the limit"
+    assert cusum.follow(Track(sum=1.0), 1.0, 1.0, test) == Track(visits=1)
+    assert cusum.follow(once, 0.5, 0.0, test) == once
+    half = cusum.follow(Track(), 0.25, 0.5, test)
+    assert half.sum == 3.0
+
+
+def test_noise_needs_four_streams_of_five_visits():
+    visits_of = [100.0, 101.0, 100.0, 101.0, 100.0]
+    four = {str(k): visits_of for k in range(4)}
+    assert cusum.noise(four) == pytest.approx(1.4826 / math.sqrt(2) / 100)
+    assert cusum.noise({**four, "3": visits_of[:4]}) is None
+    assert cusum.noise({**four, "3": [0.0] * 5}) is None
+
+
+def test_half_of_four_nodes_are_suspect_and_of_three_none():
+    assert cusum.is_suspect(["a", "b"], ["a", "b", "c", "d"])
+    assert not cusum.is_suspect(["a"], ["a", "b", "c", "d"])
+    assert not cusum.is_suspect(["a", "b", "c"], ["a", "b", "c"])

@@ -11,7 +11,7 @@ import pytest
 from fixtures.paths import CHECKOUT, THRESHOLDS
 from fixtures.records.files import read_json
 from fixtures.records.model import Record
-from fixtures.statistics.fleet_rule import FleetRule, deviations
+from fixtures.statistics.fleet_rule import MIN_FLEET, FleetRule, deviations
 from fixtures.thresholds import loader
 from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict import power
@@ -167,3 +167,14 @@ def test_a_fleet_of_the_recorded_gpus_accuses_none_of_them(run: str, limits: Thr
                     assert min(values) >= rule.walls(fleet), criterion.key
                 compared += 1
     assert compared >= 5
+
+
+def test_a_fleet_of_64_values_shows_its_own_spread_and_a_smaller_one_does_not():
+    rule = FleetRule(delta=0.08, device_sigma=0.001, run_sigma=0.001, criteria=1)
+    wide = np.linspace(90.0, 110.0, 64)
+    assert float(rule.lasting_sigma(wide[:63])) == 0.001
+    assert float(rule.lasting_sigma(wide)) == pytest.approx(0.075, abs=0.005)
+
+
+def test_fewer_than_four_devices_are_not_compared():
+    assert MIN_FLEET == 4, "of three, one slow device moves the median by itself"

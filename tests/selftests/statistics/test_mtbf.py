@@ -121,7 +121,7 @@ def test_a_failure_after_the_acceptance_changes_nothing(plan):
 
 def test_a_design_too_near_to_the_order_is_refused():
     with pytest.raises(ValueError, match="too close"):
-        plan_for(1.0, 1.01, 0.1, 0.1)
+        plan_for(1.0, 1.17, 0.1, 0.1)
 
 
 def test_planned_hours_say_what_they_can_prove(plan):
@@ -131,3 +131,87 @@ def test_planned_hours_say_what_they_can_prove(plan):
     assert any(f"after {first:.1f} h without a failure" in line for line in lines)
     assert any("cannot accept" in line for line in mtbf.provable(2, 1, 0.9, plan))
     assert math.isfinite(first)
+
+
+def test_the_probability_of_a_count_is_poissons():
+    assert mtbf.poisson(2, 1.0) == pytest.approx(math.exp(-1) / 2)
+    assert (mtbf.poisson(0, 0.0), mtbf.poisson(2, 0.0)) == (1.0, 0.0)
+    assert mtbf.poisson(0, 0.5) == pytest.approx(math.exp(-0.5))
+    assert mtbf.at_most(1, 1.0) == pytest.approx(2 * math.exp(-1))
+    assert mtbf.lower_bound(0.0, 0, 0.9) == 0.0
+    assert mtbf.lower_bound(0.5, 0, 0.9) == pytest.approx(0.5 / math.log(10), rel=1e-6)
+
+
+def test_what_no_mtbf_explains_is_nothing_or_unbounded():
+    assert mtbf._solve(lambda m: 1.0, 0.5, 1.0) == 0.0
+    assert mtbf._solve(lambda m: 0.0, 0.5, 1.0) == math.inf
+    for start in (1.0, 5.0, 80.0):
+        assert mtbf._solve(lambda m: min(1.0, m / 10), 0.5, start) == pytest.approx(5, rel=1e-8)
+
+
+LINES = Plan(
+    ordered=1.0, design=3.0, customer_risk=0.1, supplier_risk=0.2, accept_at=(10.0, 20.0, 30.0),
+    reject_until=(0.0, 2.0, 5.0),
+)  # fmt: skip
+"""Accepts after 10, 20 or 30 days; the third failure rejects at any time."""
+DECISIONS = [
+    # failures, days, decision, when, failures up to then
+    ([], 9.9, Decision.GO_ON, 9.9, 0),
+    ([], 10.0, Decision.ACCEPT, 10.0, 0),
+    ([10.0], 10.0, Decision.ACCEPT, 10.0, 0),
+    ([25.0], 15.0, Decision.ACCEPT, 10.0, 0),
+    ([9.0], 10.0, Decision.GO_ON, 10.0, 1),
+    ([9.0], 20.0, Decision.ACCEPT, 20.0, 1),
+    ([2.0], 5.0, Decision.REJECT, 2.0, 1),
+    ([0.3], 5.0, Decision.REJECT, 0.3, 1),
+    ([2.1], 5.0, Decision.GO_ON, 5.0, 1),
+    ([5.0], 5.0, Decision.GO_ON, 5.0, 1),
+    ([7.0, 1.0], 0.5, Decision.GO_ON, 0.5, 0),
+    ([4.0, 3.0], 6.0, Decision.REJECT, 4.0, 2),
+    ([3.0, 5.1], 6.0, Decision.GO_ON, 6.0, 2),
+    ([6.0, 7.0, 8.0], 9.0, Decision.REJECT, 8.0, 3),
+]
+
+
+def test_a_decision_falls_on_the_lines_of_the_plan():
+    assert (LINES.most_failures, LINES.end) == (3, 30.0)
+    for failures, days, *decision in DECISIONS:
+        assert list(LINES.decide(failures, days)) == decision, (failures, days)
+
+
+def test_a_boundary_of_less_than_a_day_rejects_too():
+    early = Plan(1.0, 3.0, 0.1, 0.1, accept_at=(10.0, 20.0), reject_until=(0.0, 0.5))
+    assert early.decide([0.3], 5.0)[0] is Decision.REJECT
+    assert early.decide([0.6], 5.0)[0] is Decision.GO_ON
+
+
+def test_the_bound_depends_on_how_good_the_outcome_is():
+    one, none = (LINES.lower_bound(failures, 8.0, 0.9) for failures in ([7.0], []))
+    rejected = LINES.lower_bound([1.0], 8.0, 0.9)
+    late = LINES.lower_bound([9.0], 20.0, 0.9)
+    assert rejected < one < none
+    assert one < late
+    assert none == pytest.approx(mtbf.lower_bound(8.0, 0, 0.9))
+
+
+def test_a_bound_has_the_unit_that_it_can_be_read_in():
+    for days, text in (
+        (10.0, "10 days"), (9.99, "9.9 days"), (1.0, "1 day"), (0.99, "23.7 hours"),
+        (1 / 24, "1 hour"), (0.04, "3456 s"),
+    ):  # fmt: skip
+        assert mtbf._days(days) == text
+
+
+def test_a_plan_tells_what_its_hours_can_do():
+    *proved, head, said = mtbf.provable(24, 10, 0.9, LINES)
+    assert len(proved) == 3
+    assert proved[2].endswith("with 2 failures")
+    assert "MTBF per node of 1 day, built for 3; customer's risk 0.1, supplier's risk 0.2" in head
+    assert said == (
+        "accepted after 10.0 h without a failure; with 0 or fewer by the end; "
+        "rejected by 3 at any time"
+    )
+    short = mtbf.provable(24, 9.9, 0.9, LINES)[-1]
+    assert short.startswith("cannot accept: the first acceptance comes after 10.0 h without")
+    assert short.endswith("the last decision after 30.0 h")
+    assert "nothing is accepted" in mtbf.provable(2, 1, 0.9, None)[-1]

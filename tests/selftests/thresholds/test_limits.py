@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import date
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from fixtures import hardware
 from fixtures.errors import ConfigError
-from fixtures.thresholds import facts, limits, loader
+from fixtures.thresholds import limits, loader
 from fixtures.thresholds.conditions import RECORD_ONLY
 from fixtures.thresholds.contract import Contract
 from fixtures.thresholds.lint import lint_row
@@ -211,18 +210,6 @@ def test_rows_replace_the_criterions_bounds_of_the_same_name(shipped):
 # --- what is not judged
 
 
-def test_reasons_for_not_running(small, shipped):
-    gemm, gpus = small.criteria["gemm.bf16"], small.criteria["inventory.gpus"]
-    assert small.not_applicable(gemm, {"model": "cpu"}, set()) == "no such unit"
-    assert small.not_applicable(gemm, H200, set()) is None
-    assert small.not_applicable(gpus, H200, set()) == facts.FACTS["order"].otherwise
-    assert small.not_applicable(gpus, H200, {"order"}) is None
-    reason = shipped.not_applicable(
-        shipped.criteria["allreduce.cluster.8GiB"], {"model": "cpu"}, {"multinode"}
-    )
-    assert reason == "sizes above 256 MiB are skipped in a demonstration"
-
-
 def test_a_size_without_a_figure_is_recorded_and_not_judged(shipped):
     criterion = shipped.criteria["allreduce.node.256MiB"]
     assert shipped.not_applicable(criterion, H200, {"multigpu"}) is None
@@ -231,19 +218,6 @@ def test_a_size_without_a_figure_is_recorded_and_not_judged(shipped):
     assert criterion.recorded_reason(H200 | {"gpus": 4}) is None
     resolved = criterion.limit_for(H200).resolve(450, None)
     assert (resolved.kind, resolved.source) == ("recorded", reason)
-
-
-def test_waivers_end(small):
-    assert not small.waiver("gemm.bf16", "n1", date(2026, 12, 31)).expired
-    assert small.waiver("gemm.bf16", "n1", date(2027, 1, 1)).expired
-    assert small.waiver("gemm.bf16", "n2", date(2026, 1, 1)) is None
-    assert small.waiver("inventory.gpus", "n1", date(2026, 1, 1)) is None
-
-
-def test_spread_has_figures_of_its_own_for_a_model(small):
-    assert small.spread["gemm"].for_model("H200 SXM").delta == 0.08
-    assert small.spread["gemm"].for_model("cpu").delta == 0.67
-    assert small.spread["gemm"].for_model("cpu").run_sigma == 0.003
 
 
 # --- fractions of what was ordered
@@ -272,19 +246,6 @@ def test_limit_is_a_fraction_of_what_was_ordered():
 def test_fraction_of_what_was_not_ordered_is_no_limit(order, says: str):
     with pytest.raises(ConfigError, match=says):
         of_contract(fail_below="0.95 of cluster.shared_tb").resolve(None, order)
-
-
-@pytest.mark.parametrize(
-    ("row", "says"),
-    [
-        ({"fail_below": "1.2 of cluster.shared_tb"}, "impossible"),
-        ({"fail_below": "0.1 of cluster.shared_tb"}, "toothless"),
-        ({"fail_above": "1 of cluster.shared_tb"}, "plain numbers"),
-        ({"fail_below": "0.5 of cluster.shared_tb", "expect": 0.6}, "of the same"),
-    ],
-)
-def test_fraction_of_the_order_is_checked_as_others_are(row, says: str):
-    assert says in (lint_row(of_contract(**row), [], None) or "")
 
 
 def test_fraction_of_an_unknown_field_is_refused():

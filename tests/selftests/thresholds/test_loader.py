@@ -4,18 +4,22 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import replace
+from datetime import date, timedelta
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fixtures.errors import ConfigError, UnknownGpu
 from fixtures.slurm.hostlist import expand_hostlist
-from fixtures.thresholds import limits, loader
-from fixtures.thresholds.conditions import Range, parse_size
+from fixtures.thresholds import definitions, facts, lint, loader
 from fixtures.thresholds.contract import Contract
-from fixtures.thresholds.lint import lint_row
-from fixtures.thresholds.strict_yaml import as_number
-from fixtures.wording import digits, format_size
+from fixtures.thresholds.loader import Criterion, Thresholds, ValidWhere
+from fixtures.wording import digits
 from tests.selftests.small_thresholds import SMALL, load, write
 
 pytestmark = pytest.mark.cpu
@@ -158,6 +162,16 @@ BAD = {
     "unknown exempted key": ("criteria: [gemm.bf16]", "criteria: [gemm.bf17]", [
         ":47: not_applicable[0].criteria: no criterion 'gemm.bf17', did you mean 'gemm.bf16'?",
     ]),
+    "exempted nothing": ("criteria: [gemm.bf16]", "criteria: []", ["or a list of names, got []"]),
+    "exempted a number": ("criteria: [gemm.bf16]", "criteria: [3]", ["or a list of names, got [3"]),
+    "exempted a mapping": ("criteria: [gemm.bf16]", "criteria: {a: 1}", ["or a list of names"]),
+    "no points": ("at: {size: [256MiB, 1GiB]}", "at: {size: []}", ["size: expected a value or"]),
+    "an empty point": ("at: {size: [256MiB, 1GiB]}", "at: {to: null}", ["to: expected a value"]),
+    "points of no name": ("at: {size: [256MiB, 1GiB]}", "at: [1]", ["expected a mapping like"]),
+    "two sweeps": ("at: {size: [256MiB, 1GiB]}", "at: {size: [1MiB, 1GiB], to: [1, 2]}", [
+        ": criteria.allreduce.node.at: only one of size, to may be a list",
+    ]),
+    "a class of no steadiness": ("spread: gemm", "tail: gem", ["no class 'gem' in tails:"]),
     "exempted by the record": ("when: {model: cpu}", "when: {nvls: true}", ["from the record"]),
     "unknown waived key": ("criterion: gemm.bf16", "criterion: gemm", [":49: waivers[0]"]),
     "a date unquoted": ('"2026-12-31"', "2026-12-31", [":49: ", "quote it"]),
@@ -240,44 +254,209 @@ def test_no_typing_error_escapes_as_anything_but_one_line(tmp_path_factory, posi
     assert "\n" not in said
 
 
-NUMBERS = st.floats(0.01, 2000, allow_nan=False)
+# --- what is read
+
+H200 = {"model": "H200 SXM", "gpus": 8, "nodes": 1}
 
 
-@given(NUMBERS, st.none() | NUMBERS, NUMBERS)
-def test_what_the_lint_lets_in_is_possible_and_has_teeth(below, expect, ceiling):
-    row = limits.Limit.model_validate(
-        {"fail_below": below, "source": "x"} | ({"expect": expect} if expect else {})
-    )
-    if lint_row(row, [ceiling], "gemm") is None:
-        assert 0 < 0.5 * expect <= below <= expect <= ceiling
+def test_reasons_for_not_running(tmp_path):
+    small = load(tmp_path)
+    gemm, gpus = small.criteria["gemm.bf16"], small.criteria["inventory.gpus"]
+    assert small.not_applicable(gemm, {"model": "cpu"}, set()) == "no such unit"
+    assert small.not_applicable(gemm, H200, set()) is None
+    assert small.not_applicable(gpus, H200, set()) == facts.FACTS["order"].otherwise
+    assert small.not_applicable(gpus, H200, {"order"}) is None
 
 
-@given(NUMBERS, st.none() | NUMBERS, NUMBERS)
-def test_nor_is_an_upper_limit_below_the_floor_or_out_of_reach(above, expect, floor):
-    row = limits.Limit.model_validate(
-        {"fail_above": above, "source": "x"} | ({"expect": expect} if expect else {})
-    )
-    if lint_row(row, [floor], "latency") is None:
-        assert floor <= expect <= above <= 2 * expect
+def test_waivers_end(tmp_path):
+    small = load(tmp_path)
+    assert not small.waiver("gemm.bf16", "n1", date(2026, 12, 31)).expired
+    assert small.waiver("gemm.bf16", "n1", date(2027, 1, 1)).expired
+    assert small.waiver("gemm.bf16", "n2", date(2026, 1, 1)) is None
+    assert small.waiver("inventory.gpus", "n1", date(2026, 1, 1)) is None
 
 
-# --- the contract
-
-
-def test_a_contract_is_read(tmp_path):
+def test_of_two_waivers_the_one_that_holds_is_taken(tmp_path):
     text = SMALL.replace(
-        "cluster: {}",
-        "cluster: {nodes: 'gpu[01-02,7]', gpus_per_node: 8, gpu_model: H200 SXM,"
-        " nics_per_node: 8, nic_gbps: 400, driver: '535.10'}",
+        "waivers:\n",
+        "waivers:\n  - {criterion: gemm.bf16, node: n1, owner: B, reason: x, "
+        'expires: "2026-11-30"}\n',
     )
-    contract = load(tmp_path, text).cluster
-    assert contract.node_names == ["gpu01", "gpu02", "gpu7"]
-    assert contract.node_count == 3
-    assert contract.facts() == {
-        "model": "H200 SXM", "gpus_per_node": 8, "nics_per_node": 8, "nic_gbps": 400,
-        "nic_fabric": "InfiniBand",
+    limits = load(tmp_path, text)
+    taken = limits.waiver("gemm.bf16", "n1", date(2026, 12, 5))
+    assert taken is not None
+    assert (taken.owner, taken.expired) == ("A. Name", False)
+    late = limits.waiver("gemm.bf16", "n1", date(2027, 12, 5))
+    assert late is not None
+    assert late.expired
+
+
+def test_a_waiver_lasts_a_year_at_most(tmp_path):
+    for days, refused in ((366, False), (367, True)):
+        end = date.today() + timedelta(days)
+        text = SMALL.replace('"2026-12-31"', f'"{end}"')
+        if refused:
+            with pytest.raises(ConfigError, match=r"waivers\[0\]\.expires: .*more than a year"):
+                load(tmp_path, text)
+        else:
+            assert load(tmp_path, text).waivers[0].expires == end
+
+
+def test_a_criterion_is_read_with_its_definition(tmp_path):
+    text = SMALL.replace("    red: look at it\n    title: Quick", "    title: Quick")
+    limits = load(tmp_path, text)
+    gemm, gpus = limits.criteria["gemm.bf16"], limits.criteria["inventory.gpus"]
+    assert (gemm.red, gemm.valid, gemm.spread) == ("look at it", {"overlap": (0.8, None)}, "gemm")
+    assert (gemm.per, gemm.statistic, gemm.over, gemm.tier) == (
+        "node", "median", "slowest", "standard",
+    )  # fmt: skip
+    assert gpus.when == ("order",)
+    assert limits.criteria["allreduce.latency"].red == ""
+    assert limits.cluster is None
+    assert limits.exemptions[0].criteria == ("gemm.bf16",)
+
+
+def test_each_point_of_a_sweep_is_a_criterion(tmp_path):
+    limits = load(tmp_path)
+    keys = [key for key in limits.criteria if key.startswith("allreduce.node")]
+    assert keys == ["allreduce.node.256MiB", "allreduce.node.1GiB"]
+    large = limits.criteria["allreduce.node.1GiB"]
+    assert (large.title, large.at) == ("Fast at 1GiB", {"size": 2**30})
+    assert (large.workload, large.metric) == ("allreduce", "busbw")
+    single = load(tmp_path, SMALL.replace("size: [256MiB, 1GiB]", "size: 1GiB"))
+    assert single.criteria["allreduce.node"].at == {"size": 2**30}
+    counts = load(tmp_path, SMALL.replace("at: {size: [256MiB, 1GiB]}", "at: {to: [1024, 1]}"))
+    assert {"allreduce.node.1024", "allreduce.node.1"} <= set(counts.criteria)
+    at_size = SMALL.replace("when: {gpus: 8, nvls: true}", "when: {size: 1GiB, gpus: 8}")
+    rows = {k: len(c.limits) for k, c in load(tmp_path, at_size).criteria.items()}
+    assert (rows["allreduce.node.256MiB"], rows["allreduce.node.1GiB"]) == (1, 2)
+    no_row = at_size.replace("- {expect: 0.72", "- {when: {size: 1GiB}, expect: 0.72")
+    with pytest.raises(ConfigError, match=r"no limit for allreduce\.node\.256MiB"):
+        load(tmp_path, no_row)
+
+
+def test_the_workload_says_the_unit_and_whether_its_ranks_wait(tmp_path, monkeypatch):
+    limits = load(tmp_path)
+    gemm, latency = limits.criteria["gemm.bf16"], limits.criteria["allreduce.latency"]
+    assert (gemm.synchronous, gemm.of_one_rank, gemm.measured_unit) == (False, False, "TFLOPS")
+    assert (latency.synchronous, latency.of_one_rank) == (True, False)
+    described = lint.described_workload((), "allreduce")
+    assert described is not None
+    alone = replace(described, of_one_rank=("busbw",))
+    monkeypatch.setattr(lint, "described_workload", lambda location, workload: alone)
+    body = loader._Criterion.model_validate({
+        "title": "x", "unit": "GB/s", "per": "node",
+        "limits": [{"fail_below": 1, "source": "x"}],
+    })  # fmt: skip
+    busbw, other = (next(loader._expand(f"allreduce.{m}", body)) for m in ("busbw", "latency"))
+    assert (busbw.synchronous, busbw.of_one_rank) == (False, True)
+    assert (other.synchronous, other.of_one_rank) == (True, False)
+    for statistic, metric, workload, unit in (
+        ("median", "busbw", described, "GB/s"), ("spread", "busbw", described, "GB/s"),
+        ("median", "none", described, "x"), ("median", "busbw", None, "x"),
+        ("spread", "busbw", None, None), ("dip", "busbw", None, None),
+    ):  # fmt: skip
+        assert loader._measured_unit("x", statistic, metric, workload) == unit
+    monkeypatch.setattr(lint, "described_workload", lambda location, workload: None)
+    own = next(loader._expand("own.rate", body))
+    assert (own.synchronous, own.of_one_rank, own.measured_unit) == (False, False, "GB/s")
+
+
+def test_points_and_ranges_of_sizes_are_read_in_bytes():
+    assert loader._sweep_points({"size": ["1KiB", "1MiB"], "to": 1, "a": ["x", 2]}) == {
+        "size": (1024, 2**20), "to": (1,), "a": ("x", 2),
     }  # fmt: skip
-    assert Contract(**contract.model_dump()) == contract
+    for given_, found in (
+        (["1KiB", "1MiB"], (1024, 2**20)), ([None, "1MiB"], (None, 2**20)),
+        (["1KiB", None], (1024, None)),
+    ):  # fmt: skip
+        assert loader._size_range(given_) == found
+    for wrong in ("1KiB", ["1KiB"], ["1KiB", "1MiB", "1GiB"], [None, None]):
+        with pytest.raises(ValueError, match=r"expected \[low, high\]"):
+            loader._size_range(wrong)
+    for wrong in (["1MiB", "1MiB"], ["1GiB", "1MiB"]):
+        with pytest.raises(ValueError, match="is not below the high end"):
+            loader._size_range(wrong)
+
+
+def test_bounds_under_conditions_hold_unless_one_is_false():
+    bounds = ValidWhere.model_validate(
+        {"model": "L40S", "when": {"gpus": 8}, "bounds": {"a": [1, None]}}
+    )
+    for given_, held in (
+        ({}, True), ({"model": "L40S"}, True), ({"model": "L40S", "gpus": 8}, True),
+        ({"model": "L40"}, False), ({"gpus": 4}, False),
+    ):  # fmt: skip
+        assert bounds.hold(given_) is held
+    assert ValidWhere.model_validate({"bounds": {"a": [1, None]}}).hold({"model": "L40"}) is True
+
+
+def test_an_exemption_holds_only_where_all_is_known(tmp_path):
+    text = SMALL.replace("when: {model: cpu}, reason: no such", "when: {gpus: 8}, reason: no such")
+    limits = load(tmp_path, text)
+    gemm = limits.criteria["gemm.bf16"]
+    for given_, why in (({"gpus": 8}, "no such unit"), ({"gpus": 4}, None), ({}, None)):
+        assert limits.not_applicable(gemm, given_, set()) == why
+    latency = limits.criteria["allreduce.latency"]
+    assert limits.not_applicable(latency, {"gpus": 8}, set()) is None
+    always = load(tmp_path, SMALL.replace("when: {model: cpu}, reason", "reason"))
+    assert always.not_applicable(always.criteria["gemm.bf16"], {}, set()) == "no such unit"
+
+
+def compared(**changed: dict[str, Any]) -> dict[str, Criterion]:
+    return {key: SimpleNamespace(**fields) for key, fields in changed.items()}  # type: ignore[misc]
+
+
+def test_criteria_that_compare_like_devices_are_counted(tmp_path):
+    small = load(tmp_path)
+    node = {"spread": "gemm", "statistic": "median", "per": "node"}
+    for written, count in (
+        (compared(), 1),
+        (compared(a=node), 1),
+        (compared(a=node, b={**node, "per": "rail"}), 2),
+        (compared(a=node, b=node, c={**node, "per": "cluster"}), 2),
+        (compared(a=node, b=node, c={**node, "spread": None}), 2),
+        (compared(a=node, b=node, c={**node, "statistic": "spread"}), 2),
+    ):
+        assert replace(small, written=written).compared_criteria == count
+
+
+def test_limits_are_identified_by_their_file_and_the_definitions(tmp_path):
+    small: Thresholds = load(tmp_path)
+    identity = small.identity()
+    path = tmp_path / "thresholds.yaml"
+    assert identity["path"] == str(path)
+    assert identity["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert identity["definitions_sha256"] == definitions.shipped().sha256
+
+
+def test_a_recorded_order_takes_the_place_of_the_files_own(tmp_path):
+    path = write(tmp_path, SMALL)
+    order = {"nodes": 2, "gpus_per_node": 8, "gpu_model": "H200 SXM"}
+    ordered = loader.load_with_contract(path, order)
+    assert ordered.cluster == Contract(**order)
+    assert loader.load_with_contract(path, None).cluster is None
+    assert set(ordered.criteria) == set(loader.load(path).criteria)
+
+
+def test_an_error_in_a_base_names_the_base(tmp_path):
+    write(tmp_path, SMALL.replace("gemm.bf16]", "gemm.bf17]"))
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("base: thresholds.yaml\ncluster: {}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"^thresholds\.yaml:"):
+        loader.load(mine)
+    write(tmp_path, SMALL)
+    mine.write_text(
+        "base: thresholds.yaml\ncriteria:\n  gemm.bf16:\n    limits:\n"
+        "      - {model: L40S, expect: 250, fail_below: 240, source: x}\n",
+        encoding="utf-8",
+    )
+    both = loader.load(mine)
+    assert [row.model for row in both.criteria["gemm.bf16"].limits] == [("L40S",), ("H200 SXM",)]
+    assert both.path == mine
+
+
+# --- names of hosts
 
 
 @pytest.mark.parametrize(
@@ -321,7 +500,7 @@ def test_what_is_no_hostlist_is_refused(text):
         expand_hostlist(text)
 
 
-# --- sizes and numbers
+# --- numbers
 
 
 @pytest.mark.parametrize(
@@ -337,80 +516,5 @@ def test_a_figure_is_read_without_an_exponent(value, shown):
     assert digits(value) == shown
 
 
-@given(st.integers(1, 2**20), st.sampled_from(["KiB", "MiB", "GiB"]))
-def test_sizes_survive_being_written(count, unit):
-    size = parse_size(f"{count}{unit}")
-    assert parse_size(format_size(size)) == size
-
-
-@pytest.mark.parametrize("text", ["1GB", "1", "0GiB", "1.5GiB", "-1GiB", "1 gib", ""])
-def test_what_is_no_size_is_refused(text):
-    with pytest.raises(ValueError):
-        parse_size(text)
-
-
-@given(st.floats(1e-12, 1e15))
-def test_the_proposed_spelling_is_a_number_in_yaml(number):
-    import yaml
-
-    for proposal in as_number(f"{number!r}").split(" or "):
-        assert isinstance(yaml.safe_load(proposal), (int, float))
-
-
-def test_a_flag_is_not_a_count():
-    row = limits.Limit(when=limits.Conditions(gpus=1), calibrate=True)
-    assert row.unresolved({"gpus": True}) is None
-    assert Range(min=1).holds(True) is False
-
-
 def test_an_unknown_gpu_is_a_config_error():
     assert issubclass(UnknownGpu, ConfigError)
-
-
-@pytest.mark.parametrize(
-    ("limit", "ceiling"), [(100, "statistic: dip"), (200, "statistic: value\n    ceiling: 100")]
-)
-def test_a_limit_that_nothing_can_exceed_is_refused(limit, ceiling, tmp_path):
-    text = (
-        f"  own.key:\n    title: x\n    per: node\n    unit: '%'\n    {ceiling}\n"
-        f"    limits:\n      - {{expect: {limit}, fail_above: {limit}, source: x}}\n"
-    )
-    with pytest.raises(ConfigError, match="toothless: nothing is above 100"):
-        load(tmp_path, SMALL.replace("not_applicable:", f"{text}not_applicable:"))
-
-
-OWN = """\
-  own.bf16:
-    title: x
-    per: node
-    unit: TFLOPS
-    measure: gemm.bf16
-    ceiling: gemm
-    {valid}
-    limits:
-      - {{model: H200 SXM, expect: 660, fail_below: 605, source: x}}
-"""
-
-
-@pytest.mark.parametrize(
-    ("valid", "says"),
-    [
-        ("valid: {overlap: [0.8, null]}", r"a rate needs samples: valid: \{batches: \[5, null\]"),
-        ("valid: {batches: [1, null]}", "a rate needs samples"),
-        ("valid: {batches: [20, null]}", r"may be a wrong one: valid: \{relative_error: \[null,"),
-        ("valid: {batches: [20, null], relative_error: [0, null]}", "may be a wrong one"),
-    ],
-)
-def test_a_rate_of_one_s_own_needs_samples_and_a_check_of_its_result(valid, says, tmp_path):
-    text = SMALL.replace("not_applicable:", f"{OWN.format(valid=valid)}not_applicable:")
-    with pytest.raises(ConfigError, match=says):
-        load(tmp_path, text)
-
-
-def test_a_shipped_criterion_keeps_its_checks_in_a_whole_definition(tmp_path):
-    """As a customer's file of before a check was there: it does not get around it."""
-    limits = load(tmp_path, SMALL.replace("    loose: a small test\n", "", 1))
-    valid = limits.criteria["gemm.bf16"].valid
-    assert valid["overlap"] == (0.8, None)
-    assert valid["relative_error"] == (0.001, 0.005)
-    assert valid["batches"] == (20, None)

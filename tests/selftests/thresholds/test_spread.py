@@ -20,8 +20,9 @@ import pytest
 
 from fixtures.records.model import Record
 from fixtures.thresholds import loader
+from fixtures.thresholds.spread import Spread
 from fixtures.verdict.samples import points_of
-from tests.selftests import planted
+from tests.selftests import planted, small_thresholds
 from tests.selftests.support import DATA, SHIPPED
 
 pytestmark = pytest.mark.cpu
@@ -139,3 +140,31 @@ def test_the_recordings_are_those_of_the_records_in_this_checkout():
             assert medians == pytest.approx(recording["values"], abs=1e-4), criterion.key
             held += 1
     assert held > 20
+
+
+def test_spread_has_figures_of_its_own_for_a_model(tmp_path):
+    small = small_thresholds.load(tmp_path)
+    assert small.spread["gemm"].for_model("H200 SXM").delta == 0.08
+    assert small.spread["gemm"].for_model("cpu").delta == 0.67
+    assert small.spread["gemm"].for_model("cpu").run_sigma == 0.003
+
+
+def test_a_delta_that_hides_every_fault_needs_a_reason():
+    fine = {"device_sigma": 0.01, "run_sigma": 0.01, "source": "x"}
+    for given, refused in (
+        ({"delta": 0.25}, False),
+        ({"delta": 0.26}, True),
+        ({"delta": 0.26, "loose": "a small test"}, False),
+        ({"delta": 0.1, "models": {"L40S": {"delta": 0.26}}}, True),
+        ({"delta": 0.1, "models": {"L40S": {"delta": 0.26, "source": "x"}}}, False),
+        ({"delta": 0.1, "models": {"L40S": {"run_sigma": 0.02}}}, False),
+    ):
+        if refused:
+            with pytest.raises(ValueError, match=r"toothless: delta 0\.26 is over 0\.25"):
+                Spread.model_validate(fine | given)
+        else:
+            found = Spread.model_validate(fine | given)
+            assert found.for_model("H200 SXM").delta == given["delta"]
+    own = Spread.model_validate(fine | {"delta": 0.1, "models": {"L40S": {"run_sigma": 0.02}}})
+    assert own.for_model("L40S").run_sigma == 0.02
+    assert own.for_model("L40S").delta == 0.1

@@ -1,0 +1,250 @@
+"""States, counts, and values that should be equal on all nodes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from fixtures.verdict import exact
+from fixtures.verdict.causes import Cause
+from fixtures.verdict.model import Outcome, Verdict
+from fixtures.verdict.samples import Invalid
+from tests.selftests.verdict import made
+from tests.selftests.verdict.made import points, rank, record, resolved, state
+
+pytestmark = pytest.mark.cpu
+
+EIGHT = resolved("equals", 8)
+NONE = resolved("above", 0)
+LEAST = resolved("below", 10)
+STATE = resolved("equals", "default")
+OPEN = resolved("recorded")
+VALUE: dict[str, Any] = {"statistic": "value", "unit": "GPUs"}
+
+
+def valued(
+    limit: Any, *values: Any, ceiling: float | None = None, ranks: list[Any] | None = None,
+    devices: int = 2, **given: Any,
+) -> Verdict:  # fmt: skip
+    """The verdict on the values of a node's ranks, one each; `...` for none."""
+    if ranks is None:
+        ranks = [rank(k, *([] if v is ... else [state(v)])) for k, v in enumerate(values)]
+    found = record(*ranks)
+    case = made.case(made.criterion(**VALUE | given), devices=devices)
+    base = made.verdict(devices={"planned": devices, "measured": 0})
+    return exact.judge_value(base, case, found, points(found), limit, ceiling, ["a note"])
+
+
+def refusal(call: Any, *arguments: Any, **more: Any) -> Invalid:
+    with pytest.raises(Invalid) as caught:
+        call(*arguments, **more)
+    return caught.value
+
+
+# --- one value for each rank
+
+VALUES: list[tuple[Any, tuple[Any, ...], Outcome, Any, float | None]] = [
+    # limit, values, outcome, the deciding value, margin
+    (EIGHT, (8, 8), Outcome.PASS, 8, None),
+    (EIGHT, (8, 7), Outcome.FAIL, 7, None),
+    (EIGHT, (9, 8), Outcome.FAIL, 9, None),
+    (STATE, ("default", "default"), Outcome.PASS, "default", None),
+    (STATE, ("default", "lowered"), Outcome.FAIL, "lowered", None),
+    (NONE, (0, 0), Outcome.PASS, 0, None),
+    (NONE, (2, 3), Outcome.FAIL, 3, None),
+    (LEAST, (12, 11), Outcome.PASS, 11, 0.1),
+    (LEAST, (12, 9), Outcome.FAIL, 9, -0.1),
+    (LEAST, (10, 10.0), Outcome.PASS, 10, 0.0),
+    (resolved("above", 10), (9, 10), Outcome.PASS, 10, 0.0),
+    (resolved("above", 10), (9, 11), Outcome.FAIL, 11, -0.1),
+    (resolved("equals", True), (True, True), Outcome.PASS, True, None),
+    (resolved("equals", True), (True, False), Outcome.FAIL, False, None),
+    (resolved("equals", "H200 SXM"), ("NVIDIA H200",), Outcome.PASS, "H200 SXM", None),
+    (resolved("equals", "H200 SXM"), ("NVIDIA X1",), Outcome.FAIL, "NVIDIA X1", None),
+    (resolved("equals", "cpu"), ("cpu",), Outcome.PASS, "cpu", None),
+    (OPEN, (3, 5), Outcome.RECORDED, 3, None),
+]
+
+
+def test_the_worst_value_of_all_ranks_is_judged():
+    for limit, values, outcome, value, margin in VALUES:
+        found = valued(limit, *values)
+        assert (found.outcome, found.value) == (outcome, value), (limit, values)
+        assert type(found.value) is type(value)
+        assert found.margin == (None if margin is None else pytest.approx(margin)), (limit, values)
+        assert (found.worst is None) is (outcome is not Outcome.FAIL)
+        assert found.notes == ["a note"]
+    assert valued(OPEN, 3, 5, unit="us").value == 5, "of times the longest is the worst"
+    states = valued(OPEN, "b", "a", "b", unit="state")
+    assert (states.outcome, states.value) == (Outcome.RECORDED, "a, b")
+    assert valued(OPEN, True, -1, unit="state").value == "-1, True"
+
+
+def test_what_cannot_be_counted_is_not_judged():
+    for limit, values, ceiling, says in (
+        (EIGHT, (8, math.inf), None, "gpu1: inf cannot be counted"),
+        (EIGHT, (math.nan, 8), None, "nan cannot be counted"),
+        (EIGHT, (-1,), None, "-1 cannot be counted"),
+        (EIGHT, (True, 8), None, "True is not a number"),
+        (resolved("equals", True), (1,), None, "1 is not a number"),
+        (NONE, ("many",), None, "'many' is not a number"),
+        (EIGHT, ("many",), None, "'many' is not a number"),
+        (OPEN, ("many",), None, "'many' is not a number"),
+        (LEAST, (101,), 100, "101 GPUs is above what is possible, 100"),
+    ):
+        error = refusal(valued, limit, *values, ceiling=ceiling)
+        assert says in str(error), (limit, values)
+        assert error.cause is Cause.MEASUREMENT
+    assert valued(LEAST, 100, ceiling=100).ok
+    assert valued(NONE, 0).ok
+
+
+def test_a_value_that_is_missing_hides_no_failure_and_is_no_success():
+    assert valued(EIGHT, 7, None).value == 7
+    error = refusal(valued, EIGHT, 8, None)
+    assert str(error) == "worker0 gpu1: no value"
+    assert error.cause is Cause.MEASUREMENT
+    assert "no value" in str(refusal(valued, EIGHT, None, None))
+
+
+def at_least(k: int, value: Any, **facts: Any) -> Any:
+    return rank(k, state(value), at_least=["rate"], **facts)
+
+
+def test_a_lower_bound_can_only_fail():
+    why = {"not_measured": {"rate": "the counter was reset"}}
+    for limit, value in ((NONE, 3), (EIGHT, 9)):
+        assert valued(limit, ranks=[at_least(0, value)]).outcome is Outcome.FAIL
+    for limit, value in ((NONE, 0), (EIGHT, 8), (EIGHT, 7), (LEAST, 12), (STATE, "x")):
+        error = refusal(valued, limit, ranks=[at_least(0, value, **why)])
+        expected = f"worker0 GPU-worker0-0: at least {value} GB/s, a lower bound: the counter was"
+        assert str(error).startswith(expected)
+        assert (error.cause, error.nodes) == (Cause.NODE, ["worker0"])
+    two = [rank(0, state(None), **why), at_least(1, 0, **why)]
+    assert str(refusal(valued, NONE, ranks=two)).startswith("worker0 GPU-worker0-0: the counter")
+    assert exact._is_above(EIGHT, None) is False
+    assert exact._is_above(STATE, 5) is False
+    assert exact._is_above(NONE, "x") is False
+
+
+def test_a_rank_that_says_why_is_quoted_before_one_that_does_not():
+    why = {"not_measured": {"rate": "GpuIsLost"}}
+    ranks = [rank(0, state(None, notes=["half"])), rank(1, **why)]
+    assert str(refusal(valued, EIGHT, ranks=ranks)) == "worker0 GPU-worker0-1: GpuIsLost"
+    assert str(refusal(valued, EIGHT, ranks=ranks[:1])) == "worker0 gpu0: no value; half"
+
+
+def test_how_many_measured_is_said_for_devices_and_nics():
+    assert valued(EIGHT, 8, ..., devices=2).devices == {"planned": 2, "measured": 2}
+    assert valued(EIGHT, 7, 8, over="devices", devices=2).devices["measured"] == 2
+    assert valued(EIGHT, 7, ..., over="devices", devices=2).devices["measured"] == 1
+    parts = [rank(0, *(state(7, at={"part": part}) for part in ("a", "b", "a")))]
+    assert valued(EIGHT, ranks=parts, over="nics", devices=4).devices["measured"] == 2
+    with pytest.raises(Invalid, match="measured on 1 of 2 devices"):
+        valued(EIGHT, 8, ..., over="devices", devices=2)
+
+
+def test_the_rank_with_the_worst_value_is_named():
+    found = valued(EIGHT, 8, 7)
+    assert found.worst == {"node": "worker0", "gpu": 1, "uuid": "GPU-worker0-1", "value": 7}
+    assert found.next_step == "look at worker0"
+    found = valued(EIGHT, 8, 7, over="devices")
+    assert found.next_step.startswith("check GPU-worker0-1 on worker0")
+    same = valued(EIGHT, 7, 7, synchronous=True)
+    assert same.worst is not None
+    assert (same.worst["part"], same.worst["gpu"]) == ("all GPUs", None)
+    assert "no single rank is at fault" in same.next_step
+    other = valued(EIGHT, 7, 6, synchronous=True)
+    assert other.worst is not None
+    assert other.worst["gpu"] == 0, "the first of several"
+    parts = [rank(k, state(7, at={"part": f"mlx{k}"})) for k in range(2)]
+    named = valued(EIGHT, ranks=parts, synchronous=True)
+    assert named.worst is not None
+    assert named.worst["part"] == "mlx0"
+
+
+# --- equal values
+
+NO_OTHER = resolved("above", 0)
+
+
+def alike(
+    values: list[Any], limit: Any = NO_OTHER, within: float | None = None, **given: Any
+) -> Verdict:
+    """The verdict on one value of each of several nodes; `...` for a node without one."""
+    ranks = [
+        rank(k, *([] if v is ... else [v if hasattr(v, "at") else state(v)]), node=f"n{k}", gpus=1)
+        for k, v in enumerate(values)
+    ]
+    found, nodes = record(*ranks), tuple(f"n{k}" for k in range(len(values)))
+    of = made.criterion(statistic="alike", per="cluster", within=within, **given)
+    case = made.case(of, nodes, len(nodes))
+    base = made.verdict(devices={"planned": len(nodes), "measured": 0})
+    return exact.judge_alike(base, case, found, points(found), limit)
+
+
+ALIKE: list[tuple[list[Any], float | None, int, str]] = [
+    # values, within, how many deviate, the first note
+    (["a", "a", "a"], None, 0, ""),
+    (["a", "b", "a"], None, 1, "n1 rate: b (2 of 3 have a)"),
+    (["b", "a", "a"], None, 1, "n0 rate: b (2 of 3 have a)"),
+    (["a", "b"], None, 1, "n1 rate: b (1 of 2 have a, no majority)"),
+    (["a", "b", "c"], None, 2, "n1 rate: b (1 of 3 have a, no majority)"),
+    (["a", "b", "b", "a"], None, 2, "n1 rate: b (2 of 4 have a, no majority)"),
+    ([10.0, 10.5, 11.0], 0.5, 0, ""),
+    ([10.0, 10.0, 10.6], 0.5, 1, "n2 rate: 10.6 (2 of 3 have 10.0)"),
+    ([10.0, 10.6, 10.6], 0.5, 1, "n0 rate: 10.0 (2 of 3 have 10.6)"),
+]
+
+
+def test_values_that_differ_from_the_most_frequent_one_are_counted():
+    for values, within, count, note in ALIKE:
+        found = alike(values, within=within)
+        assert found.value == count, values
+        assert found.outcome is (Outcome.FAIL if count else Outcome.PASS), values
+        assert (found.notes[0] if found.notes else "") == note, values
+        assert found.devices == {"planned": len(values), "measured": len(values)}
+
+
+def test_the_first_node_that_differs_is_named():
+    found = alike(["a", "b", "a"])
+    assert found.worst == {"node": "n1", "gpu": None, "uuid": None, "part": "rate", "value": "b"}
+    assert found.next_step == "make n1 like the others, then run again"
+    fact = [state(v, at={"fact": "kernel"}) for v in ("a", "b", "a")]
+    worst = alike(fact).worst
+    assert worst is not None
+    assert worst["part"] == "kernel"
+    assert alike(fact).notes == ["n1 kernel: b (2 of 3 have a)"]
+    part = [state(v, at={"fact": "fw", "part": "mlx0"}) for v in ("a", "b", "a")]
+    worst = alike(part).worst
+    assert worst is not None
+    assert worst["part"] == "mlx0"
+    assert alike(part).notes == ["n1 mlx0 fw: b (2 of 3 have a)"]
+    good = alike(["a", "a"])
+    assert (good.worst, good.next_step) == (None, "")
+    assert alike(["a", "b"], resolved("above", 1)).outcome is Outcome.PASS
+
+
+def test_a_value_that_a_node_lacks_is_no_success():
+    for values, within, says in (
+        (["a", None], None, "rate: a value is missing"),
+        (["a", ..., ...], None, "rate was not found on n1, n2"),
+        (["a", 1.0], 0.5, "'a' and 'a' are not both numbers"),
+        ([1.0, "a"], 0.5, "are not both numbers"),
+    ):
+        assert says in str(refusal(alike, values, within=within)), values
+    nic = state("a", at={"part": "mlx0"})
+    assert alike([nic, ...]).ok, "of parts each node has its own"
+    with pytest.raises(Invalid, match="reported by 1 of 2 NICs"):
+        alike([nic, ...], over="nics")
+    assert alike([nic, nic], over="nics").ok
+    assert alike([nic, nic, state("b", at={"part": "mlx0"}), ...], over="nics").value == 1
+
+
+def test_a_product_name_is_compared_as_the_model_that_it_is():
+    assert exact._canonical_model("NVIDIA H200", "H200 SXM") == "H200 SXM"
+    assert exact._canonical_model("NVIDIA H200", "default") == "NVIDIA H200"
+    assert exact._canonical_model("NVIDIA H200", "cpu") == "H200 SXM"
+    assert exact._canonical_model("never heard of", "cpu") == "never heard of"

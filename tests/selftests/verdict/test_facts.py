@@ -1,0 +1,84 @@
+"""The facts that select a limit: of the plan, of the devices and of the measurement."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fixtures.records.model import Void
+from fixtures.verdict.causes import Cause
+from fixtures.verdict.facts import collect_facts
+from fixtures.verdict.samples import Invalid
+from tests.selftests.verdict import made
+from tests.selftests.verdict.made import criterion, measured, points, rank, record, row
+
+pytestmark = pytest.mark.cpu
+
+PLAN = {"model": "H200 SXM", "nodes": 1, "gpus": 2}
+NVLS = criterion(row(when={"nvls": True}, fail_below=1), workload="gemm")
+
+
+def ranks(*conditions: dict[str, Any], node: str = "worker0", first: int = 0) -> list[Any]:
+    return [
+        rank(first + k, measured("rate", 1, conditions=c), node=node)
+        for k, c in enumerate(conditions)
+    ]
+
+
+def facts(
+    *conditions: dict[str, Any], of: Any = NVLS, plan: Any = PLAN, device: Any = None
+) -> dict[str, Any]:
+    found = record(*ranks(*conditions))
+    for r in found.ranks:
+        r.device.update(device or {})
+    return collect_facts(made.case(of, facts=plan), found, points(found))
+
+
+def test_facts_of_plan_device_and_measurement_are_merged():
+    found = facts({"nvls": True}, {"nvls": True})
+    assert found["metric"] == "rate"
+    assert {k: found[k] for k in PLAN} == PLAN
+    assert (found["nvls"], found["sm_count"]) == (True, 132)
+    assert "uuid" not in found
+    assert facts({}, {}, plan={**PLAN, "sm_count": 7})["sm_count"] == 7, "the plan's stay"
+
+
+def test_a_fact_that_differs_is_none_unless_a_limit_depends_on_it():
+    with pytest.raises(Invalid, match=r"nvls differs between devices: \['False', 'True'\]"):
+        facts({"nvls": True}, {"nvls": False})
+    with pytest.raises(Invalid, match="nvls differs"):
+        facts({"nvls": True}, {"nvls": 1})
+    other = criterion(row(fail_below=1))
+    assert "nvls" not in facts({"nvls": True}, {"nvls": False}, of=other)
+    gpus = criterion(row(when={"dtype": "a"}, fail_below=1))
+    assert "dtype" not in facts({"dtype": "a"}, {"dtype": "b"}, of=gpus)
+    known = facts({"nvls": True}, {"nvls": False}, plan={**PLAN, "nvls": True})
+    assert known["nvls"] is True
+    assert facts({"nvls": None}, {"nvls": False})["nvls"] is False, "one device does not say it"
+    assert facts({"nvls": False}, {})["nvls"] is False
+
+
+def test_the_model_is_that_of_the_device_where_nothing_was_ordered():
+    plan = {"nodes": 1, "gpus": 2}
+    assert facts({}, {}, plan=plan)["model"] == "H200 SXM"
+    with pytest.raises(Invalid) as caught:
+        facts({}, {}, plan=plan, device={"name": "never heard of"})
+    assert caught.value.cause is Cause.LIMIT
+    of = criterion(row(equals=1), statistic="value", workload="gemm")
+    assert "model" not in facts({}, {}, plan=plan, of=of)
+    assert facts({}, {}, device={"name": "never heard of"})["model"] == "H200 SXM"
+
+
+def test_where_fewer_nodes_measured_they_are_counted_anew():
+    names = ("worker0", "worker1", "worker2")
+    plan = {"model": "H200 SXM", "nodes": 3, "gpus": 6}
+    found = record(*ranks({}, {}), *ranks({}, {}, node="worker1", first=2))
+    for per, gpus in (("cluster", 4), ("rail", 2)):
+        case = made.case(criterion(row(fail_below=1), per=per), names, 6, facts=plan)
+        counted = collect_facts(case, found, points(found))
+        assert (counted["nodes"], counted["gpus"]) == (2, gpus)
+    both = made.case(criterion(row(fail_below=1), per="cluster"), names[:2], 4, facts=plan)
+    assert collect_facts(both, found, points(found))["nodes"] == 3
+    voided = found.without({"worker1": Void("broken")})
+    assert collect_facts(both, voided, points(voided))["nodes"] == 3, "it measured, and is void"
