@@ -11,13 +11,8 @@ import pytest
 
 from fixtures.backends import choose as backends
 from fixtures.errors import ConfigError, RunError
-from fixtures.jobs import deadlines, failures, launcher, watcher
-from fixtures.jobs.deadlines import DeadlineMonitor, Deadlines
+from fixtures.jobs import failures, launcher, watcher
 from fixtures.jobs.failures import Kind
-from fixtures.jobs.retry import RetryPolicy
-from fixtures.jobs.submission import Submission
-from fixtures.jobs.watcher import JobState
-from fixtures.plan.jobs import Job
 from fixtures.run.options import RunOptions
 from fixtures.slurm import client, membership
 from fixtures.verdict.causes import Cause, of_missing

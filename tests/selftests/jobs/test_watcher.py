@@ -124,6 +124,7 @@ def test_who_has_no_job_in_the_queue_waits_for_none(command):
     slurm.states(["7"])
     assert slurm.none_queued(0.0) is False
 
+
 # --- how often Slurm is asked
 
 
@@ -281,7 +282,7 @@ def test_without_accounting_a_forgotten_job_is_gone_and_not_looked_for_again(slu
     states = w.states(["1", "2"])
     assert (states["1"].state, states["2"].state) == ("RUNNING", "GONE")
     assert slurm.times("sacct") == 0
-    assert w._ended("2") and not w._ended("1") and not w._ended("3")
+    assert [w._ended(job) for job in "123"] == [False, True, False]
 
 
 def test_accounting_tells_how_a_forgotten_job_ended(slurm, monkeypatch):

@@ -75,8 +75,9 @@ def test_a_slow_path_between_leaves_is_named_where_no_leaf_is_slow():
 def test_where_most_pairs_of_leaves_fail_it_is_the_spine():
     fabric = Fabric(NODES, leaves=LEAVES)
     fabric.oversubscribe(4)
-    found, _ = found_on(fabric)
+    found, rounds = found_on(fabric)
     assert found == [Culprit(kind="spine", rails=FAILS)]
+    assert len(rounds) == 9  # four for all paths, two inside the leaves, three of leaves in pairs
 
 
 def test_a_leaf_is_no_suspect_after_one_failure_of_three():
@@ -114,6 +115,13 @@ def test_no_pair_of_a_tournament_comes_twice():
 def test_a_path_that_passes_when_it_is_measured_again_was_a_wrong_answer():
     m = measuring(NODES, good=True)
     assert drive(crossing._narrow_down(m, NODES[:2], FAILS, {}), in_turn())[0] == []
+
+
+def test_of_few_nodes_a_half_of_two_is_measured_by_itself():
+    fabric = Fabric(NODES[:4], bad_paths=path(0, 1))
+    m = measuring(NODES[:4], good=True)
+    found, _ = drive(crossing._narrow_down(m, NODES[:4], FAILS, {}), fabric.answer)
+    assert [(c.kind, set(c.nodes)) for c in found] == [("link", {NODES[0], NODES[1]})]
 
 
 def test_two_halves_are_narrowed_to_the_nodes_at_both_ends():
