@@ -105,9 +105,11 @@ def test_in_the_sandbox_a_directory_breaks_for_a_while(attached, fault, begun):
 
 def test_what_the_sandbox_cannot_do_is_an_error_of_the_run(attached):
     injector = SandboxFaultInjector()
-    with pytest.raises(RunError, match="no overlay"):
-        with injector.broken_storage("broken", Path("/x"), "full"):
-            pass
+    with (
+        pytest.raises(RunError, match="no overlay"),
+        injector.broken_storage("broken", Path("/x"), "full"),
+    ):
+        pass
 
 
 def test_the_sandbox_is_attached_once(attached, monkeypatch):
