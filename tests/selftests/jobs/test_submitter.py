@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -194,3 +195,17 @@ def test_a_job_has_ended_in_job_json_only_when_it_is_closed(jobs):
         jobs.write_job_json(s)
         written = read(s.directory / "job.json")
         assert (written["started"], written["ended"]) == expected
+
+
+def test_as_many_are_submitted_at_a_time_as_slurmctld_takes_in_a_moment(jobs, monkeypatch):
+    """Each waits 0.2 s in submitit: eight at a time are 40 in a second."""
+    sizes = []
+
+    class Pool(ThreadPoolExecutor):
+        def __init__(self, max_workers: int) -> None:
+            sizes.append(max_workers)
+            super().__init__(max_workers)
+
+    monkeypatch.setattr(submitter, "ThreadPoolExecutor", Pool)
+    assert jobs.submit([jobs.prepare(JOB, 1), jobs.prepare(JOB, 1)]) == [None, None]
+    assert sizes == [8]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import pytest
@@ -28,10 +29,12 @@ pytestmark = pytest.mark.cpu
 LIMITS = loader.load(SHIPPED)
 
 
+@functools.cache
 def planned(nodes: int, gpus: int = 2, model: str = "cpu", **more: bool) -> list[Item]:
     return planned_list(LIMITS, population(nodes, gpus, model), **more)
 
 
+@functools.cache
 def jobs_of(nodes: int, gpus: int = 2, model: str = "cpu", **more: bool) -> list[Job]:
     items = planned(nodes, gpus, model, **more)
     return jobs_for(items, LIMITS, population(nodes, gpus, model))
