@@ -258,6 +258,17 @@ def test_rails_are_judged_by_the_limits_of_the_ring_of_a_rail(monkeypatch):
     assert criteria(replace(PEOPLE, nodes=("worker0",))) == []
 
 
+def test_rings_that_are_measured_in_another_way_are_not_those_of_the_search():
+    known = LIMITS.criteria["rails.sendrecv.1GiB"]
+    others = {"other": replace(known, key="other", workload="rails_nic"),
+              "pair": replace(known, key="pair", per="pair")}  # fmt: skip
+    limits = SimpleNamespace(
+        criteria={known.key: known, **others}, not_applicable=LIMITS.not_applicable
+    )
+    run: Any = SimpleNamespace(thresholds=limits, population=PEOPLE)
+    assert [i.criterion for i in module._rails_items(run)] == [known.key]
+
+
 TOPOLOGY = """\
 SwitchName=leaf0 Level=0 LinkSpeed=1 Nodes=n[1-2]
 SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n3 word

@@ -11,7 +11,7 @@ import pytest
 
 from fixtures.backends import choose as backends
 from fixtures.errors import ConfigError, RunError
-from fixtures.jobs import failures, launcher, watcher
+from fixtures.jobs import failures, watcher
 from fixtures.jobs.failures import Kind
 from fixtures.run.options import RunOptions
 from fixtures.slurm import client, membership
@@ -110,34 +110,6 @@ def test_without_a_default_partition_none_is_guessed(command):
 # --- what can never start
 
 
-POLICY = (
-    "Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's "
-    "size and/or time limits)"
-)
-
-
-@pytest.mark.parametrize(
-    ("said", "busy", "of_a_node"),
-    [
-        (f"sbatch: error: {POLICY}", False, False),
-        (f"sbatch: error: QOSMaxNodePerUserLimit\nsbatch: error: {POLICY}", False, False),
-        (f"sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: {POLICY}", True, False),
-        (f"sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: {POLICY}", True, False),
-        (f"sbatch: error: AssocGrpSubmitJobsLimit\nsbatch: error: {POLICY}", True, False),
-        ("sbatch: error: Requested node configuration is not available", False, False),
-        ("sbatch: error: Invalid account or account/partition combination", False, False),
-        ("sbatch: error: this site wants --comment=PROJECT", False, False),
-        ("sbatch: error: Batch job submission failed: Invalid license specification", False, False),
-        ("sbatch: error: Unable to contact slurm controller (connect failure)", True, False),
-        ("sbatch: error: Socket timed out on send/recv operation", True, False),
-        ("sbatch: error: invalid node name specified", False, True),
-    ],
-)
-def test_what_sbatch_says_is_busy_refused_or_of_a_node(said, busy, of_a_node):
-    assert bool(launcher.BUSY_MESSAGES.search(said)) is busy
-    assert bool(launcher.NODE_MESSAGES.search(said)) is of_a_node
-
-
 @pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.NOT_VISIBLE, Kind.CONTAINER, Kind.MEMLOCK])
 def test_what_the_site_does_not_allow_or_provide_blames_no_node(kind):
     cause, nodes = of_missing({"kind": kind.value, "placement": "n1"}, ["n1"])
@@ -146,30 +118,6 @@ def test_what_the_site_does_not_allow_or_provide_blames_no_node(kind):
 
 
 # --- options for sbatch
-
-
-def test_options_that_a_site_demands_reach_sbatch():
-    given = ("--comment=project 7", "--wckey=w", "--licenses=fluent:1", "--no-bell")
-    assert launcher.parsed_sbatch_args(given) == {
-        "comment": "project 7", "wckey": "w", "licenses": "fluent:1", "no-bell": True,
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        ("--nodelist=n1", "the suite itself sets --nodelist"),
-        ("--output=x", "the suite itself sets --output"),
-        ("--partition=gpu", "use the suite's option --partition"),
-        ("--time=10", "use the suite's option --time-limit"),
-        ("--clusters=a,b", "is not the name of one cluster"),
-        ("-p gpu", "expected --NAME=VALUE"),
-        ("comment", "expected --NAME=VALUE"),
-    ],
-)
-def test_options_on_which_the_measurement_rests_are_refused(given, why):
-    with pytest.raises(ConfigError, match=why):
-        launcher.parsed_sbatch_args([given])
 
 
 # --- what nodes do not see, and how long they may take to start

@@ -8,9 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fixtures.jobs import launcher
 from fixtures.jobs import submission as submission_module
-from fixtures.jobs.launcher import JobRequest
 from fixtures.jobs.submission import Submission
 from fixtures.jobs.watcher import JobState
 from fixtures.plan.jobs import Victim
@@ -91,16 +89,6 @@ def test_of_one_large_job_all_files_take_their_turns(tmp_path: Path) -> None:
 def test_of_a_large_job_that_has_ended_nothing_is_left_unread(tmp_path: Path) -> None:
     s = submission(tmp_path, 5, "FAILED")
     assert [line["rank"] for line in s.read(2)] == [0, 1, 2, 3, 4]
-
-
-@pytest.mark.parametrize(("nodes", "one_log"), [(2, False), (125, False), (126, True)])
-def test_srun_writes_one_log_for_a_large_job(nodes: int, one_log: bool, tmp_path: Path) -> None:
-    names = tuple(f"n{k}" for k in range(nodes))
-    request = JobRequest(
-        name="all", directory=tmp_path, nodes=names, ranks_per_node=8, time_limit_min=5
-    )
-    found = launcher._common_log(request)
-    assert found == ([f"--output={tmp_path}/submitit/%j_0_log.out", "--label"] if one_log else [])
 
 
 # --- what is known of a submission
