@@ -164,7 +164,7 @@ def test_a_transport_error_is_named_by_its_nic_before_the_lost_peers():
     failure = failures.diagnose(lines, state="FAILED", job="7", world_size=2)
     assert failure.kind is Kind.FABRIC
     assert "hca mlx5_3" in failure.reason
-    assert (failure.node, failure.rank) == ("n1", 1)
+    assert (failure.node, failure.rank, failure.workload) == ("n1", 1, "allreduce")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from fixtures.errors import ConfigError
-from fixtures.plan.budget import fit_budget, parse_budget
+from fixtures.plan.budget import BudgetedPlan, fit_budget, parse_budget
 from fixtures.plan.items import planned_list
 from fixtures.records.files import read_json
 from fixtures.thresholds import loader
@@ -111,3 +111,11 @@ def test_a_run_under_a_budget_is_of_a_part_and_says_which(tmp_path):
     assert {c["criterion"].partition(".")[0] for c in said["criteria"]} >= {"environment"}
     assert "gemm.bf16" not in {c["criterion"] for c in said["criteria"]}
     assert read_json(into / "run.json")["budget"]["left_out"]["gemm"] > 0
+
+
+def test_a_budget_in_run_json_has_its_line():
+    plan = BudgetedPlan(budget_s=60, takes_s=30, whole_s=120, left_out={"memory": 2})
+    assert plan.to_json() == {
+        "budget_s": 60, "takes_s": 30, "whole_s": 120, "left_out": {"memory": 2},
+        "line": "--budget 1 min of 2.0 min: left out memory (2 criteria); takes about 0.5 min",
+    }  # fmt: skip

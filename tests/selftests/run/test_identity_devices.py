@@ -312,3 +312,15 @@ def emulated(people: Any) -> Callable[[DeviceIndex], str]:
 def test_an_emulated_device_is_no_delivery(index):
     assert "rank 0 measured on an emulated device" in emulated(replace(PEOPLE, ordered=True))(index)
     assert emulated(PEOPLE)(index) == ""
+
+
+def test_where_nothing_contradicts_the_reason_is_empty(index):
+    """Not None: reasons are put together as texts."""
+    found = of(*ranks())
+    assert index._repaired(found, "worker0", False) == ""
+    for people in (PEOPLE, replace(PEOPLE, origin="sandbox"), None):
+        index.population = people
+        assert index._not_as_planned(found, "worker0", found.ranks, False) == ""
+        assert index._fault(found, None, "worker0", found.ranks, {}, False) == ""
+    inventory = of(*ranks(), workload="inventory")
+    assert index._not_as_planned(inventory, "worker0", inventory.ranks, False) == ""
