@@ -11,7 +11,7 @@ import pytest
 
 from fixtures.records.model import RankResult, Record
 from fixtures.records.run_directory import RunDirectory
-from fixtures.run.identity import DeviceIndex, NodeDevices, is_gpu, nics_of
+from fixtures.run.identity import DeviceIndex, NodeDevices, _replaced, is_gpu, nics_of
 from fixtures.run.repairs import FIRMWARE, Repair
 from fixtures.verdict.causes import Cause
 from tests.selftests.run.small_run import PEOPLE, RUN_ID
@@ -324,3 +324,7 @@ def test_where_nothing_contradicts_the_reason_is_empty(index):
         assert index._fault(found, None, "worker0", found.ranks, {}, False) == ""
     inventory = of(*ranks(), workload="inventory")
     assert index._not_as_planned(inventory, "worker0", inventory.ranks, False) == ""
+    take(index)
+    now = index.of("worker0")
+    assert now is not None
+    assert _replaced(now, "worker0", found.ranks, False, True) == ""
