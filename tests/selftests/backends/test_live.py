@@ -1,5 +1,7 @@
 """What the backends that measure have in common: the run that they open, and its scheduler."""
 
+# Length: the base of all backends, from opening a run to its end.
+
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,5 +1,7 @@
 """What sbatch gets, what reaches the jobs, and that nothing of theirs is ever unpickled."""
 
+# Length: launcher and watcher are tested on the same commands.
+
 from __future__ import annotations
 
 import ast

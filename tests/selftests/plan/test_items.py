@@ -24,6 +24,7 @@ from fixtures.records.model import SAFE_ID
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run.run import Run
 from fixtures.thresholds import loader
+from fixtures.thresholds.criteria import Criterion
 from fixtures.workloads.nccl.collective_ops import OPERATIONS
 from fixtures.workloads.runtime.spec import program_of
 from tests.selftests.support import CHECKOUT, SHIPPED, load, population, run_pytest
@@ -338,3 +339,63 @@ def test_self_tests_are_read_only_where_they_can_be_meant(arguments, read):
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     run = subprocess.run(command, cwd=CHECKOUT, env=env, capture_output=True, text=True)
     assert ("selftests" in run.stdout) is read, run.stdout[-2000:]
+
+
+# --- facts and subjects
+
+
+def test_virtual_nodes_communicate_through_the_memory_of_their_host():
+    people = population(2, 8, "H200 SXM")
+    rate, gemm = LIMITS.criteria["allreduce.pair.1GiB"], LIMITS.criteria["gemm.bf16"]
+
+    def model(criterion: Criterion, nodes: int, found: Population = people) -> object:
+        return plan_items.facts_of(criterion, found.nodes[:nodes], found).get("model")
+
+    assert [model(rate, 2), model(rate, 1), model(gemm, 2)] == ["cpu", "H200 SXM", "H200 SXM"]
+    assert model(replace(gemm, statistic="dip"), 2) == "cpu"
+    assert model(replace(gemm, unit="us"), 2) == "cpu"
+    assert model(rate, 2, replace(people, origin="cluster")) == "H200 SXM"
+    assert model(gemm, 2, replace(people, gpu_model=None)) is None
+
+
+def test_facts_count_nodes_gpus_and_what_was_ordered():
+    people = replace(population(2, 8, "H200 SXM"), nvls=True)
+    pair, rail = LIMITS.criteria["allreduce.pair.1GiB"], LIMITS.criteria["rails.sendrecv.1GiB"]
+    facts = plan_items.facts_of(pair, people.nodes, people)
+    assert (facts["nodes"], facts["gpus"], facts["nvls"]) == (2, 16, True)
+    facts = plan_items.facts_of(rail, people.nodes, people)
+    assert (facts["gpus"], "nvls" in facts) == (2, False)
+    facts = plan_items.facts_of(LIMITS.criteria["gemm.bf16"], people.nodes, people)
+    assert facts["dtype"] == "bf16"
+    plain = plan_items.facts_of(pair, people.nodes, population(2, 8, "H200 SXM"))
+    assert "nvls" not in plain
+    assert "dtype" not in plain
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "rails"), [(2, 2, ["rail0", "rail1"]), (2, 1, []), (1, 2, []), (3, 4, 4)]
+)
+def test_rails_are_there_with_two_nodes_and_two_gpus(nodes, gpus, rails):
+    rail = LIMITS.criteria["rails.sendrecv.1GiB"]
+    found, why = plan_items.subjects_of(rail, population(nodes, gpus))
+    names = [subject for subject, _ in found]
+    assert names == (rails if isinstance(rails, list) else [f"rail{k}" for k in range(rails)])
+    assert (why is None) is bool(rails)
+
+
+def test_one_pair_stands_for_the_cluster_where_a_node_is_taken_down():
+    people = population(4, 8, "H200 SXM")
+    for item in planned_list(LIMITS, people, destructive=True):
+        criterion = LIMITS.criteria[item.criterion]
+        if criterion.per == "cluster":
+            lost = criterion.tier == "destructive"
+            assert item.nodes == (people.nodes[:2] if lost else people.nodes), item
+        if criterion.per == "node":
+            assert item.nodes == (item.subject,)
+
+
+def test_what_is_only_recorded_is_known_before_the_run():
+    items = {i.criterion: i for i in planned(2)}
+    assert items["gemm.bf16"].recorded is False
+    assert any(i.recorded for i in items.values())
+    assert not any(i.recorded for i in items.values() if i.not_applicable)

@@ -1,5 +1,7 @@
 """One run: its scope, the verdicts as they fall, and its end."""
 
+# Length: a run is one thing from its scope to its end.
+
 from __future__ import annotations
 
 import re
