@@ -341,3 +341,18 @@ def test_the_first_error_in_time_is_kept_whoever_is_to_blame():
     assert failure.rank == 1
     assert failure.first_error.startswith("01:01:01 rank 0 on worker0 peer_lost: DistNetwork")
     assert diagnosed(started(0)).first_error == ""
+
+
+def test_a_next_step_names_the_rank_where_it_is_known():
+    assert "rank<k>.stacks" in Failure(Kind.RANK_HUNG, "x").next_step
+    assert "rank3.stacks" in Failure(Kind.RANK_HUNG, "x", rank=3).next_step
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [("TIMEOUT", Kind.RUN_TIMEOUT), ("CANCELLED", Kind.GPU_OUT_OF_MEMORY)],
+)
+def test_the_log_explains_a_job_that_somebody_cancelled_and_no_other_end(state, kind):
+    lines = [line("started", 0), line("started", 1)]
+    found = diagnose(lines, state=state, log_tail="CUDA out of memory", job="7", world_size=2)
+    assert found.kind is kind

@@ -11,13 +11,8 @@ import pytest
 
 from fixtures.backends import choose as backends
 from fixtures.errors import ConfigError, RunError
-from fixtures.jobs import deadlines, failures, launcher, watcher
-from fixtures.jobs.deadlines import DeadlineMonitor, Deadlines
+from fixtures.jobs import failures, watcher
 from fixtures.jobs.failures import Kind
-from fixtures.jobs.retry import RetryPolicy
-from fixtures.jobs.submission import Submission
-from fixtures.jobs.watcher import JobState
-from fixtures.plan.jobs import Job
 from fixtures.run.options import RunOptions
 from fixtures.slurm import client, membership
 from fixtures.verdict.causes import Cause, of_missing
@@ -115,64 +110,6 @@ def test_without_a_default_partition_none_is_guessed(command):
 # --- what can never start
 
 
-@pytest.mark.parametrize(
-    "reason",
-    ["QOSMaxWallDurationPerJobLimit", "AssocMaxWallDurationPerJobLimit", "QOSMaxCpuPerJobLimit",
-     "QOSMaxGRESPerJob", "QOSMaxNodePerJobLimit", "AssocMaxNodePerJobLimit", "QOSMaxMemoryPerJob",
-     "QOSMinGRES", "QOSNotAllowed",
-     "Job's account not permitted to use this partition (gpu allows root not research)"],
-)  # fmt: skip
-def test_a_limit_that_one_job_exceeds_ends_it_at_once(reason):
-    state = JobState("PENDING", reason)
-    assert state.unstartable_reason == reason.strip("()")
-    assert state.against_policy
-
-
-@pytest.mark.parametrize(
-    "reason", ["QOSMaxJobsPerUserLimit", "AssocGrpNodeLimit", "Priority", "Resources", "Licenses"]
-)
-def test_a_limit_of_all_jobs_together_is_waited_for(reason):
-    assert JobState("PENDING", f"({reason})").unstartable_reason is None
-
-
-POLICY = (
-    "Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's "
-    "size and/or time limits)"
-)
-
-
-@pytest.mark.parametrize(
-    ("said", "busy", "of_a_node"),
-    [
-        (f"sbatch: error: {POLICY}", False, False),
-        (f"sbatch: error: QOSMaxNodePerUserLimit\nsbatch: error: {POLICY}", False, False),
-        (f"sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: {POLICY}", True, False),
-        (f"sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: {POLICY}", True, False),
-        (f"sbatch: error: AssocGrpSubmitJobsLimit\nsbatch: error: {POLICY}", True, False),
-        ("sbatch: error: Requested node configuration is not available", False, False),
-        ("sbatch: error: Invalid account or account/partition combination", False, False),
-        ("sbatch: error: this site wants --comment=PROJECT", False, False),
-        ("sbatch: error: Batch job submission failed: Invalid license specification", False, False),
-        ("sbatch: error: Unable to contact slurm controller (connect failure)", True, False),
-        ("sbatch: error: Socket timed out on send/recv operation", True, False),
-        ("sbatch: error: invalid node name specified", False, True),
-    ],
-)
-def test_what_sbatch_says_is_busy_refused_or_of_a_node(said, busy, of_a_node):
-    assert bool(launcher.BUSY_MESSAGES.search(said)) is busy
-    assert bool(launcher.NODE_MESSAGES.search(said)) is of_a_node
-
-
-@pytest.mark.parametrize("reason", ["(ReqNodeNotAvail, Reserved for maintenance)", "(Reservation)"])
-def test_a_reservation_of_somebody_else_is_no_fault_of_the_node(reason):
-    state = JobState("PENDING", reason)
-    assert state.unstartable_reason
-    assert state.against_policy
-    node_down = JobState("PENDING", "(ReqNodeNotAvail, UnavailableNodes:n1)")
-    assert node_down.unstartable_reason
-    assert not node_down.against_policy
-
-
 @pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.NOT_VISIBLE, Kind.CONTAINER, Kind.MEMLOCK])
 def test_what_the_site_does_not_allow_or_provide_blames_no_node(kind):
     cause, nodes = of_missing({"kind": kind.value, "placement": "n1"}, ["n1"])
@@ -180,64 +117,7 @@ def test_what_the_site_does_not_allow_or_provide_blames_no_node(kind):
     assert nodes == []
 
 
-def test_slurm_s_reason_stands_beside_the_state_of_a_node(command):
-    command("sinfo", "n1 drained Prolog error\nn2 idle none\nn3 down* Not responding\n")
-    slurm = watcher.SlurmWatcher()
-    job = Job(
-        name="all", stage="cluster", placement="all", nodes=("n1", "n2", "n3"), ranks_per_node=1,
-        workloads=(("allreduce", ("busbw",)),),
-    )  # fmt: skip
-    lost = RetryPolicy(slurm, on_slurm=True).lost_nodes(job)
-    assert lost == {"n1": "drained (Prolog error)", "n3": "down* (Not responding)"}
-
-
-@pytest.mark.parametrize(
-    ("nodes", "idle"),
-    [("n1 idle none\nn2 drained bad\n", True), ("n1 idle none\nn2 mixed none\n", False),
-     ("n1 idle none\nn2 completing none\n", False), ("n1 draining bad\n", False), ("", False)],
-)  # fmt: skip
-def test_a_cluster_without_jobs_is_idle(command, nodes, idle):
-    command("sinfo", nodes)
-    assert watcher.SlurmWatcher().all_idle() is idle
-
-
-def test_who_has_no_job_in_the_queue_waits_for_none(command):
-    command("squeue", "7|COMPLETED|0:0|x||None|\n")
-    slurm = watcher.SlurmWatcher()
-    assert slurm.none_queued(0.0) is False  # nobody was asked yet
-    slurm.states(["7"])
-    assert slurm.none_queued(0.0) is True
-    command("squeue", "7|RUNNING|0:0|x||None|\n")
-    slurm.invalidate()
-    slurm.states(["7"])
-    assert slurm.none_queued(0.0) is False
-
-
 # --- options for sbatch
-
-
-def test_options_that_a_site_demands_reach_sbatch():
-    given = ("--comment=project 7", "--wckey=w", "--licenses=fluent:1", "--no-bell")
-    assert launcher.parsed_sbatch_args(given) == {
-        "comment": "project 7", "wckey": "w", "licenses": "fluent:1", "no-bell": True,
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        ("--nodelist=n1", "the suite itself sets --nodelist"),
-        ("--output=x", "the suite itself sets --output"),
-        ("--partition=gpu", "use the suite's option --partition"),
-        ("--time=10", "use the suite's option --time-limit"),
-        ("--clusters=a,b", "is not the name of one cluster"),
-        ("-p gpu", "expected --NAME=VALUE"),
-        ("comment", "expected --NAME=VALUE"),
-    ],
-)
-def test_options_on_which_the_measurement_rests_are_refused(given, why):
-    with pytest.raises(ConfigError, match=why):
-        launcher.parsed_sbatch_args([given])
 
 
 # --- what nodes do not see, and how long they may take to start
@@ -284,41 +164,7 @@ def test_a_transport_error_is_named_by_its_nic_before_the_lost_peers():
     failure = failures.diagnose(lines, state="FAILED", job="7", world_size=2)
     assert failure.kind is Kind.FABRIC
     assert "hca mlx5_3" in failure.reason
-    assert (failure.node, failure.rank) == ("n1", 1)
-
-
-@pytest.fixture
-def submission(tmp_path: Path) -> Submission:
-    job = Job(
-        name="node-n1", stage="node", placement="n1", nodes=("n1",), ranks_per_node=2,
-        workloads=(("environment", ("versions",)),),
-    )  # fmt: skip
-    (tmp_path / "submitit").mkdir()
-    return Submission(job=job, name="node-n1", directory=tmp_path, number=1)
-
-
-def monitor(**limits: float) -> DeadlineMonitor:
-    return DeadlineMonitor(Deadlines(**limits), device="cuda", usable=lambda job: True)
-
-
-def test_a_job_that_runs_without_its_log_file_does_not_see_the_run_directory(submission):
-    submission.parts["7"] = JobState("RUNNING")
-    submission.running_since = submission.submitted_since - 61
-    failure = monitor().failure_of(submission)
-    assert failure is not None
-    assert failure.kind is Kind.NOT_VISIBLE
-    assert str(submission.directory) in failure.reason
-    # With its log there, or a prolog that may take its time, it is given time.
-    assert monitor(log_s=600).failure_of(submission) is None
-    (submission.directory / "submitit" / "7_0_log.out").touch()
-    assert monitor().failure_of(submission) is None
-
-
-def test_a_job_that_ended_without_its_log_file_did_not_see_it_either(submission):
-    submission.parts["7"] = JobState("FAILED", exit_code="1:0")
-    assert deadlines.diagnose_ended(submission).kind is Kind.NOT_VISIBLE
-    (submission.directory / "submitit" / "7_0_log.out").write_text("srun: error\n")
-    assert deadlines.diagnose_ended(submission).kind is not Kind.NOT_VISIBLE
+    assert (failure.node, failure.rank, failure.workload) == ("n1", 1, "allreduce")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """What sbatch gets, what reaches the jobs, and that nothing of theirs is ever unpickled."""
 
+# Length: launcher and watcher are tested on the same commands.
+
 from __future__ import annotations
 
 import ast
@@ -11,18 +13,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fixtures.errors import RunError
-from fixtures.jobs import deadlines
+from fixtures.errors import ConfigError, RunError
+from fixtures.jobs import deadlines, launcher
 from fixtures.jobs.launcher import (
     JobRequest,
     LocalLauncher,
     SlurmBusy,
     SlurmLauncher,
     SlurmOptions,
+    parsed_sbatch_args,
     scrub_environment,
 )
 from fixtures.jobs.watcher import TERMINAL, JobState, LocalWatcher, SlurmWatcher
@@ -364,3 +368,85 @@ def test_a_job_that_nobody_knows_is_gone(commands):
 def test_what_is_no_documented_end_is_not_an_end(state):
     assert not JobState(state).ended
     assert state not in TERMINAL
+
+
+# --- options for sbatch, and what it says
+
+
+def test_options_that_a_site_demands_reach_sbatch():
+    given = ("--comment=project 7", "--wckey=w", "--licenses=fluent:1", "--no-bell")
+    assert parsed_sbatch_args(given) == {
+        "comment": "project 7", "wckey": "w", "licenses": "fluent:1", "no-bell": True,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("--nodelist=n1", "the suite itself sets --nodelist"),
+        ("--output=x", "the suite itself sets --output"),
+        ("--partition=gpu", "use the suite's option --partition"),
+        ("--time=10", "use the suite's option --time-limit"),
+        ("--clusters=a,b", "is not the name of one cluster"),
+        ("-p gpu", "expected --NAME=VALUE"),
+        ("comment", "expected --NAME=VALUE"),
+    ],
+)
+def test_options_on_which_the_measurement_rests_are_refused(given, why):
+    with pytest.raises(ConfigError, match=why):
+        parsed_sbatch_args([given])
+
+
+POLICY = (
+    "Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's "
+    "size and/or time limits)"
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "busy", "of_a_node"),
+    [
+        (f"sbatch: error: {POLICY}", False, False),
+        (f"sbatch: error: QOSMaxNodePerUserLimit\nsbatch: error: {POLICY}", False, False),
+        (f"sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: {POLICY}", True, False),
+        (f"sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: {POLICY}", True, False),
+        (f"sbatch: error: AssocGrpSubmitJobsLimit\nsbatch: error: {POLICY}", True, False),
+        ("sbatch: error: Requested node configuration is not available", False, False),
+        ("sbatch: error: Invalid account or account/partition combination", False, False),
+        ("sbatch: error: this site wants --comment=PROJECT", False, False),
+        ("sbatch: error: Batch job submission failed: Invalid license specification", False, False),
+        ("sbatch: error: Unable to contact slurm controller (connect failure)", True, False),
+        ("sbatch: error: Socket timed out on send/recv operation", True, False),
+        ("sbatch: error: invalid node name specified", False, True),
+    ],
+)
+def test_what_sbatch_says_is_busy_refused_or_of_a_node(said, busy, of_a_node):
+    assert bool(launcher.BUSY_MESSAGES.search(said)) is busy
+    assert bool(launcher.NODE_MESSAGES.search(said)) is of_a_node
+
+
+@pytest.mark.parametrize(("nodes", "one_log"), [(2, False), (125, False), (126, True)])
+def test_srun_writes_one_log_for_a_large_job(nodes: int, one_log: bool, tmp_path: Path) -> None:
+    names = tuple(f"n{k}" for k in range(nodes))
+    request = JobRequest(
+        name="all", directory=tmp_path, nodes=names, ranks_per_node=8, time_limit_min=5
+    )
+    found = launcher._common_log(request)
+    assert found == ([f"--output={tmp_path}/submitit/%j_0_log.out", "--label"] if one_log else [])
+
+
+def test_the_cluster_that_is_asked_for_is_that_of_all_commands(monkeypatch):
+    monkeypatch.delenv(launcher.CLUSTER_VARIABLE, raising=False)
+    launcher.reach_cluster(["--comment=x"])
+    assert launcher.CLUSTER_VARIABLE not in os.environ
+    monkeypatch.setenv(launcher.CLUSTER_VARIABLE, "before")
+    launcher.reach_cluster(["--clusters=alpha"])
+    assert os.environ[launcher.CLUSTER_VARIABLE] == "alpha"
+
+
+def test_a_job_is_small_where_it_asks_for_a_part_of_the_memory(tmp_path):
+    request = JobRequest(
+        name="x", directory=tmp_path, nodes=("n1",), ranks_per_node=1, time_limit_min=1
+    )
+    assert request.small is False
+    assert replace(request, memory_mib=0).small is True

@@ -1,4 +1,4 @@
-"""Jobs of more ranks than a folder should hold files: both forms are written and read."""
+"""One submission: its state, its lines, and jobs of more ranks than a folder should hold files."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from fixtures.jobs import launcher
-from fixtures.jobs.launcher import JobRequest
+from fixtures.jobs import submission as submission_module
 from fixtures.jobs.submission import Submission
 from fixtures.jobs.watcher import JobState
+from fixtures.plan.jobs import Victim
 from fixtures.records import run_directory
 from fixtures.records.files import Tail, append_line
 from fixtures.records.run_directory import (
@@ -91,11 +91,103 @@ def test_of_a_large_job_that_has_ended_nothing_is_left_unread(tmp_path: Path) ->
     assert [line["rank"] for line in s.read(2)] == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize(("nodes", "one_log"), [(2, False), (125, False), (126, True)])
-def test_srun_writes_one_log_for_a_large_job(nodes: int, one_log: bool, tmp_path: Path) -> None:
-    names = tuple(f"n{k}" for k in range(nodes))
-    request = JobRequest(
-        name="all", directory=tmp_path, nodes=names, ranks_per_node=8, time_limit_min=5
-    )
-    found = launcher._common_log(request)
-    assert found == ([f"--output={tmp_path}/submitit/%j_0_log.out", "--label"] if one_log else [])
+# --- what is known of a submission
+
+NOW = 10_000.0
+
+
+def submitted(*states: JobState | str, victim: Victim | None = None) -> Submission:
+    """A submission of as many Slurm jobs, in these states."""
+    job = SimpleNamespace(victim=victim)
+    made = Submission(job=job, name="x", directory=Path(), number=1)  # type: ignore[arg-type]
+    for k, state in enumerate(states, 1):
+        made.parts[str(k)] = JobState(state) if isinstance(state, str) else state
+    return made
+
+
+def test_its_state_is_what_is_wrong_with_any_part_else_the_liveliest() -> None:
+    held = JobState("PENDING", "(PartitionConfig)")
+    for states, expected in (
+        ((), "SUBMITTED"),
+        (("PENDING", "RUNNING"), "RUNNING"),
+        (("COMPLETING", "PENDING"), "COMPLETING"),
+        (("COMPLETED", "PENDING"), "PENDING"),
+        (("COMPLETED", "COMPLETED"), "COMPLETED"),
+        (("RUNNING", "FAILED"), "FAILED"),
+        (("RUNNING", held), "PENDING"),
+        (("COMPLETED", "RUNNING", "CANCELLED"), "CANCELLED"),
+    ):
+        assert submitted(*states).state.state == expected, states
+    assert submitted("RUNNING", "RUNNING").job_id == "1,2"
+
+
+def test_its_parts_take_places_in_the_queue_until_they_have_ended_or_are_given_up() -> None:
+    s = submitted("RUNNING", "FAILED", "PENDING")
+    assert (s.queued, s.left_slurm) == (2, False)
+    s.given_up = True
+    assert (s.queued, s.left_slurm) == (0, False)
+    assert (submitted("FAILED").queued, submitted("FAILED").left_slurm) == (0, True)
+
+
+def test_a_part_keeps_its_state_where_slurm_says_nothing_unless_that_has_a_name() -> None:
+    s = submitted("RUNNING", "RUNNING")
+    s.update({"1": JobState("FAILED"), "9": JobState("RUNNING")})
+    assert [p.state for p in s.parts.values()] == ["FAILED", "RUNNING"]
+    s.update({}, unknown=JobState("GONE"))
+    assert [p.state for p in s.parts.values()] == ["GONE", "GONE"]
+    assert list(s.parts) == ["1", "2"]
+
+
+def test_nodes_of_a_victim_are_awaited_after_the_fault_and_after_the_end() -> None:
+    s = submitted("RUNNING", victim=Victim(fault_timeout_s=60))
+    assert s.nodes_awaited_until(5) == 60
+    s.marks["fault"] = NOW
+    assert s.nodes_awaited_until(5) == NOW + 60
+    s.closed_since = NOW + 58
+    assert s.nodes_awaited_until(5) == NOW + 63
+
+
+def test_lines_give_the_first_marks_the_culprit_and_the_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = SimpleNamespace(now=NOW)
+    monkeypatch.setattr(submission_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    s = submitted("RUNNING")
+    s.receive([{"event": "started", "rank": 0}])
+    assert (s.first_line_since, s.marks, s.culprit, s.times) == (NOW, {}, None, None)
+    clock.now += 1
+    s.receive([
+        {"event": "fault", "rank": "3", "node": "n1", "time": 20}, {"event": "x", "time": 10},
+    ])  # fmt: skip
+    clock.now += 1
+    s.receive([{"event": "regained", "rank": 1, "node": "n2", "time": 15}])
+    s.receive([{"event": "fault", "rank": 3, "node": "n1", "time": 30}])
+    assert s.marks == {"fault": NOW + 1, "regained": NOW + 2}
+    assert s.culprit == (3, "n1")
+    assert s.times == (10, 30)
+    assert s.first_line_since == NOW
+    assert len(s.lines) == 5
+    s.release()
+    assert (s.lines, s.tails) == ([], [])
+
+
+def test_of_a_settled_workload_only_who_wrote_is_kept() -> None:
+    s = submitted("RUNNING")
+    s.pending = {"gemm", "copy"}
+    bulk = {"measurements": [1], "facts": {}, "device": {}, "provenance": {}}
+    s.lines = [
+        {"event": "result", "workload": "gemm", "rank": 0, **bulk},
+        {"event": "result", "workload": "copy", "rank": 0, **bulk},
+        {"event": "started", "workload": "gemm", "rank": 0, "facts": {"a": 1}},
+    ]
+    s.settle("gemm")
+    assert s.pending == {"copy"}
+    assert s.lines[0] == {"event": "result", "workload": "gemm", "rank": 0}
+    assert "measurements" in s.lines[1]
+    assert s.lines[2]["facts"] == {"a": 1}
+
+
+def test_of_few_files_all_are_read_at_once(tmp_path: Path) -> None:
+    s = submission(tmp_path, 2, "RUNNING")
+    assert [line["rank"] for line in s.read(2)] == [0, 1]
+    assert s.next_tail == 0

@@ -6,8 +6,6 @@ import random
 
 import pytest
 
-from fixtures.localization.crossing import tournament
-from fixtures.localization.culprits import Culprit
 from fixtures.localization.measuring import Measurement
 from tests.tools import bench_search
 from tests.tools.bench_search import WRONG, Case, Result, cases, simulate
@@ -56,16 +54,6 @@ def test_an_uplink_is_slow_only_when_more_flows_run_than_it_carries() -> None:
     assert set(map(bool, fabric.answer(across[:8]))) == {False}
 
 
-def test_no_pair_of_a_tournament_comes_twice() -> None:
-    for count in (3, 4, 7, 8):
-        turns = tournament([str(k) for k in range(count)], 4)
-        games = [frozenset(game) for turn in turns for game in turn]
-        assert len(games) == len(set(games))
-        for turn in turns:
-            players = [player for game in turn for player in game]
-            assert len(players) == len(set(players)) == count - count % 2
-
-
 # --- what crosses the uplinks
 
 
@@ -87,21 +75,6 @@ def test_where_slurm_names_no_leaves_nobody_is_accused_either(name: str) -> None
     assert result.innocents == 0
     assert result.misplaced == 0 or name == "leaf uplink at half"  # said as what joins the leaves
     assert result.named == (0 if name == "leaf uplink at half" else SEEDS)
-
-
-def test_of_two_leaves_nobody_can_tell_whose_uplink_it_is() -> None:
-    fabric = Fabric(names(32), leaves=in_leaves(names(32), 16), uplinks={"leaf1": 8})
-    (culprit,) = fabric.search(fabric.leaves).culprits
-    assert (culprit.kind, culprit.nodes) == ("spine", ())
-
-
-def test_every_kind_of_place_names_itself() -> None:
-    uplink = Culprit(kind="uplink", place="leaf7", nodes=("a", "b"))
-    assert uplink.line == "the uplink of leaf switch leaf7, not its nodes (a, b)"
-    spine = Culprit(kind="spine", nodes=("a", "b"))
-    assert spine.line.endswith("not the nodes, seen between a and b")
-    at_times = Culprit(kind="node", nodes=("a",), share=0.3)
-    assert at_times.line == "a, at times (30 % of its measurements)"
 
 
 # --- nodes that fail at times, and wrong answers

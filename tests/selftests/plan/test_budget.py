@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import replace
 
 import pytest
 
-from fixtures import entry
 from fixtures.errors import ConfigError
-from fixtures.plan import durations
-from fixtures.plan.budget import fit_budget, parse_budget
-from fixtures.plan.estimate import stage_seconds, summary
+from fixtures.plan.budget import BudgetedPlan, fit_budget, parse_budget
 from fixtures.plan.items import planned_list
-from fixtures.plan.jobs import jobs_for, workload_seconds
 from fixtures.records.files import read_json
 from fixtures.thresholds import loader
 from tests.selftests.support import DATA, SHIPPED, population, run_pytest
@@ -28,38 +23,6 @@ RUNS = [DATA / name for name in ("h200-2x2", "h200-1x4", "sandbox-2x2-cpu")]
 def whole(nodes: int = 2, gpus: int = 2, model: str = "cpu", tier: str = "standard"):
     people = population(nodes, gpus, model)
     return planned_list(LIMITS, people, tier=tier), people
-
-
-def test_the_durations_are_those_of_the_recorded_runs():
-    """Made again from the runs in data/, the file is the same: no number in it was thought up."""
-    assert durations.durations_of_runs(RUNS) == read_json(durations.DURATIONS_FILE)
-
-
-@pytest.mark.parametrize(("name", "model"), [("h200-2x2", "H200 SXM"), ("sandbox-2x2-cpu", "cpu")])
-def test_the_plan_s_minutes_are_near_those_that_the_recorded_run_took(name, model):
-    items, people = whole(2, 2, model)
-    recorded = {path.name.partition("@")[0] for path in (DATA / name / "records").iterdir()}
-    node = [
-        replace(job, workloads=tuple(w for w in job.workloads if w[0] in recorded))
-        for job in jobs_for(items, LIMITS, people)
-        if job.name == "node-worker0"
-    ]
-    jobs = read_json(DATA / name / "run.json")["durations"]["jobs"]
-    # A stage takes as long as its slowest node.
-    longest = max(ended - began for job, (began, ended) in jobs.items() if job.startswith("node-"))
-    took = longest + durations.start_s(people.device, small=False)
-    assert 0.8 * took < stage_seconds(node, people.device) < 1.25 * took
-
-
-def test_a_workload_that_was_never_recorded_goes_by_its_own_estimate_and_is_named():
-    items, people = whole(2, 8, "H200 SXM")
-    jobs = jobs_for(items, LIMITS, people)
-    assert durations.seconds("rails", "cuda") is None
-    estimate = entry.describe(entry.module_of("rails")).seconds
-    assert workload_seconds("rails", "cuda") == estimate
-    (said,) = [line for line in summary(jobs, items, people) if "never measured" in line]
-    assert "rails" in said
-    assert "gemm" not in said
 
 
 @pytest.mark.parametrize(
@@ -148,3 +111,11 @@ def test_a_run_under_a_budget_is_of_a_part_and_says_which(tmp_path):
     assert {c["criterion"].partition(".")[0] for c in said["criteria"]} >= {"environment"}
     assert "gemm.bf16" not in {c["criterion"] for c in said["criteria"]}
     assert read_json(into / "run.json")["budget"]["left_out"]["gemm"] > 0
+
+
+def test_a_budget_in_run_json_has_its_line():
+    plan = BudgetedPlan(budget_s=60, takes_s=30, whole_s=120, left_out={"memory": 2})
+    assert plan.to_json() == {
+        "budget_s": 60, "takes_s": 30, "whole_s": 120, "left_out": {"memory": 2},
+        "line": "--budget 1 min of 2.0 min: left out memory (2 criteria); takes about 0.5 min",
+    }  # fmt: skip

@@ -18,13 +18,13 @@ from fixtures.cluster.population import Population
 from fixtures.entry import Workload, describe, known, module_of
 from fixtures.errors import ConfigError
 from fixtures.plan import items as plan_items
-from fixtures.plan.estimate import summary
-from fixtures.plan.items import ALL, LOGIN, Item, planned_list, select, split_test_id
-from fixtures.plan.jobs import Job, jobs_for
+from fixtures.plan.items import ALL, Item, planned_list, split_test_id
+from fixtures.plan.jobs import jobs_for
 from fixtures.records.model import SAFE_ID
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run.run import Run
 from fixtures.thresholds import loader
+from fixtures.thresholds.criteria import Criterion
 from fixtures.workloads.nccl.collective_ops import OPERATIONS
 from fixtures.workloads.runtime.spec import program_of
 from tests.selftests.support import CHECKOUT, SHIPPED, load, population, run_pytest
@@ -36,10 +36,6 @@ LIMITS = loader.load(SHIPPED)
 
 def planned(nodes: int, gpus: int = 2, model: str = "cpu") -> list[Item]:
     return planned_list(LIMITS, population(nodes, gpus, model))
-
-
-def jobs_of(nodes: int, gpus: int = 2, model: str = "cpu") -> list[Job]:
-    return jobs_for(planned(nodes, gpus, model), LIMITS, population(nodes, gpus, model))
 
 
 def described(workload: str) -> Workload:
@@ -214,71 +210,11 @@ def test_two_nodes_measure_pair_and_cluster_from_one_record():
     assert pair.placement == ALL
 
 
-def test_three_nodes_measure_their_pairs_apart():
-    stages = [(j.stage, j.placement) for j in jobs_of(3) if not j.small]
-    assert stages == [
-        ("node", "worker0"), ("node", "worker1"), ("node", "worker2"),
-        ("pair", "worker0--worker1"), ("pair", "worker2--worker0"),
-        ("cluster", "all"),
-        ("training", "worker0"), ("training", "worker1"), ("training", "worker2"),
-        ("scaling", "all"),
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(("nodes", "jobs"), [(1, 2), (2, 6), (3, 10), (32, 82)])
-def test_one_job_a_node_a_pair_and_the_cluster_and_again_for_training(nodes, jobs):
-    found = jobs_of(nodes)
-    assert len([j for j in found if not j.small]) == jobs
-    assert len({j.name for j in found}) == len(found)
-    assert all(SAFE_ID.fullmatch(j.name) for j in found)
-
-
-@pytest.mark.parametrize(("nodes", "jobs"), [(1, 4), (2, 6), (3, 10)])
-def test_small_jobs_ask_for_a_part_of_their_nodes_and_come_first(nodes, jobs):
-    found = jobs_of(nodes, gpus=8)
-    small = [j for j in found if j.small]
-    assert sum(j.parts for j in small) == jobs
-    assert found[: len(small)] == small
-    assert {j.stage for j in small} == {"node"}
-    assert [j.gpus_per_node for j in small if j.parts == 2] == [4] * nodes
-    assert not any(described(w).needs_torch for j in small for w, _ in j.workloads)
-
-
 def test_without_a_second_job_on_a_node_isolation_is_not_applicable():
     whole = replace(population(2), whole_nodes=True)
     items = {i.criterion: i.not_applicable for i in planned_list(LIMITS, whole)}
     assert "OverSubscribe=EXCLUSIVE" in str(items["isolation.let_in"])
     assert items["isolation.own_gpu"] is None
-
-
-@pytest.mark.parametrize("nodes", [1, 2, 3])
-def test_every_applicable_item_has_exactly_one_job_that_measures_its_metric(nodes):
-    jobs = jobs_of(nodes)
-    for item in planned(nodes):
-        if item.not_applicable or item.placement == LOGIN:
-            continue
-        metric = LIMITS.criteria[item.criterion].metric
-        measuring = [
-            (j.name, w) for j in jobs for w, metrics in j.workloads
-            if j.placement == item.placement and w == item.workload and metric in metrics
-        ]  # fmt: skip
-        assert len(measuring) == 1, item
-
-
-@pytest.mark.parametrize("nodes", [1, 2, 3])
-def test_a_workload_runs_once_a_placement_and_each_metric_once(nodes):
-    for job in jobs_of(nodes):
-        names = [name for name, _ in job.workloads]
-        assert len(set(names)) == len(names), job
-        assert all(len(set(metrics)) == len(metrics) for _, metrics in job.workloads)
-
-
-def test_what_needs_no_torch_runs_first():
-    for job in jobs_of(2):
-        # Those that span the job begin before all others and end after them.
-        known = [described(w) for w, _ in job.workloads]
-        alone = [d for d in known if not d.spans_job and not d.runs_last]
-        assert alone == sorted(alone, key=lambda d: d.needs_torch), job
 
 
 def test_a_workload_of_the_training_is_found_by_its_name():
@@ -297,67 +233,6 @@ def test_a_swept_collective_is_found_by_the_name_of_its_workload(operation):
 @pytest.mark.parametrize("name", ["nothing", "all_gather", "SWEPT", "OPERATIONS", "collective"])
 def test_what_is_no_row_of_the_collectives_is_no_workload(name):
     assert known(name) is None
-
-
-def test_what_trains_has_jobs_of_its_own():
-    for job in jobs_of(2):
-        trains = {described(w).training for w, _ in job.workloads if not described(w).after}
-        assert trains == {job.stage in ("training", "scaling")}, job
-
-
-def test_what_looks_for_marks_is_the_first_in_the_job_after_the_one_that_leaves_them():
-    jobs = jobs_of(2)
-    for node in ("worker0", "worker1"):
-        leaves, finds = (
-            next(j for j in jobs if j.placement == node and w in dict(j.workloads))
-            for w in ("tenant_marks", "tenant")
-        )
-        assert (leaves.stage, finds.stage) == ("node", "training")
-        assert leaves.workloads[-1][0] == "tenant_marks"
-        assert finds.workloads[0][0] == "tenant"
-        assert dict(leaves.workloads)["tenant_marks"] == dict(finds.workloads)["tenant"]
-
-
-def test_a_selection_of_what_is_looked_for_leaves_only_that():
-    chosen = select(planned(2), [("tenant.shared_memory", "worker1")])
-    first, second = jobs_for(chosen, LIMITS, population(2))
-    assert (first.name, first.workloads) == (
-        "node-worker1", (("tenant_marks", ("shared_memory",)),),
-    )  # fmt: skip
-    assert (second.name, second.workloads) == (
-        "training-worker1", (("tenant", ("shared_memory",)),),
-    )  # fmt: skip
-
-
-def test_a_job_has_one_rank_a_gpu():
-    (job,) = [j for j in jobs_of(4, gpus=8, model="H200 SXM") if j.stage == "cluster"]
-    assert (job.ranks_per_node, job.world_size, len(job.nodes)) == (8, 32, 4)
-
-
-def test_what_is_not_applicable_needs_no_job():
-    gemm = [w for j in jobs_of(2) for w in j.workloads if w[0] == "gemm"]
-    assert {metric for _, metrics in gemm for metric in metrics} == {"bf16", "fp32"}
-
-
-def test_a_selection_needs_only_its_own_jobs():
-    chosen = select(planned(3), [("gemm.bf16", "worker1")])
-    (job,) = jobs_for(chosen, LIMITS, population(3))
-    assert (job.name, job.workloads) == ("node-worker1", (("gemm", ("bf16",)),))
-
-
-def test_the_summary_names_every_job_and_the_totals():
-    people = population(2)
-    items = planned(2)
-    lines = summary(jobs_of(2), items, people)
-    for job in jobs_of(2):
-        assert any(job.name in line for line in lines)
-    (total,) = [line for line in lines if line.startswith("total")]
-    assert total.startswith("total    12 jobs, ")
-    left_out = sum(1 for i in items if i.not_applicable)
-    recorded = sum(1 for i in items if i.recorded)
-    judged = len(items) - left_out - recorded
-    assert 0 < recorded < judged
-    assert f"{judged} verdicts, {recorded} recorded, {left_out} not applicable" in total
 
 
 # --- keys and tests
@@ -464,3 +339,63 @@ def test_self_tests_are_read_only_where_they_can_be_meant(arguments, read):
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     run = subprocess.run(command, cwd=CHECKOUT, env=env, capture_output=True, text=True)
     assert ("selftests" in run.stdout) is read, run.stdout[-2000:]
+
+
+# --- facts and subjects
+
+
+def test_virtual_nodes_communicate_through_the_memory_of_their_host():
+    people = population(2, 8, "H200 SXM")
+    rate, gemm = LIMITS.criteria["allreduce.pair.1GiB"], LIMITS.criteria["gemm.bf16"]
+
+    def model(criterion: Criterion, nodes: int, found: Population = people) -> object:
+        return plan_items.facts_of(criterion, found.nodes[:nodes], found).get("model")
+
+    assert [model(rate, 2), model(rate, 1), model(gemm, 2)] == ["cpu", "H200 SXM", "H200 SXM"]
+    assert model(replace(gemm, statistic="dip"), 2) == "cpu"
+    assert model(replace(gemm, unit="us"), 2) == "cpu"
+    assert model(rate, 2, replace(people, origin="cluster")) == "H200 SXM"
+    assert model(gemm, 2, replace(people, gpu_model=None)) is None
+
+
+def test_facts_count_nodes_gpus_and_what_was_ordered():
+    people = replace(population(2, 8, "H200 SXM"), nvls=True)
+    pair, rail = LIMITS.criteria["allreduce.pair.1GiB"], LIMITS.criteria["rails.sendrecv.1GiB"]
+    facts = plan_items.facts_of(pair, people.nodes, people)
+    assert (facts["nodes"], facts["gpus"], facts["nvls"]) == (2, 16, True)
+    facts = plan_items.facts_of(rail, people.nodes, people)
+    assert (facts["gpus"], "nvls" in facts) == (2, False)
+    facts = plan_items.facts_of(LIMITS.criteria["gemm.bf16"], people.nodes, people)
+    assert facts["dtype"] == "bf16"
+    plain = plan_items.facts_of(pair, people.nodes, population(2, 8, "H200 SXM"))
+    assert "nvls" not in plain
+    assert "dtype" not in plain
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "rails"), [(2, 2, ["rail0", "rail1"]), (2, 1, []), (1, 2, []), (3, 4, 4)]
+)
+def test_rails_are_there_with_two_nodes_and_two_gpus(nodes, gpus, rails):
+    rail = LIMITS.criteria["rails.sendrecv.1GiB"]
+    found, why = plan_items.subjects_of(rail, population(nodes, gpus))
+    names = [subject for subject, _ in found]
+    assert names == (rails if isinstance(rails, list) else [f"rail{k}" for k in range(rails)])
+    assert (why is None) is bool(rails)
+
+
+def test_one_pair_stands_for_the_cluster_where_a_node_is_taken_down():
+    people = population(4, 8, "H200 SXM")
+    for item in planned_list(LIMITS, people, destructive=True):
+        criterion = LIMITS.criteria[item.criterion]
+        if criterion.per == "cluster":
+            lost = criterion.tier == "destructive"
+            assert item.nodes == (people.nodes[:2] if lost else people.nodes), item
+        if criterion.per == "node":
+            assert item.nodes == (item.subject,)
+
+
+def test_what_is_only_recorded_is_known_before_the_run():
+    items = {i.criterion: i for i in planned(2)}
+    assert items["gemm.bf16"].recorded is False
+    assert any(i.recorded for i in items.values())
+    assert not any(i.recorded for i in items.values() if i.not_applicable)

@@ -91,3 +91,9 @@ def test_the_plan_says_so_of_the_whole_order(tmp_path, selection):
         "--plan", "--cluster", "local", "-m", "multinode", f"--thresholds={path}", *selection
     )  # fmt: skip
     assert "limits for B200 are not set" in done.stdout, done.stdout + done.stderr
+
+
+def test_twelve_names_are_shown_and_the_rest_is_counted():
+    names = [f"n{k}" for k in range(14)]
+    assert missing_limits._shown(names[:12]) == ", ".join(names[:12])
+    assert missing_limits._shown(names) == ", ".join(names[:12]) + " and 2 more"

@@ -1,0 +1,163 @@
+"""What of an earlier run is judged again, and where that is written."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fixtures.backends import replay as module
+from fixtures.backends.replay import ReplayBackend, installed_of
+from fixtures.errors import ConfigError
+from fixtures.records.files import append_line, read_json
+from fixtures.records.run_directory import RunDirectory
+from fixtures.records.run_schema import RUN_SCHEMA
+from fixtures.run.options import RunOptions
+from tests.selftests.run.small_run import BEGAN, PEOPLE, TEXT
+from tests.selftests.support import NONCE, node_record, result_line, save
+
+pytestmark = pytest.mark.cpu
+
+ORDER = {"nodes": 2, "gpus_per_node": 2, "gpu_model": "H200 SXM"}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> RunDirectory:
+    made = RunDirectory(tmp_path / "source")
+    made.records.mkdir(parents=True)
+    made.jobs.mkdir()
+    return made
+
+
+def opened(source: RunDirectory, options: Any = None, **more: Any):
+    """The run that judges a source, whose run.json says this."""
+    data = {
+        "schema": RUN_SCHEMA, "id": "before", "nonce": NONCE, "contract": ORDER,
+        "population": {**PEOPLE.to_json(), "installed": []}, "scope": [["gemm.bf16", "worker0"]],
+        "owner": {}, "ended": "2026", **more,
+    }  # fmt: skip
+    data = {key: value for key, value in data.items() if value is not ...}
+    (source.root / "run.json").write_text(json.dumps(data))
+    limits = source.root.parent / "thresholds.yaml"
+    limits.write_text(TEXT)
+    given = {"from_run": source.root, "run_dir": source.root.parent / "judged", **(options or {})}
+    backend = ReplayBackend(RunOptions(thresholds=limits, **given))
+    return backend, backend.open_run()
+
+
+def test_a_replay_has_the_population_the_order_and_the_scope_of_its_source(source):
+    backend, run = opened(source, destructive=True)
+    assert (run.population.nodes, run.population.gpu_model) == (PEOPLE.nodes, "H200 SXM")
+    assert [tuple(k) for k in run.earlier["scope"]] == [("gemm.bf16", "worker0")]
+    assert run.earlier["scope"][0] is next(i.key for i in run.items if i.subject == "worker0")
+    assert (run.nonce, run.tier, run.destructive) == (NONCE, "standard", True)
+    assert run.replayed == source.root.resolve()
+    assert run.id != "before"
+    assert run.cut_short == ""
+    assert opened(source, tier="probe")[1].tier == "probe"
+    assert opened(source, ended=None)[1].cut_short == "the run was killed before it ended"
+    assert (backend.no_more_records(), backend.stop("x")) == (True, "")
+
+
+def test_models_are_named_as_the_limits_have_them(source):
+    people = {**PEOPLE.to_json(), "gpu_model": "NVIDIA H200"}
+    assert opened(source, population=people)[1].population.gpu_model == "H200 SXM"
+    with pytest.raises(ConfigError, match="population"):
+        opened(source, population={"gpu_model": None})
+
+
+def test_nvlink_switches_are_expected_of_a_run_that_was_ordered(source, monkeypatch):
+    contract = module.loader.load_with_contract
+    asked: list[Any] = []
+
+    def load(path: Path, order: Any) -> Any:
+        limits = contract(path, order)
+        fake = SimpleNamespace(**{"expects_nvls": "asked", "node_names": None, "node_count": 2})
+        return replace(limits, cluster=fake)
+
+    monkeypatch.setattr(
+        module, "planned_list", lambda limits, people, **_: asked.append(people.nvls) or []
+    )
+    monkeypatch.setattr(module.loader, "load_with_contract", load)
+    ordered = {**PEOPLE.to_json(), "ordered": True, "installed": []}
+    opened(source, population=ordered)
+    opened(source)
+    monkeypatch.setattr(
+        module.loader,
+        "load_with_contract",
+        lambda p, order: replace(contract(p, order), cluster=None),
+    )
+    opened(source, population=ordered)
+    assert asked == ["asked", False, False]
+
+
+def test_what_a_run_had_installed_is_what_it_says_or_what_it_measured(source, monkeypatch):
+    monkeypatch.setattr(module, "installed_of", lambda *_: ("measured",))
+    said = {**PEOPLE.to_json(), "installed": ["said"]}
+    assert opened(source, population=said)[1].population.installed == ("said",)
+    assert opened(source, population=PEOPLE.to_json())[1].population.installed == ("measured",)
+
+
+def test_nothing_is_written_over_another_run_or_into_the_source(source, tmp_path):
+    with pytest.raises(ConfigError, match="other --run-dir"):
+        opened(source, {"run_dir": source.root})
+    for name, kind in (("run.json", "touch"), ("records", "mkdir")):
+        folder = tmp_path / kind
+        folder.mkdir()
+        getattr(folder / name, kind)()
+        with pytest.raises(ConfigError, match="holds a run already"):
+            opened(source, {"run_dir": folder})
+    with pytest.raises(ConfigError, match="needs --from RUN"):
+        ReplayBackend(RunOptions())
+
+
+def test_a_run_by_hand_planned_what_it_has_lines_of(source):
+    folder = source.job("a")
+    folder.mkdir()
+    append_line(folder / "rank0.jsonl", result_line(0))
+    _, run = opened(source, scope=...)
+    assert [tuple(k) for k in run.earlier["scope"]] == [
+        ("gemm.bf16", "worker0"), ("gemm.spread", "worker0"),
+    ]  # fmt: skip
+
+
+def test_records_are_copied_and_the_run_that_measured_is_named(source, monkeypatch, tmp_path):
+    links: list[Path] = []
+    monkeypatch.setattr(module, "link_latest", links.append)
+    monkeypatch.setattr(module, "RUNS", tmp_path / "runs")
+    save(node_record(650, 650), source)
+    backend, run = opened(source, created=BEGAN, commit="c")
+    run.files.make()
+    backend.start(run)
+    assert run.directory.record("gemm", "worker0").exists()
+    known = read_json(run.directory.run_json)["replay_of"]
+    assert (known["run"], known["path"], known["created"]) == ("before", "source", BEGAN)
+    assert (known["commit"], known["ended"]) == ("c", "2026")
+    assert links == []
+    backend, run = opened(source, {"run_dir": None}, replay_of={"run": "first", "created": BEGAN})
+    run.files.make()
+    backend.start(run)
+    known = run.extra["replay_of"]
+    assert (known["run"], known["created"], known["ended"]) == ("first", BEGAN, None)
+    assert links == [run.directory.root]
+
+
+def test_a_package_was_installed_where_a_workload_that_needs_it_left_anything(source):
+    fact = next(iter(module.INSTALLED))
+    criteria = {
+        "a": SimpleNamespace(when=(fact,), workload="needs"),
+        "b": SimpleNamespace(when=(), workload="other"),
+    }
+    limits: Any = SimpleNamespace(criteria=criteria)
+    assert installed_of(source, limits, NONCE) == ()
+    (source.records / "other@n1.json").touch()
+    assert installed_of(source, limits, NONCE) == ()
+    append_line(source.missing, {"workload": "needs"})
+    assert installed_of(source, limits, NONCE) == (fact,)
+    source.missing.unlink()
+    (source.records / "needs@n1.json").touch()
+    assert installed_of(source, limits, NONCE) == (fact,)

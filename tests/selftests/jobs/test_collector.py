@@ -1,0 +1,146 @@
+"""Records from the lines of ranks, and one reason for each that is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fixtures.jobs import collector
+from fixtures.jobs.collector import ResultCollector
+from fixtures.jobs.context import RunContext
+from fixtures.jobs.failures import Failure, Kind
+from fixtures.jobs.submission import Submission
+from fixtures.jobs.watcher import JobState
+from fixtures.plan.jobs import Job
+from fixtures.records.files import Tail, read_json, read_lines
+from fixtures.records.run_directory import RunDirectory
+from tests.selftests import support
+from tests.selftests.support import NONCE, line, result_line
+
+pytestmark = pytest.mark.cpu
+
+JOB = Job(
+    name="node-worker0", stage="node", placement="worker0", nodes=("worker0",), ranks_per_node=2,
+    workloads=(("gemm", ("bf16",)), ("copy", ("h2d",))),
+)  # fmt: skip
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    made = RunDirectory(tmp_path)
+    made.records.mkdir()
+    made.jobs.mkdir()
+    return made
+
+
+@pytest.fixture
+def results(directory: RunDirectory) -> ResultCollector:
+    context = RunContext(
+        directory=directory, run_id="r", nonce=NONCE, population=support.population(1),
+        attempts={("gemm", "worker0"): 1, ("copy", "worker0"): 2}, spec_facts={},
+    )  # fmt: skip
+    return ResultCollector(context)
+
+
+@pytest.fixture
+def submission(directory: RunDirectory) -> Submission:
+    folder = directory.job("node-worker0")
+    tails = [Tail(folder / f"rank{k}.jsonl") for k in range(2)]
+    return Submission(
+        job=JOB, name="node-worker0", directory=folder, number=1, tails=tails,
+        pending={"gemm", "copy"},
+    )  # fmt: skip
+
+
+def say(s: Submission, *lines: dict[str, Any]) -> None:
+    for one in lines:
+        support.say(s.tails[one["rank"]].path, [one])
+
+
+def missing(directory: RunDirectory) -> list[dict[str, Any]]:
+    return list(read_lines(directory.missing))
+
+
+def test_a_thousand_files_are_read_at_a_time():
+    assert collector.FILES_PER_TICK == 1000
+
+
+def test_a_record_is_written_when_the_last_rank_has_delivered(results, submission, directory):
+    assert results.collect(submission) is False
+    say(submission, line("started", 0), result_line(0))
+    assert results.collect(submission) is True
+    assert submission.delivered == 0
+    assert list(directory.records.iterdir()) == []
+    say(submission, result_line(1))
+    assert results.collect(submission) is True
+    record = read_json(directory.record("gemm", "worker0", 1))
+    assert [r["rank"] for r in record["ranks"]] == [0, 1]
+    assert record["job"]["name"] == "node-worker0"
+    assert submission.delivered == 1
+    assert submission.pending == {"copy"}
+    assert results.collect(submission) is False
+    assert missing(directory) == []
+    # What has its record gets no reason.
+    results.record_missing(JOB, "gemm", Failure(Kind.RANK_DIED, "late"))
+    assert missing(directory) == []
+
+
+@pytest.mark.parametrize("foreign", [{"nonce": "f" * 32}, {"schema": 0}])
+def test_lines_of_another_run_or_schema_are_nobody_s(results, submission, foreign):
+    say(submission, {**result_line(0), **foreign})
+    assert results.collect(submission) is False
+    assert submission.lines == []
+
+
+def test_what_is_no_longer_awaited_makes_no_record(results, submission, directory):
+    submission.pending = {"copy"}
+    say(submission, result_line(0), result_line(1))
+    assert results.collect(submission) is True
+    assert list(directory.records.iterdir()) == []
+
+
+def test_results_that_do_not_fit_together_are_missing_with_the_reason(
+    results, submission, directory
+):
+    say(submission, result_line(0), result_line(0))
+    assert results.collect(submission) is True
+    (why,) = missing(directory)
+    assert (why["workload"], why["kind"]) == ("gemm", "rank died")
+    assert why["reason"].startswith("unusable result: ")
+    assert submission.pending == {"copy"}
+
+
+def test_a_reason_says_all_that_is_known_and_only_the_first_one_counts(
+    results, submission, directory
+):
+    submission.parts["42"] = JobState("RUNNING")
+    failure = Failure(Kind.NODE_LOST, "it is gone", "copy", "worker0", 1, "first", "worker0")
+    results.record_missing(JOB, "copy", failure, submission)
+    results.record_missing(JOB, "copy", Failure(Kind.RANK_DIED, "later"))
+    (why,) = missing(directory)
+    known = {k: why[k] for k in ("workload", "placement", "attempt", "kind", "reason", "job")}
+    assert known == {
+        "workload": "copy", "placement": "worker0", "attempt": 2, "kind": "node lost",
+        "reason": "it is gone", "job": "42",
+    }  # fmt: skip
+    assert (why["node"], why["rank"], why["first_error"]) == ("worker0", 1, "first")
+    assert (why["cause"], why["cause_nodes"]) == ("node", ["worker0"])
+    assert why["next_step"] == failure.next_step
+
+
+def test_a_job_is_settled_when_each_workload_has_a_record_or_a_reason(
+    results, submission, directory
+):
+    assert results.has_settled(JOB) is False
+    assert results.unrecorded(JOB) == ["copy", "gemm"]
+    say(submission, result_line(0), result_line(1))
+    results.collect(submission)
+    assert results.has_settled(JOB) is False
+    assert results.unrecorded(JOB) == ["copy"]
+    results.record_all_missing(JOB, Failure(Kind.NOT_RUN, "stopped"))
+    assert results.has_settled(JOB) is True
+    assert results.unrecorded(JOB) == ["copy"]
+    (why,) = missing(directory)
+    assert (why["workload"], why["job"], "cause" in why) == ("copy", None, False)

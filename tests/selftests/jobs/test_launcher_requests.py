@@ -1,0 +1,129 @@
+"""What submitit is asked for, on Slurm and on this host."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fixtures.errors import RunError
+from fixtures.jobs import launcher
+from fixtures.jobs.launcher import JobRequest, LocalLauncher, SlurmLauncher, SlurmOptions
+from fixtures.paths import CHECKOUT
+from fixtures.records.files import read_json
+
+pytestmark = pytest.mark.cpu
+
+
+@pytest.fixture
+def request_(tmp_path: Path) -> JobRequest:
+    return JobRequest(
+        name="node-n1", directory=tmp_path, nodes=("n1", "n2"), ranks_per_node=2,
+        time_limit_min=9, gpus_per_node=1,
+    )  # fmt: skip
+
+
+class Executor:
+    """Remembers how it was made and what it was told."""
+
+    def __init__(self, folder: Path, **made: Any) -> None:
+        self.made = made
+        self.told: dict[str, Any] = {}
+
+    def update_parameters(self, **told: Any) -> None:
+        self.told = told
+
+
+def told(monkeypatch: pytest.MonkeyPatch, request: JobRequest, **options: Any) -> dict[str, Any]:
+    monkeypatch.setattr(launcher.submitit, "SlurmExecutor", Executor)
+    made: Any = SlurmLauncher("r", SlurmOptions(**options)).executor(request)
+    return {**made.told, **made.made}
+
+
+def test_slurm_is_asked_for_whole_nodes_with_all_that_they_have(monkeypatch, request_):
+    found = told(monkeypatch, request_, gpus_per_node=8, cpus_per_node=64)
+    assert found["job_name"] == "accept-r-node-n1"
+    assert (found["nodes"], found["nodelist"], found["exclusive"]) == (2, "n1,n2", True)
+    assert (found["gpus_per_node"], found["cpus_per_task"], found["mem"]) == (8, 32, "0")
+    assert (found["time"], found["exclude"], found["signal_delay_s"]) == (9, None, 30)
+    assert found["python"] == shlex.quote(sys.executable)
+    assert told(monkeypatch, request_)["gpus_per_node"] is None
+    assert told(monkeypatch, request_, node_python="/py")["python"] == "/py"
+    path = f"export PYTHONPATH={CHECKOUT}${{PYTHONPATH:+:$PYTHONPATH}}"
+    assert found["setup"] == [path]
+
+
+def test_a_time_limit_of_the_site_holds_for_all_jobs_but_victims(monkeypatch, request_):
+    assert told(monkeypatch, request_, time_limit_min=4)["time"] == 4
+    victim = replace(request_, victim=True, requeue=True, exclude=("n3", "n4"))
+    found = told(monkeypatch, victim, time_limit_min=4)
+    assert (found["time"], found["signal_delay_s"], found["exclude"]) == (9, 0, "n3,n4")
+    assert (found["nodes"], found["nodelist"]) == (1, None)
+    assert found["additional_parameters"] == {"requeue": True}
+
+
+def test_a_small_job_asks_for_a_part_and_its_batch_script_may_fail(monkeypatch, request_):
+    small = replace(request_, memory_mib=256, batch="some.module", part=1)
+    found = told(monkeypatch, small, gpus_per_node=8, cpus_per_node=64)
+    assert (found["gpus_per_node"], found["cpus_per_task"], found["mem"]) == (1, 1, "256M")
+    assert found["exclusive"] is None
+    line = found["setup"][-1]
+    assert line.startswith(f"{shlex.quote(sys.executable)} -m some.module ")
+    assert line.endswith("batch1.json || true")
+
+
+def test_of_what_sbatch_said_its_first_own_line_is_kept():
+    said = RunError("submitit failed\n sbatch: error: Invalid account \nsbatch: error: more")
+    assert launcher._last_line(said) == "sbatch: error: Invalid account"
+    assert launcher._last_line(RunError("\n one \ntwo")) == "one"
+    assert launcher._last_line(ValueError()) == "ValueError"
+
+
+def test_of_the_environment_of_an_enclosing_job_only_the_cluster_is_kept():
+    kept = sorted(launcher.KEPT_VARIABLES)[0]
+    gone = f"{launcher.SCRUBBED_PREFIXES[0]}JOB_ID"
+    environment = {"HOME": "/h", kept: "x", gone: "7"}
+    launcher.scrub_environment(environment)
+    assert environment == {"HOME": "/h", kept: "x"}
+
+
+@pytest.mark.parametrize("before", [None, "/own"])
+@pytest.mark.parametrize("starts", [True, False])
+def test_on_this_host_ranks_find_the_suite_and_our_path_stays(
+    monkeypatch, request_, before, starts
+):
+    if before is None:
+        monkeypatch.delenv("PYTHONPATH", raising=False)
+    else:
+        monkeypatch.setenv("PYTHONPATH", before)
+    seen: list[str] = []
+    job = SimpleNamespace(job_id=str(os.getpid()), done=lambda: bool(seen[1:]))
+
+    class Local(Executor):
+        def submit(self, *_: Any) -> Any:
+            seen.append(os.environ["PYTHONPATH"])
+            if not starts:
+                raise OSError("no more processes")
+            assert (self.told["gpus_per_node"], self.told["tasks_per_node"]) == (4, 2)
+            return job
+
+    monkeypatch.setattr(launcher.submitit, "LocalExecutor", Local)
+    local = LocalLauncher("r", gpus=4)
+    if starts:
+        found = local.submit(request_, Path("spec.json"))
+        assert found == str(os.getpid())
+        assert read_json(request_.directory / "process.json")["pid"] == os.getpid()
+        assert local.running(found) is True
+        seen.append("ended")
+        assert local.running(found) is False
+    else:
+        with pytest.raises(RunError, match="could not be started here: no more processes"):
+            local.submit(request_, Path("spec.json"))
+    assert seen[0] == (f"{CHECKOUT}{os.pathsep}/own" if before else str(CHECKOUT))
+    assert os.environ.get("PYTHONPATH") == before
