@@ -18,7 +18,7 @@ from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds import loader, overview
 from fixtures.verdict.model import Outcome
 from reports import __main__ as command
-from reports import areas, certificate, compare, export, figures, verify
+from reports import certificate, compare, export, figures, verify
 from tests.selftests import derive_runs, support
 from tests.selftests.reports.test_page import HOSTILE, PLAN, measured
 
@@ -165,26 +165,6 @@ def test_the_certificate_lists_gpus_by_uuid_and_serial(tmp_path):
         assert rank["device"]["uuid"] in page.text
     assert "serial 1652023004711" in page.text
     assert "4 x NVIDIA H200" in page.text
-
-
-# --- coverage
-
-
-def test_every_subject_and_area_has_its_cell():
-    criteria = [v.to_json() for v in PLAN]
-    found = areas.coverage(criteria, ["worker0", "worker1", "worker2"])
-    assert found.columns == ["Compute", "Collectives"]
-    assert found.rows["worker1"]["Compute"].text == "1 failed"
-    assert found.rows["worker2"]["Compute"].text == "1 not measured"
-    assert found.rows[areas.WHOLE_CLUSTER]["Collectives"].worst == "NOT_MEASURED"
-    assert found.not_passed == ["worker1", "worker2", areas.WHOLE_CLUSTER]
-
-
-def test_a_criterion_that_is_not_the_suite_s_own_stands_under_other():
-    known = areas.areas([{"criterion": "filesystem.append"}, {"criterion": "gemm.bf16"},
-                         {"criterion": "alone"}])  # fmt: skip
-    assert known == {"filesystem.append": "Filesystem", "gemm.bf16": "Compute", "alone": "Other"}
-    assert areas.ordered(known.values()) == ["Filesystem", "Compute", "Other"]
 
 
 # --- exports
