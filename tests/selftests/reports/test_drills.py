@@ -18,8 +18,8 @@ pytestmark = pytest.mark.cpu
 
 def row(criterion: str, **more: Any) -> dict[str, Any]:
     values = dict.fromkeys(drills.COLUMNS, "text")
-    return {**values, "criterion": criterion, "seconds": 3.0, "right": True, "found": True, "planted": False,
-            **more}  # fmt: skip
+    return {**values, "criterion": criterion, "seconds": 3.0, "right": True, "found": True,
+            "planted": False, **more}  # fmt: skip
 
 
 def written(tmp_path: Path, data: Any) -> RunDirectory:
