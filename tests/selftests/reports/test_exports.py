@@ -13,11 +13,9 @@ import pytest
 
 from fixtures.conclusion.run_verdict import conclude
 from fixtures.records.run_directory import RunDirectory
-from fixtures.thresholds import loader
 from fixtures.verdict.model import Outcome
 from reports import __main__ as command
-from reports import certificate, compare, export, figures, verify
-from tests.selftests import derive_runs, support
+from reports import certificate, export, figures, verify
 from tests.selftests.reports.test_page import HOSTILE, PLAN, measured
 
 pytestmark = pytest.mark.cpu
@@ -161,64 +159,3 @@ def test_results_csv_is_the_exported_one(run, capsys):
     export.write_results(RunDirectory(run))
     command.main(["export", str(run), "--csv"])
     assert capsys.readouterr().out == (run / "results.csv").read_text()
-
-
-# --- comparison
-
-
-@pytest.fixture(scope="module")
-def limits():
-    return loader.load(support.SHIPPED)
-
-
-def test_the_gpu_that_became_slower_comes_first(tmp_path, limits, capsys):
-    source = support.DATA / "h200-2x2"
-    device = derive_runs.derive(source, tmp_path / "after", "slow-gpu").device
-    found = compare.changes(RunDirectory(source), RunDirectory(tmp_path / "after"), limits)
-    first, *others = found
-    assert (first.criterion, first.device) == ("gemm.fp32", f"{device[0]} gpu{device[1]}")
-    assert first.drift == pytest.approx(-0.9)
-    assert first.significant
-    assert first.worse
-    assert others
-    assert not any(change.significant for change in others)
-
-
-def test_what_differs_on_shared_cores_is_no_drift(limits):
-    sigma, _ = compare._sigma_and_direction("gemm.bf16", limits, "cpu")
-    assert sigma == limits.spread["gemm"].for_model("cpu").run_sigma > 0.1
-    assert compare._sigma_and_direction("gemm.bf16", limits, "H200 SXM")[0] < 0.02
-
-
-def test_a_lower_latency_is_better(limits):
-    made = compare._sigma_and_direction("allreduce.node.latency", limits, "H200 SXM")
-    faster = compare.Change("allreduce.node.latency", "w gpu0", "us", 50.0, 25.0, *made)
-    assert faster.significant
-    assert not faster.worse
-
-
-def test_twice_the_gpus_are_held_against_twice_the_tokens():
-    def of(nodes: int, tokens: float) -> dict:
-        row = {"criterion": "training.tokens", "subject": "cluster", "unit": "tokens/s",
-               "value": tokens, "margin": None}  # fmt: skip
-        return {"scope": {"nodes": list(range(nodes)), "gpus_per_node": 8}, "criteria": [row]}
-
-    (row,) = compare.side_by_side(of(1, 10_000.0), of(2, 18_400.0))
-    assert row["efficiency"] == pytest.approx(0.92)
-
-
-def test_compare_prints_both_and_says_by_its_status_what_became_of_it(tmp_path, capsys):
-    roots = []
-    for variant in ("unchanged", "slow-gpu"):
-        root = tmp_path / variant
-        derive_runs.derive(support.DATA / "h200-2x2", root, variant)
-        verdict, _ = both(written(tmp_path / f"of-{variant}"))
-        (root / "verdict.json").write_text(json.dumps(verdict))
-        roots.append(str(root))
-    assert command.main(["compare", roots[0], roots[0]]) == 0
-    assert "0 changed significantly" in capsys.readouterr().out
-    assert command.main(["compare", *roots]) == 1
-    out = capsys.readouterr().out
-    assert "gemm.fp32" in out
-    assert "-90.00 %" in out
-    assert "worse" in out
