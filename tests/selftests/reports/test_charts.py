@@ -1,5 +1,7 @@
 """Charts of the report: which of them there are, what is drawn in them, and what they say."""
 
+# Length: every kind of chart, as in reports/charts.py.
+
 from __future__ import annotations
 
 import html
