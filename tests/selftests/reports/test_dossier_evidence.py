@@ -191,8 +191,8 @@ def test_telemetry_is_of_the_node_and_of_one_gpu_where_one_is_asked_for(director
     records = {"gemm@n0.json": {"ranks": ranks}, "memory@n0.json": {"ranks": none}}
     folder = directory.job("node-n0")
     folder.mkdir(parents=True)
-    write_lines(folder / "telemetry-n0.jsonl",
-                *({"t": k, "gpus": gpus} for k in range(301)), {"t": 999, "gpus": None})  # fmt: skip
+    lines = [{"t": k, "gpus": gpus} for k in range(301)]
+    write_lines(folder / "telemetry-n0.jsonl", *lines, {"t": 999, "gpus": None})
     write_lines(folder / "telemetry-n1.jsonl", {"t": 0, "gpus": {"C": {}}})
     found = evidence.telemetry_of(directory, records, "n0", None)
     assert found["summaries"] == {"gemm@n0.json": gpus}
