@@ -160,13 +160,13 @@ def test_a_dossier_has_what_passed_and_was_said_on_the_node(tmp_path, limits):
 
 
 def test_the_first_line_names_part_counts_and_run():
-    red = [row(), row("n0", "NOT_MEASURED", worst=ON_GPU_0)]
+    red = [row(), row(), row("n0", "NOT_MEASURED", worst=ON_GPU_0)]
     run = {"id": "r1", "created": "2026-11-20T14:00", "ended": "2026-11-21T14:00"}
     first, *others = dossier._first_lines("n0", None, red, run)
-    assert first == "n0: 1 criterion failed, 1 not measured (run r1, 2026-11-21)"
-    assert [line.partition(":")[0] for line in others] == ["FAIL", "NOT MEASURED"]
+    assert first == "n0: 2 criteria failed, 1 not measured (run r1, 2026-11-21)"
+    assert [line.partition(":")[0] for line in others] == ["FAIL", "FAIL", "NOT MEASURED"]
     assert "Fast: n0 gemm.bf16: 541 TFLOPS, limit >= 605" in others[0]
-    assert [line.endswith("[GPU-0]") for line in others] == [False, True]
+    assert [line.endswith("[GPU-0]") for line in others] == [False, False, True]
     gpu = {**GPU, "name": "H200", "serial": "165", "pci": "0a:00"}
     (line,) = dossier._first_lines("n0", gpu, [], {"created": "2026-11-20T14:00"})
     assert line.startswith("n0, GPU 0 (H200, GPU-0, serial 165, PCI 0a:00): 0 criteria failed")
