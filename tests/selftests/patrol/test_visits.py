@@ -135,7 +135,7 @@ def test_visits_give_way_as_soon_as_another_job_waits(slurm, tmp_path):
     measured(tmp_path, "n0")
     found = patrol_of(tmp_path).round()
     assert outcomes(found) == dict.fromkeys(("n0", "n1"), visits.GAVE_WAY)
-    assert [line["values"] for line in found] == [[], []], "a part of a visit is no measurement"
+    assert [line["values"] for line in found] == [[], []], "a part of a visit is not measured"
     assert not [line for line in found if "reason" in line]
     assert slurm.cancelled == [[], [], ["1", "2"], ["1", "2"], [], []]
 

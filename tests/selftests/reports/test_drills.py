@@ -1,4 +1,4 @@
-"""The section of the report with the table of `make drills`: counts, and what is no table."""
+"""The section of the report with the table of `make drills`: counts, and what is not a table."""
 
 from __future__ import annotations
 
