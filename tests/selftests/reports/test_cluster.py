@@ -54,7 +54,7 @@ def test_facts_are_of_the_newest_records_of_environment_and_inventory(tmp_path: 
     )  # fmt: skip
     write(
         directory, "inventory",
-        {"facts": {"cpu": "EPYC", "nics": [{"name": "mlx5_0"}], "gpus": [
+        {"facts": {"cpu": "EPYC", "sockets": 0, "nics": [{"name": "mlx5_0"}], "gpus": [
             {"uuid": "A", "vbios": "96"}, {"uuid": "B", "vbios": ""}]},
          "device": {"uuid": "A", "name": "H200", "serial": None}},
         {"facts": {}, "device": {"uuid": "B", "name": "H200"}},
@@ -66,7 +66,7 @@ def test_facts_are_of_the_newest_records_of_environment_and_inventory(tmp_path: 
         {"uuid": "A", "serial": "1", "name": "H200", "vbios": "96"}, {"uuid": "B", "name": "H200"}
     ]  # fmt: skip
     assert found.nics == [NIC], "the inventory has their names only"
-    assert (found.facts["driver"], found.facts["cpu"]) == ("580", "EPYC")
+    assert (found.facts["driver"], found.facts["cpu"], found.facts["sockets"]) == ("580", "EPYC", 0)
     assert found.provenance == {"torch": "2.8", "python": "3.11"}
 
 
