@@ -1,9 +1,8 @@
-"""Patrol gives way to every other job, keeps to its share, and stops when it is told to."""
+"""On a real Slurm patrol gives way to every other job, keeps to its share, and can be stopped."""
 
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,12 +11,10 @@ from pathlib import Path
 import pytest
 
 from fixtures.background import BackgroundThread
-from fixtures.errors import ConfigError, RunError
 from fixtures.paths import CHECKOUT
-from fixtures.patrol import queue, share, visits
-from fixtures.patrol.share import HOUR_S, VISIT_S, Taken
+from fixtures.patrol import queue, visits
 from fixtures.patrol.visits import Patrol
-from fixtures.records.files import append_line, read_lines
+from fixtures.records.files import read_lines
 from fixtures.sandbox import Sandbox
 from fixtures.sandbox.processes import wait_until
 from tests.selftests.sandbox.test_sandbox import can_run
@@ -26,128 +23,6 @@ pytestmark = pytest.mark.cpu
 
 HELD_S = 50
 """A visit in the sandbox: longer than a job waits, shorter than Slurm's smallest time limit."""
-
-
-# --- the share
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_patrol_never_takes_more_than_its_share_of_any_hour(seed):
-    rng = random.Random(seed)
-    fleet, part = rng.choice([4, 30, 200]), rng.choice([0.01, 0.1, 0.5])
-    names = [f"n{k}" for k in range(fleet)]
-    visited: list[Taken] = []
-    now = 0.0
-    for _ in range(600):
-        idle = [n for n in names if rng.random() < 0.7]
-        for node in share.choose(idle, fleet=fleet, visits=visited, now=now, share=part):
-            visited.append(Taken(node=node, start=now, end=now + VISIT_S * rng.random()))
-        now += max(VISIT_S, rng.expovariate(1 / 120))
-        assert share.used_s(visited, now) <= part * fleet * HOUR_S
-    assert visited
-
-
-def test_the_node_longest_without_a_visit_is_next():
-    past = [Taken(node="a", start=0, end=60), Taken(node="b", start=100, end=160)]
-    chosen = share.choose(["b", "a", "c"], fleet=8, visits=past, now=500, share=0.25)
-    assert chosen == ["c", "a"]
-    assert share.choose([], fleet=8, visits=past, now=500, share=0.25) == []
-    with pytest.raises(ValueError, match="more than 0 and at most 1"):
-        share.choose(["a"], fleet=8, visits=[], now=0, share=1.5)
-
-
-def test_a_visit_whose_round_was_killed_still_counts(tmp_path):
-    patrol = patrol_of(tmp_path)
-    append_line(patrol.log, {"node": "a", "job": "1", "start": 100.0, "outcome": "begun"})
-    append_line(patrol.log, {"node": "b", "job": "2", "start": 100.0, "outcome": "begun"})
-    append_line(patrol.log, {"node": "b", "job": "2", "start": 100.0, "end": 110.0,
-                             "outcome": "done"})  # fmt: skip
-    assert patrol.taken() == [
-        Taken(node="a", start=100.0, end=160.0), Taken(node="b", start=100.0, end=110.0)
-    ]  # fmt: skip
-
-
-# --- what Slurm says
-
-
-def _answers(monkeypatch: pytest.MonkeyPatch, **texts: str) -> None:
-    def query(*command: str) -> str:
-        return texts[command[0]]
-
-    monkeypatch.setattr(queue, "slurm_query", query)
-
-
-def test_only_jobs_that_a_node_would_help_are_waited_for(monkeypatch):
-    reasons = ["Resources", "Priority", "None", "(Nodes required for job are DOWN)", "Dependency",
-               "JobHeldUser", "BeginTime", "AssocGrpGRES", "QOSMaxJobsPerUserLimit"]  # fmt: skip
-    lines = [f"{k}|a|b|{reason}\n" for k, reason in enumerate(reasons)]
-    _answers(monkeypatch, squeue="".join(lines) + f"99|{queue.JOB_NAME}|Priority\n")
-    assert queue.waiting_jobs() == ["0", "1", "2", "3"]
-
-
-def test_where_jobs_are_hidden_and_slurm_does_not_preempt_patrol_is_refused(monkeypatch):
-    _answers(monkeypatch, scontrol="PrivateData             = accounts,jobs\n")
-    with pytest.raises(ConfigError, match="PrivateData=jobs hides"):
-        queue.refuse_hidden(None)
-    monkeypatch.setattr(queue, "slurm_partition", lambda _: {"PreemptMode": "CANCEL"})
-    queue.refuse_hidden("patrol")
-    _answers(monkeypatch, scontrol="PrivateData             = none\n")
-    queue.refuse_hidden(None)
-
-
-def test_a_job_that_waits_or_a_slurm_that_is_away_means_no_visit(monkeypatch, tmp_path):
-    said: list[str] = []
-    patrol = patrol_of(tmp_path, said)
-    _answers(monkeypatch, scontrol="", squeue="7|train|Resources\n")
-    assert patrol.round() == []
-
-    def away(*_: str) -> str:
-        raise RunError("Unable to contact slurm controller")
-
-    monkeypatch.setattr(queue, "slurm_query", away)
-    assert patrol.round() == []
-    assert [line.split(":")[0] for line in said] == ["1 waiting job", "no visit"]
-
-
-def test_a_round_does_not_begin_while_another_runs_or_patrol_is_stopped(monkeypatch, tmp_path):
-    said: list[str] = []
-    patrol = patrol_of(tmp_path, said)
-    _answers(monkeypatch, squeue="")
-    monkeypatch.setattr(queue, "cancel", lambda jobs: None)
-    assert visits.stop(tmp_path) == 0
-    assert patrol.round() == []
-    visits.start(tmp_path)
-    assert not patrol.stopped
-    with (tmp_path / "lock").open("w") as lock:
-        visits.fcntl.flock(lock, visits.fcntl.LOCK_EX)
-        assert patrol.round() == []
-    assert [line.split(":")[0] for line in said] == [
-        "patrol is stopped", "another round is running"
-    ]  # fmt: skip
-    with pytest.raises(ConfigError, match="not the state directory of a patrol"):
-        visits.start(tmp_path / "nowhere")
-
-
-def test_a_visit_leaves_the_mean_of_every_gpu_and_metric(tmp_path):
-    command = visits.visit_command(tmp_path, 8, cpu=False)
-    assert "--nproc-per-node=8" in command
-    job = tmp_path / "run" / "jobs" / "gemm-memory"
-    job.mkdir(parents=True)
-    for k in range(2):
-        line = {
-            "event": "result", "workload": "gemm", "local_rank": k, "device": {"uuid": f"GPU-{k}"},
-            "measurements": [{"metric": "bf16_per_ghz", "samples": [400.0, 500.0 + k]},
-                             {"metric": "note", "value": 1}],
-        }  # fmt: skip
-        append_line(job / f"rank{k}.jsonl", {"event": "started"})
-        append_line(job / f"rank{k}.jsonl", line)
-    assert visits.values_of(tmp_path / "run") == [
-        {"uuid": "GPU-0", "gpu": 0, "metric": "gemm.bf16_per_ghz", "value": 450.0},
-        {"uuid": "GPU-1", "gpu": 1, "metric": "gemm.bf16_per_ghz", "value": 450.5},
-    ]
-
-
-# --- on a real Slurm
 
 
 @pytest.fixture(scope="module")

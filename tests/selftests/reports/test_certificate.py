@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import html
+import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from fixtures.paths import THRESHOLDS
+from fixtures.records.run_directory import RunDirectory
+from fixtures.thresholds import loader, overview
+from fixtures.verdict.model import Outcome
+from reports import certificate
+from tests.selftests import derive_runs, support
+from tests.selftests.reports.test_exports import Page, both, written
 from tests.selftests.reports.test_first_screen import KEYS, VERDICTS, made
+from tests.selftests.reports.test_page import PLAN, measured
 from tests.tools import browser
 
 pytestmark = pytest.mark.cpu
@@ -69,6 +79,96 @@ def test_the_annexes_have_every_row_with_its_command(certificates):
     assert "-10.6 %" in annexes
     numbers = re.findall(r"Annex (\d): ", annexes)
     assert numbers == sorted(numbers)
+
+
+def test_a_rejected_run_gets_no_certificate_but_a_page_that_says_so(tmp_path):
+    page = Page(certificate.page(written(tmp_path / "run")))
+    assert "NOT ACCEPTED: REJECTED" in page.text
+    assert "Certificate of acceptance" not in page.text
+    assert "signature" not in page.text.partition("Evidence")[2].partition("Criteria")[0]
+    assert "Kim" in page.text
+    assert "2027-01-31" in page.text
+    assert "-10.6 %" in page.text
+    assert "GPU-8f1c2d-worker1" in page.text
+
+
+def test_what_passed_whole_is_a_certificate_to_sign(tmp_path):
+    passed = [v for v in PLAN if v.outcome in (Outcome.PASS, Outcome.NOT_APPLICABLE)]
+    page = Page(certificate.page(written(tmp_path / "run", passed)))
+    assert "Certificate of acceptance" in page.text
+    assert "NOT ACCEPTED" not in page.text
+    assert "For the customer: name, date, signature" in page.text
+    for name in ("manifest.sha256", "verdict.json"):
+        assert certificate.hashes(RunDirectory(tmp_path / "run"))[name] in page.text
+
+
+def test_a_second_try_is_no_secret(tmp_path):
+    first = measured("gemm.bf16", "worker1", Outcome.FAIL, 541.0)
+    second = replace(first, outcome=Outcome.PASS, value=655.5, attempt=2)
+    directory = written(tmp_path / "run", [second])
+    lines = [{"event": "verdict", **v.to_json()} for v in (first, first, second)]
+    directory.ledger.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = Page(certificate.page(directory))
+    said = " ".join(page.text.rpartition("Measured more than once")[2].split())
+    assert said.startswith(
+        "Criterion Where Before At last gemm.bf16 worker1 attempt 1: FAIL 541 TFLOPS "
+        "PASS 655.5 TFLOPS"
+    )
+
+
+def test_what_was_measured_once_has_no_list_of_tries(tmp_path):
+    page = Page(certificate.page(written(tmp_path / "run")))
+    assert "Measured more than once" not in page.text
+
+
+def test_every_session_of_a_run_is_named(tmp_path):
+    directory = written(tmp_path / "run")
+    run = json.loads(directory.run_json.read_text())
+    run["commands"] = ["pytest A", "pytest --resume B"]
+    directory.run_json.write_text(json.dumps(run))
+    assert "pytest A; then by pytest --resume B" in Page(certificate.page(directory)).text
+
+
+def test_an_interrupted_run_says_how_much_of_it_was_judged(tmp_path):
+    plan = [v for v in PLAN if v.outcome is not Outcome.FAIL]
+    page = Page(certificate.page(written(tmp_path / "run", plan, interrupted="it was killed")))
+    assert "NOT ACCEPTED: INCOMPLETE" in page.text
+    assert "3 of 5 verdicts were reached" in page.text
+
+
+def test_the_certificate_s_annex_has_the_limits_that_held(tmp_path):
+    directory = written(tmp_path / "run")
+    assert "the limits that held" not in Page(certificate.page(directory)).text, "before 0.2.0"
+    held = overview.limit_rows(
+        loader.load(THRESHOLDS),
+        overview.OrderedSite(gpu_model="H200 SXM", nodes=("n",)),
+        sized=True,
+    )
+    directory.limits.write_text(overview.csv_text(held), encoding="utf-8")
+    text = Page(certificate.page(directory)).text
+    assert "Annex 5: the limits that held" in text
+    assert [row.criterion for row in held if row.criterion not in text] == []
+    assert [row.source for row in held if row.limit and row.source not in text] == []
+    assert directory.limits in directory.evidence()
+
+
+def test_the_certificate_lists_gpus_by_uuid_and_serial(tmp_path):
+    derive_runs.derive(support.DATA / "h200-2x2", tmp_path / "run", "unchanged")
+    path = tmp_path / "run" / "records" / "inventory@worker0.json"
+    data = json.loads(path.read_text())
+    data["ranks"][0]["device"]["serial"] = "1652023004711"
+    path.write_text(json.dumps(data))
+    made = written(tmp_path / "other")
+    verdict, _ = both(made)
+    page = Page(certificate.page(RunDirectory(tmp_path / "run"), {
+        **verdict, "scope": {**verdict["scope"], "nodes": ["worker0", "worker1"]}}))  # fmt: skip
+    for rank in data["ranks"]:
+        assert rank["device"]["uuid"] in page.text
+    assert "serial 1652023004711" in page.text
+    assert "4 x NVIDIA H200" in page.text
+
+
+# --- in a browser
 
 
 WORDS = """

@@ -19,16 +19,13 @@ import pytest
 
 from fixtures.conclusion.run_verdict import conclude
 from fixtures.paths import CHECKOUT
-from fixtures.records.files import read_json
-from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory
-from fixtures.thresholds import loader
 from fixtures.verdict.model import Outcome, Verdict
-from reports import charts, figures
+from reports import figures
 from reports.artefacts import NAMES
 from reports.page import page as made_page
 from reports.plugin import Writer
-from tests.selftests.support import DATA, SHIPPED
+from tests.selftests.support import DATA
 
 pytestmark = pytest.mark.cpu
 
@@ -294,20 +291,6 @@ def test_what_a_reader_needs_stands_there_without_a_script(tmp_path):
     assert not re.findall(r"<button[^>]*></button>", matrix)
 
 
-def test_a_line_far_off_is_said_and_not_drawn():
-    found, limit, far = (
-        [("worker0 gpu0", 10.0)],
-        (8.0, "limit", "#a00"),
-        (2000.0, "ceiling", "#555"),
-    )
-    both = charts._bars("memory.copy", "GB/s", found, [limit, far])
-    expected = "worker0 gpu0 10 GB/s, limit 8, ceiling 2000 (far off); 0 beyond the limit"
-    assert both.description == expected
-    assert both.svg == charts._bars("memory.copy", "GB/s", found, [limit]).svg
-    near = charts._bars("memory.copy", "GB/s", found, [limit, (12.0, "ceiling", "#555")])
-    assert near.svg != both.svg
-
-
 def test_beside_a_failure_stand_the_gpus_of_its_node():
     run = RunDirectory(DATA / "h200-1x2-neighbour")
     row = {"record": "training_single@node0.json", "subject": "node0", "worst": {"node": "node0"}}
@@ -315,25 +298,6 @@ def test_beside_a_failure_stand_the_gpus_of_its_node():
     assert [of_gpu["GPU"] for of_gpu in found] == ["gpu0", "gpu1"]
     assert all("Node" not in of_gpu and of_gpu["SM MHz"] for of_gpu in found)
     assert figures._telemetry(run, {**row, "record": "gone@node0.json"}) == []
-
-
-def test_a_rate_that_gpus_have_together_is_a_bar_of_the_node():
-    """DDP at 97 %: whose figure is the lowest by its last digit is not the worst GPU."""
-    run = DATA / "h200-1x4"
-    nonce = read_json(run / "run.json")["nonce"]
-    records = [
-        Record.from_json(read_json(run / "records" / f"{name}@node0.json"), nonce=nonce)
-        for name in ("training_ddp", "training_single")
-    ]
-    rows = [
-        {"criterion": key, "subject": "node0", "outcome": "PASS", "unit": unit, "ceiling": None,
-         "limit": "", "value": 1.0}
-        for key, unit in (("training_ddp.efficiency", "%"), ("training_single.tokens", "tokens/s"))
-    ]  # fmt: skip
-    said = {c.key: c.description for c in charts.charts(records, rows, loader.load(SHIPPED))}
-    assert said["training_ddp.efficiency"].startswith("node0 97.17 %")
-    assert "4 GPUs, median" in said["training_single.tokens"]
-    assert "worst node0 gpu2" in said["training_single.tokens"]
 
 
 def test_what_was_made_of_a_verdict_goes_when_it_does_not_hold(tmp_path):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from fixtures.records.files import write_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.verdict.model import Outcome, Verdict
-from reports import banner, export, rows
+from reports import export, rows
 
 pytestmark = pytest.mark.cpu
 
@@ -126,81 +125,6 @@ def test_details_name_evidence_next_step_and_earlier_attempts():
     for said in ("job 4242", "check the heat sink", "8 of 8 measured", "989 TFLOPS",
                  "clocks at 1210 MHz", "attempt 1: NOT MEASURED; rank died"):  # fmt: skip
         assert said in text
-
-
-# --- banner and notes
-
-
-def test_the_banner_says_verdict_counts_and_coverage():
-    text = banner.banner(verdict_json(PASS, FAIL, LOST), {})
-    assert "REJECTED" in text
-    assert "<b>2 of 3</b> judged; 1 not measured" in " ".join(text.split())
-    assert "node lost: worker1 went down" in text
-    assert "repair it, then --resume" in text
-
-
-def test_one_reason_is_told_once():
-    lost = [replace(LOST, criterion=f"gemm.{k}") for k in ("bf16", "fp16", "tf32")]
-    text = banner.banner(verdict_json(*lost, name="INCOMPLETE"), {})
-    assert text.count("went down") == 1
-    assert all(f"gemm.{k}" in text for k in ("bf16", "fp16", "tf32"))
-
-
-def test_the_run_section_says_what_was_ordered_and_by_which_limits():
-    contract = {"nodes": "gpu[01-32]", "gpus_per_node": 8, "gpu_model": "H200 SXM",
-                "nics_per_node": 8, "nic_gbps": 400.0, "driver": None}  # fmt: skip
-    run = {"contract": contract, "thresholds": {"sha256": "fe2a9ad1"}, "commit": "6a4f-dirty",
-           "created": "2026-11-20T14:26:18+00:00",
-           "ended": "2026-11-20T15:01:00+00:00"}  # fmt: skip
-    text = banner.run_section(verdict_json(PASS), run)
-    for said in ("nodes gpu[01-32], 8 x H200 SXM per node, 8 NICs per node at 400 Gbit/s",
-                 "fe2a9ad1", "6a4f, with uncommitted changes", "1: worker1",
-                 "2026-11-20 14:26 UTC to 2026-11-20 15:01 UTC"):  # fmt: skip
-        assert said in text
-    assert "nothing (the run has no order)" in banner.run_section(verdict_json(PASS), {})
-
-
-def test_a_replay_says_so():
-    replay = {"run": "20261101-000000-aaaa", "thresholds_sha256": "beef"}
-    text = banner.run_section(verdict_json(PASS, replay=replay), {})
-    assert "Re-judged from run 20261101-000000-aaaa with the limits beef" in text
-
-
-def test_notes_list_loose_limits_notes_waivers_and_what_does_not_apply():
-    text = banner.notes(
-        verdict_json(
-            replace(PASS, limit=">= 1 (loose: demonstration)", notes=["NVLS was off"]),
-            replace(PASS, outcome=Outcome.WAIVED, reason="waived by Kim, until 2027-01-01"),
-            replace(PASS, outcome=Outcome.NOT_APPLICABLE, reason="a single node has no pairs"),
-        )
-    )
-    for said in ("demonstration", "NVLS was off", "waived by Kim", "a single node has no pairs"):
-        assert said in text
-    assert "<details>" in text
-
-
-def test_nothing_in_banner_and_notes_is_markup():
-    data = verdict_json(*(hostile(o) for o in Outcome), name=HOSTILE, reasons=[HOSTILE])
-    data["replay"] = {"run": HOSTILE, "thresholds_sha256": HOSTILE}
-    data["scope"] = {"tier": HOSTILE, "origin": HOSTILE, "nodes": [HOSTILE]}
-    run = {"contract": {"nodes": HOSTILE, "driver": HOSTILE}, "commit": HOSTILE,
-           "thresholds": {"sha256": HOSTILE}, "versions": {HOSTILE: HOSTILE}}  # fmt: skip
-    text = banner.banner(data, run, cluster=HOSTILE, blamed=HOSTILE)
-    text += banner.run_section(data, run) + banner.notes(data)
-    text += "".join(banner.environment(run, {}).values())
-    assert "<img" not in text
-    assert "&lt;img" in text
-
-
-def test_bytes_that_are_no_text_do_not_cost_the_report():
-    data = verdict_json(replace(LOST, reason="worker\udcff1"))
-    assert "worker?1" in banner.banner(data, {})
-
-
-def test_the_page_loads_nothing_from_outside():
-    assert not {"http:", "https:", "url(", "@import"} & set(banner.style().split())
-    assert "url(" not in banner.style()
-    assert str(Path.home()) not in banner.style()
 
 
 # --- spreadsheet

@@ -20,8 +20,8 @@ from fixtures.background import run_to_its_end
 from fixtures.conclusion.run_verdict import demonstration_text
 from fixtures.records.files import read_json
 from fixtures.records.run_directory import RunDirectory
-from fixtures.verdict.model import Outcome, Verdict
-from reports import banner, certificate, compare, tables, terminal, tour, watch
+from fixtures.verdict.model import Outcome
+from reports import banner, certificate, tables, terminal, tour, watch
 from reports.artefacts import Artefacts
 from tests.selftests import support
 from tests.selftests.reports.test_first_screen import BAD, KEYS, made
@@ -192,21 +192,6 @@ def test_watch_colours_load_and_heat():
     )
     assert "\x1b[32m█" in out.getvalue()
     assert re.search("\x1b\\[31m *88", out.getvalue())
-
-
-def verdict_of(values: dict[str, float]) -> dict[str, Any]:
-    rows: list[Verdict] = [
-        measured(key, "worker0", Outcome.PASS, value) for key, value in values.items()
-    ]
-    return {"criteria": [v.to_json() for v in rows],
-            "scope": {"nodes": ["worker0"], "gpus_per_node": 8}}  # fmt: skip
-
-
-def test_compare_puts_the_largest_change_first():
-    before = verdict_of({"gemm.bf16": 600.0, "gemm.fp16": 600.0, "gemm.tf32": 300.0})
-    after = verdict_of({"gemm.bf16": 606.0, "gemm.fp16": 300.0, "gemm.tf32": 450.0})
-    rows = compare.side_by_side(before, after)
-    assert [row["criterion"] for row in rows] == ["gemm.fp16", "gemm.tf32", "gemm.bf16"]
 
 
 def test_tables_have_the_trainings_with_their_losses():
