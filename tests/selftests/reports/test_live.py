@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import pty
 import re
@@ -17,12 +16,8 @@ from pathlib import Path
 import pyte
 import pytest
 
-from fixtures.records.files import append_line, write_json
-from fixtures.records.run_directory import RunDirectory
-from fixtures.records.run_schema import RUN_SCHEMA
-from reports import live, watch
-from reports.progress import Progress
-from tests.selftests.support import CHECKOUT, DATA
+from reports import live
+from tests.selftests.support import CHECKOUT
 
 pytestmark = pytest.mark.cpu
 
@@ -163,128 +158,3 @@ def test_the_controller_of_n_says_it_once_and_its_workers_nothing(tmp_path):
     run = piped("pytest", *RUN, "-n", "2", f"--run-dir={tmp_path / 'run'}")
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.splitlines().count("node: 1 running") == 1
-
-
-# --- progress and watch
-
-
-def a_run(root: Path) -> RunDirectory:
-    """A run of two nodes in the middle of its node jobs."""
-    run = RunDirectory(root)
-    plan = [
-        {"name": f"node-worker{k}", "stage": "node", "placement": f"worker{k}",
-         "nodes": [f"worker{k}"], "estimated_s": 30, "workloads": [{"name": "gemm"}]}
-        for k in (0, 1)
-    ]  # fmt: skip
-    write_json(run.run_json, {"schema": RUN_SCHEMA, "id": "r", "planned": 4, "plan": plan})
-    for k in (0, 1):
-        folder = run.job(f"node-worker{k}")
-        folder.mkdir(parents=True)
-        append_line(folder / "rank0.jsonl", {"event": "started", "workload": "gemm", "time": 100.0})
-        for t in (0, 1):
-            gpu = {
-                "util": 90 + k, "sm_mhz": 1500, "power_w": 650.0, "temp_c": 60, "mem_mib": 2048,
-                "reasons": 0x4, "nvlink_tx": t * 5 * 10**9, "nvlink_rx": t * 10**9,
-            }  # fmt: skip
-            sample = {"t": 100.0 + t, "gpus": {f"GPU-{k}": gpu},
-                      "nics": {"mlx5_0": [t * 2 * 10**9, 0], "mlx5_1": [t * 10**9, 0]},
-                      "cpu": [100 * t, 200 * t]}  # fmt: skip
-            append_line(folder / f"telemetry-worker{k}.jsonl", sample)
-    return run
-
-
-def test_progress_follows_the_files_of_a_run(tmp_path):
-    run = a_run(tmp_path)
-    progress = Progress(run)
-    progress.refresh()
-    assert [(j.state, j.workload) for j in progress.jobs.values()] == [("running", "gemm")] * 2
-    rank0 = run.job("node-worker0") / "rank0.jsonl"
-    append_line(rank0, {"event": "result", "workload": "gemm", "time": 120.0})
-    append_line(rank0, {"event": "end", "time": 121.0})
-    append_line(run.job("node-worker1") / "rank0.jsonl", {"event": "error", "time": 110.0})
-    verdict = {"event": "verdict", "criterion": "gemm.bf16", "subject": "worker1"}
-    append_line(run.ledger, {**verdict, "outcome": "NOT_MEASURED"})
-    append_line(run.ledger, {**verdict, "outcome": "PASS"})
-    progress.refresh()
-    assert [(j.state, j.done) for j in progress.jobs.values()] == [("done", 1), ("failed", 0)]
-    assert {k: n for k, n in progress.counts.items() if n} == {"PASS": 1}
-    assert progress.problems == ["NOT MEASURED worker1 gemm.bf16"]
-    assert progress.verdict == ""
-    append_line(run.ledger, {"event": "end", "verdict": "INCOMPLETE"})
-    progress.refresh()
-    assert progress.verdict == "INCOMPLETE"
-
-
-def test_a_torn_line_is_read_when_it_is_whole(tmp_path):
-    run = a_run(tmp_path)
-    progress = Progress(run)
-    with run.ledger.open("a") as file:
-        file.write('{"event": "end", ')
-        file.flush()
-        progress.refresh()
-        assert progress.verdict == ""
-        file.write('"verdict": "PARTIAL"}\n')
-    progress.refresh()
-    assert progress.verdict == "PARTIAL"
-
-
-def test_watch_shows_every_node_and_gpu_with_rates(tmp_path):
-    run = piped("reports", "watch", a_run(tmp_path).root, "--once")
-    assert run.returncode == 0, run.stderr
-    for k in (0, 1):
-        (row,) = [line for line in run.stdout.splitlines() if line.startswith(f"worker{k}")]
-        fields = row.split()
-        # node, GPU, bar, then the figures
-        assert fields[3:12] == [str(90 + k), "2", "60", "650", "1500", "power", "cap", "5.0/1.0",
-                                "3.0/0.0"]  # fmt: skip
-    assert "2 running" in run.stdout
-
-
-def test_rates_are_unknown_where_a_counter_began_anew_and_never_negative(tmp_path):
-    run = a_run(tmp_path)
-    path = run.job("node-worker0") / "telemetry-worker0.jsonl"
-    last = json.loads(path.read_text().splitlines()[-1])
-    last["t"], last["gpus"]["GPU-0"]["nvlink_tx"], last["nics"]["mlx5_0"] = 102.0, 0, [0, 0]
-    append_line(path, last)
-    telemetry = watch.Telemetry(run)
-    telemetry.refresh()
-    assert telemetry.frame["worker0"].gpus["GPU-0"].nvlink_gb_s is None
-    assert telemetry.frame["worker0"].nics_gb_s is None
-    assert telemetry.frame["worker1"].gpus["GPU-1"].nvlink_gb_s == (5.0, 1.0)
-
-
-def test_a_recorded_run_without_telemetry_files_is_shown_from_its_records():
-    run = piped("reports", "watch", DATA / "h200-2x2", "--once")
-    assert run.returncode == 0, run.stderr
-    assert "1 done" in run.stdout
-    assert "the highest of" in run.stdout
-    assert len([n for n in run.stdout.splitlines() if n.startswith("worker")]) == 4
-
-
-def test_a_run_is_played_again_frame_by_frame(tmp_path):
-    run = piped("reports", "watch", a_run(tmp_path).root, "--speed=1000")
-    assert run.stdout.count("power cap") == 4, run.stdout  # two nodes at two seconds
-
-
-def test_a_terminal_that_watches_ends_with_the_run(tmp_path):
-    run = a_run(tmp_path)
-    append_line(run.ledger, {"event": "end", "verdict": "REJECTED"})
-    _, screen, status = on_a_terminal("reports", "watch", str(tmp_path))
-    assert status == 0
-    assert any("REJECTED" in line for line in screen)
-    assert any(line.startswith("worker1") for line in screen)
-
-
-def test_hostile_names_stay_text(tmp_path):
-    run = a_run(tmp_path)
-    name = run.job("node-worker0") / "telemetry-worker0.jsonl"
-    name.rename(name.with_name("telemetry-[red]x[:boom:].jsonl"))
-    shown = piped("reports", "watch", run.root, "--once")
-    assert "[red]x[:boom:]" in shown.stdout
-
-
-@pytest.mark.parametrize("arguments", [["/nowhere"], [".", "--once"]])
-def test_what_is_no_run_is_refused_in_a_line(arguments):
-    run = piped("reports", "watch", *arguments)
-    assert run.returncode == 4
-    assert len(run.stderr.strip().splitlines()) == 1

@@ -199,40 +199,38 @@ def test_a_record_that_is_another_one_or_broken_is_of_no_use(runs, change):
     assert read.newest("gemm", "a") is None
 
 
-def _broken(**more: Any) -> Any:
-    def change(entry: Any) -> None:
-        entry.update(more)
-
-    return change
-
-
-def _measured(**more: Any) -> Any:
-    def change(entry: Any) -> None:
-        entry["measurements"][0].update(more)
-
-    return change
+BROKEN_RANKS: list[dict[str, Any]] = [
+    {"start": T + 61}, {"start": math.nan}, {"end": 1e302}, {"other": 1}, {"local_rank": True},
+    {"device": {"name": 5}}, {"measurements": [5]}, {"measurements": [{"metric": "bf16"}]},
+]  # fmt: skip
+BROKEN_MEASUREMENTS: list[dict[str, Any]] = [
+    {"metric": 5}, {"other": 1}, {"rounds": [[]]}, {"rounds": [5]},
+    {"samples": [], "rounds": [[1.0]]}, {"samples": ["1"]}, {"samples": [True]}, {"ended": [True]},
+    {"checks": {"steps": "1"}}, {"rounds": [["1"]]}, {"at": {"size": []}},
+    {"conditions": {"nvls": None}}, {"value": 5}, {"notes": [5]},
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        _broken(start=T + 61), _broken(start=math.nan), _broken(end=1e302), _broken(other=1),
-        _broken(local_rank=True), _broken(node=None, start=None), _broken(device={"name": 5}),
-        _broken(measurements=[5]), _broken(measurements=[{"metric": "bf16"}]),
-        _measured(metric=5), _measured(other=1), _measured(rounds=[[]]), _measured(rounds=[5]),
-        _measured(samples=[], rounds=[[1.0]]), _measured(samples=["1"]), _measured(samples=[True]),
-        _measured(ended=[True]), _measured(checks={"steps": "1"}), _measured(rounds=[["1"]]),
-        _measured(at={"size": []}), _measured(conditions={"nvls": None}), _measured(value=5),
-        _measured(notes=[5]),
-    ],
-)  # fmt: skip
-def test_a_broken_rank_costs_its_own_node(runs, change):
+def test_a_broken_rank_of_no_node_costs_the_record(runs):
     data = record(place="all")
-    node = data["ranks"][3]["node"]
-    change(data["ranks"][3])
-    if data["ranks"][3]["node"] != node:  # a broken rank of no node costs the record
-        assert runs.left(data) is None
-        return
+    data["ranks"][3].update(node=None, start=None)
+    assert runs.left(data) is None
+
+
+@pytest.mark.parametrize("of_rank", BROKEN_RANKS)
+def test_a_broken_rank_costs_its_own_node(runs, of_rank):
+    only_a_is_left(runs, of_rank, {})
+
+
+@pytest.mark.parametrize("of_measurement", BROKEN_MEASUREMENTS)
+def test_a_broken_measurement_costs_its_own_node(runs, of_measurement):
+    only_a_is_left(runs, {}, of_measurement)
+
+
+def only_a_is_left(runs: Runs, of_rank: dict[str, Any], of_measurement: dict[str, Any]) -> None:
+    data = record(place="all")
+    data["ranks"][3]["measurements"][0].update(of_measurement)
+    data["ranks"][3].update(of_rank)
     found = runs(data).newest("gemm", "all")
     assert found["left"] == {"a"}
     assert [r["rank"] for r in found["ranks"]] == [0, 1]
