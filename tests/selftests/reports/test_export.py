@@ -124,3 +124,52 @@ def test_results_csv_is_the_exported_one(run, capsys):
     export.write_results(RunDirectory(run))
     command.main(["export", str(run), "--csv"])
     assert capsys.readouterr().out == (run / "results.csv").read_text()
+
+
+def test_a_cell_that_is_a_formula_is_text_and_a_number_stays_a_number():
+    for value, expected in (
+        ("=1", "'=1"), ("-x", "'-x"), ("\t@x", "'@x"), ("a\nb", "a b"), (5.0, 5.0), (None, None),
+    ):  # fmt: skip
+        assert export.escape_formula(value) == expected
+
+
+def test_a_row_has_area_worst_device_and_notes_in_its_columns():
+    verdict = {"criteria": [v.to_json() for v in PLAN]}
+    (first, *_) = csv.DictReader(io.StringIO(export.results(verdict)))
+    assert (first["area"], first["worst_gpu"], first["devices_planned"]) == ("compute", "3", "8")
+    assert first["notes"] == "power limit lowered to 600 W"
+    bare = {**verdict["criteria"][0], "worst": None, "notes": None}
+    (row,) = csv.DictReader(io.StringIO(export.results({"criteria": [bare]})))
+    assert (row["worst_gpu"], row["notes"], row["subject"]) == ("", "", "worker0")
+
+
+def test_prometheus_has_a_sample_only_of_what_was_judged_or_is_a_number():
+    rows = [
+        {"criterion": "x", "subject": s, "unit": "u", "outcome": o, "value": v, "margin": m}
+        for s, o, v, m in (("a", "PASS", 1, 0.5), ("b", "FAIL", "up", None),
+                               ("c", "WAIVED", None, None), ('"\\', "RECORDED", 2, None))
+    ]  # fmt: skip
+    text = export.prometheus({"criteria": rows, "counts": {"pass": 1}})
+    samples = [line for line in text.splitlines() if not line.startswith("#")]
+    assert [line.replace('criterion="x",', "").replace(',unit="u"', "") for line in samples] == [
+        'gpu_acceptance_pass{subject="a"} 1', 'gpu_acceptance_pass{subject="b"} 0',
+        'gpu_acceptance_pass{subject="c"} 0', 'gpu_acceptance_value{subject="a"} 1.0',
+        'gpu_acceptance_value{subject="\\"\\\\"} 2.0', 'gpu_acceptance_margin{subject="a"} 0.5',
+        'gpu_acceptance_criteria{outcome="pass"} 1',
+    ]  # fmt: skip
+    assert text.endswith("\n")
+
+
+def test_results_csv_is_written_of_the_verdict_that_is_given(run):
+    path = export.write_results(RunDirectory(run), {"criteria": []})
+    assert path == run / "results.csv"
+    assert path.read_text() == ",".join(export.COLUMNS) + "\n"
+
+
+def test_a_file_is_written_instead_of_the_screen(run, tmp_path, capsys):
+    verdict = json.loads((run / "verdict.json").read_text())
+    assert export.write(verdict, "json", tmp_path / "x.json") == 0
+    assert capsys.readouterr().out == ""
+    assert len(json.loads((tmp_path / "x.json").read_text())) == len(PLAN) + 1
+    assert export.write(verdict, "csv", None) == 0
+    assert capsys.readouterr().out == export.results(verdict)

@@ -162,3 +162,43 @@ def test_what_the_suite_does_not_stand_for_is_said():
     assert "another GPU model" not in same_chip.shares
     with pytest.raises(ValueError, match="needs allgather, reducescatter: not measured"):
         throughput.predict(big, replace(RATES, bus_gb_s={}))
+
+
+def test_gpus_that_exchange_nothing_wait_for_nothing():
+    one = Training(shape=PRESETS["1b"], strategy="ddp", gpus=1, batch=2, sequence=8192)
+    silent = replace(RATES, bus_gb_s={})
+    assert throughput.step_seconds(one, silent)["communication"] == 0.0
+    apart = replace(one, strategy="single", gpus=4)
+    assert throughput.step_seconds(apart, silent)["communication"] == 0.0
+    assert throughput.step_seconds(replace(one, gpus=3), RATES)["communication"] > 0
+
+
+def test_two_thirds_of_a_pass_hide_communication():
+    """The time of a pass is that of a step without its update, 42 bytes a parameter."""
+    training = Training(shape=PRESETS["1b"], strategy="ddp", gpus=4, batch=2, sequence=8192)
+    seconds = throughput.step_seconds(training, replace(RATES, bus_gb_s={"allreduce": 5.0}))
+    whole = 8 * PRESETS["1b"].parameters * 3 / 4 / 5e9
+    update = 42 * PRESETS["1b"].parameters / (RATES.memory_gb_s * 1e9)
+    one_pass = seconds["products"] + seconds["attention"] + seconds["memory"] - update
+    assert whole - seconds["communication"] == pytest.approx(2 / 3 * one_pass)
+
+
+def test_the_head_computes_chunks_of_half_a_billion_logits():
+    """Each adds to a gradient of 12 bytes a parameter of the head."""
+    shape = replace(PRESETS["tiny"], vocabulary=1 << 16)
+    training = Training(shape=shape, strategy="single", gpus=1, batch=1, sequence=1 << 12)
+
+    def moved(batch: int) -> float:
+        seconds = throughput.step_seconds(replace(training, batch=batch), RATES)["memory"]
+        return seconds * RATES.memory_gb_s * 1e9
+
+    half, one, two = moved(1), moved(2), moved(4)
+    assert two - one - 2 * (one - half) == pytest.approx(12 * shape.vocabulary * shape.width)
+
+
+def test_another_gpu_model_is_less_certain_by_6_percent():
+    training = Training(shape=PRESETS["8b"], strategy="single", gpus=1, batch=2, sequence=8192)
+    known, other = (
+        throughput.predict(training, replace(RATES, gpu_model=m)) for m in ("H200 SXM", "B200")
+    )
+    assert other.half_width == pytest.approx(math.hypot(known.half_width, 0.06))
