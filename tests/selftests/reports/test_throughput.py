@@ -174,7 +174,7 @@ def test_gpus_that_exchange_nothing_wait_for_nothing():
 
 
 def test_two_thirds_of_a_pass_hide_communication():
-    """The time of a pass is that of a step without its update, 42 bytes a parameter."""
+    """The time of a pass is that of a step without its update, 42 bytes per parameter."""
     training = Training(shape=PRESETS["1b"], strategy="ddp", gpus=4, batch=2, sequence=8192)
     seconds = throughput.step_seconds(training, replace(RATES, bus_gb_s={"allreduce": 5.0}))
     whole = 8 * PRESETS["1b"].parameters * 3 / 4 / 5e9
@@ -184,7 +184,7 @@ def test_two_thirds_of_a_pass_hide_communication():
 
 
 def test_the_head_computes_chunks_of_half_a_billion_logits():
-    """Each adds to a gradient of 12 bytes a parameter of the head."""
+    """Each adds to a gradient of 12 bytes per parameter of the head."""
     shape = replace(PRESETS["tiny"], vocabulary=1 << 16)
     training = Training(shape=shape, strategy="single", gpus=1, batch=1, sequence=1 << 12)
 

@@ -1,5 +1,7 @@
 """The second judge's reader: which parts of a record are sound, and of the planned devices."""
 
+# Length: one test for each rule of the module, on the same builders.
+
 from __future__ import annotations
 
 import copy
