@@ -79,9 +79,7 @@ def test_a_good_signature_says_by_whom_or_that_nobody_was_checked(tmp_path, keyg
         ("verify", (1, b""), "is not a signature of this certificate.html"),
     ],
 )
-def test_an_unknown_key_or_another_page_is_wrong(
-    tmp_path, keygen, operation, answer, said
-):
+def test_an_unknown_key_or_another_page_is_wrong(tmp_path, keygen, operation, answer, said):
     keygen.answers[operation] = answer
     wrong, line = signature.check(signed(tmp_path), tmp_path / "signers")
     assert (wrong, said in line) == (True, True)
