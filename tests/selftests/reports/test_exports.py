@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,14 +10,10 @@ import pytest
 
 from fixtures.conclusion.run_verdict import conclude
 from fixtures.records.run_directory import RunDirectory
-from fixtures.verdict.model import Outcome
-from reports import __main__ as command
-from reports import certificate, export, figures, verify
-from tests.selftests.reports.test_page import HOSTILE, PLAN, measured
+from reports import certificate, figures
+from tests.selftests.reports.test_page import HOSTILE, PLAN
 
 pytestmark = pytest.mark.cpu
-
-FORMULA = '=HYPERLINK("http://example.org","x")'
 
 
 def written(root: Path, plan=PLAN, **more) -> RunDirectory:
@@ -74,88 +67,3 @@ def test_foreign_text_stays_text(make, tmp_path):
 
 def both(directory: RunDirectory) -> tuple[dict, dict]:
     return json.loads(directory.verdict.read_text()), json.loads(directory.run_json.read_text())
-
-
-# --- exports
-
-
-@pytest.fixture
-def run(tmp_path, monkeypatch) -> Path:
-    hostile = measured("gemm.bf16", FORMULA, Outcome.FAIL, 1.5, reason="\t+1+1", next_step="@x\n=1")
-    # Nothing was measured; that a verdict follows from records is test_evidence_attacks.py's.
-    monkeypatch.setattr(verify, "check_verdict", lambda *_: verify.Findings())
-    return written(tmp_path / "run", [*PLAN, hostile]).root
-
-
-def test_no_cell_is_a_formula(run, capsys):
-    assert command.main(["export", str(run), "--csv"]) == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert len(rows) == len(PLAN) + 1
-    cells = [cell for row in rows for cell in row.values() if isinstance(cell, str)]
-    formulas = [cell for cell in cells if cell[:1] in "=+@" and cell]
-    assert formulas == []
-    assert {row["subject"] for row in rows} >= {f"'{FORMULA}"}
-    assert rows[-1]["reason"] == "'+1+1"
-
-
-def test_json_is_for_programs_and_says_what_was_said(run, capsys):
-    assert command.main(["export", str(run), "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert [rows[-1][name] for name in ("subject", "reason", "next_step")] == [
-        FORMULA, "\t+1+1", "@x\n=1"
-    ]  # fmt: skip
-
-
-def test_prometheus_reads_it(run, capsys):
-    assert command.main(["export", str(run), "--prometheus"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert 'gpu_acceptance_criteria{outcome="fail"} 2' in lines
-    value = 'gpu_acceptance_value{criterion="gemm.bf16",subject="worker1",unit="TFLOPS"} 541.0'
-    assert value in lines
-    assert any(r'subject="=HYPERLINK(\"http://example.org\",\"x\")"' in line for line in lines)
-    samples = [line for line in lines if not line.startswith("#")]
-    assert all(line.count("\n") == 0 and float(line.rpartition(" ")[2]) >= -1 for line in samples)
-    # Each metric is announced once, before its first sample.
-    names = [line.partition("{")[0] for line in samples]
-    assert names == sorted(names, key=lambda n: lines.index(f"# TYPE {n} gauge"))
-
-
-def test_parquet_holds_every_verdict_with_its_types(run, tmp_path):
-    parquet = pytest.importorskip("pyarrow.parquet", reason="no pyarrow: not in the extra dev?")
-    out = tmp_path / "verdicts.parquet"
-    assert command.main(["export", str(run), "--parquet", "--out", str(out)]) == 0
-    table = parquet.read_table(out)
-    rows = table.to_pylist()
-    said = json.loads((run / "verdict.json").read_text())["criteria"]
-    assert [row["criterion"] for row in rows] == [v["criterion"] for v in said]
-    assert [row["margin"] for row in rows] == [v["margin"] for v in said]
-    assert str(table.schema.field("margin").type) == "double"
-    # A column has one type, and this one holds states as well.
-    texts = [None if v["value"] is None else str(v["value"]) for v in said]
-    assert [row["value"] for row in rows] == texts
-    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
-
-
-def test_parquet_is_not_for_a_terminal(run, capsys):
-    assert command.main(["export", str(run), "--parquet"]) == 4
-    assert capsys.readouterr().err == "reports: --parquet is binary: give --out FILE\n"
-
-
-def test_parquet_without_pyarrow_is_one_line(run, monkeypatch, capsys, tmp_path):
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert command.main(["export", str(run), "--parquet", "--out", str(tmp_path / "x")]) == 4
-    said = capsys.readouterr().err
-    assert "pip install pyarrow" in said
-    assert said.count("\n") == 1
-
-
-def test_a_run_without_a_verdict_has_nothing_to_export(run, capsys):
-    (run / "verdict.json").unlink()
-    assert command.main(["export", str(run), "--csv"]) == 4
-    assert "python -m reports render" in capsys.readouterr().err
-
-
-def test_results_csv_is_the_exported_one(run, capsys):
-    export.write_results(RunDirectory(run))
-    command.main(["export", str(run), "--csv"])
-    assert capsys.readouterr().out == (run / "results.csv").read_text()

@@ -82,3 +82,55 @@ def test_a_run_without_a_verdict_is_an_error(tmp_path):
     run = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True)
     assert run.returncode == 2
     assert run.stdout.startswith("::error title=INCOMPLETE::")
+
+
+# --- parts of it
+
+
+def test_rows_fit_up_to_200_bytes_below_the_limit():
+    assert github._with_rows("head", ["row", "row"], 210) == "headrowrow"
+    assert github._with_rows("head", ["row", "row"], 209).startswith("headrow\nand 1 more")
+    assert github._with_rows("head", [], 0) == "head"
+
+
+def test_what_is_recorded_has_a_table_where_there_is_room():
+    said = verdict("RECORDED", "PASS")
+    text = github.markdown(said)
+    assert "### 1 recorded, not judged" in text
+    assert "| worker0 | gemm.c0 | 541.25 TFLOPS |" in text
+    assert "not judged" not in github.markdown(said, limit=60)
+    assert "not judged" not in github.markdown(verdict("PASS"))
+    assert "| outcome |" not in text
+
+
+def test_a_value_has_its_unit_and_no_value_has_none():
+    for value, cell, start in (
+        (541.25, "541.25 TFLOPS", "541.25 TFLOPS, limit"), (None, "", "limit >= 605"),
+        ("up", "up TFLOPS", "up TFLOPS, limit"),
+    ):  # fmt: skip
+        (row,) = verdict("FAIL", reason="slow")["criteria"]
+        assert github._measured({**row, "value": value}) == cell
+        text = github._annotation_text({**row, "value": value})
+        assert text.startswith(start)
+        assert text.endswith("; slow; check it")
+    (row,) = verdict("FAIL")["criteria"]
+    assert github._row({**row, "limit": None}).count("|") == 7
+
+
+def test_a_run_without_failures_is_one_annotation_of_its_exit_status():
+    for status, level in ((0, "notice"), (2, "warning"), (3, "error")):
+        said = github.annotate({**verdict("PASS"), "exit_status": status})
+        assert said == [f"::{level} title=PARTIAL::all of it"]
+    assert github.annotate(verdict("PASS", reason="why")) == ["::notice title=PARTIAL::why"]
+
+
+def test_the_summary_goes_to_the_file_of_github_else_to_the_screen(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    assert github.show(verdict("PASS")) == 0
+    assert capsys.readouterr().out.startswith("## PARTIAL")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
+    assert github.show(verdict("PASS")) == 0
+    assert capsys.readouterr().out == "::notice title=PARTIAL::all of it\n"
+    assert (tmp_path / "summary").read_text().startswith("## PARTIAL")
+    assert github.print_error("no, run", "a:b\n", 4) == 4
+    assert capsys.readouterr().out == "::error title=no%2C run::a:b%0A\n"

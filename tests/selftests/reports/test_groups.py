@@ -123,3 +123,30 @@ def test_many_criteria_are_counted() -> None:
     bad = any_gpu(nodes_of(64)[8:16])
     (group,) = groups.groups(verdict(64, {f"row{k}": bad for k in range(5)}))
     assert "row0, row1, row2 and 2 more criteria." in group.sentence
+
+
+def test_a_sentence_names_three_criteria_and_counts_the_others() -> None:
+    def sentence(*keys: str) -> str:
+        return groups.Group("place", "here", 8, keys).sentence
+
+    assert sentence("a", "b", "c").startswith("here: a, b, c. Look at")
+    assert sentence("a", "b", "c", "d").startswith("here: a, b, c and 1 more criterion. Look at")
+
+
+def test_what_is_slower_than_the_rest_is_told_whether_anything_fails() -> None:
+    def told(kind: str, count: int) -> str:
+        rows = [{"kind": kind, "where": "here", "criterion": f"x{k}", "slower": 0.05}
+                for k in range(count)]  # fmt: skip
+        (sentence,) = groups.sentences({"criteria": [], "fleet": rows})
+        return sentence
+
+    assert "here: x0 5.0%, x1 5.0%, x2 5.0%. Look at what these nodes share" in told("place", 3)
+    assert "x2 5.0% and 1 more criterion. Look at what this slot" in told("slot", 4)
+    assert "Before any single node" in told("part", 1)
+
+
+def test_a_common_slot_needs_two_slots_and_named_gpus() -> None:
+    all_on_one: dict[str, int | None] = dict.fromkeys(nodes_of(20), 1)
+    assert groups._common_slot(all_on_one, 2) == (1, 20)
+    assert groups._common_slot(all_on_one, 1) is None
+    assert groups._common_slot(dict.fromkeys(nodes_of(20)), 8) is None

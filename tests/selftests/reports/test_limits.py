@@ -14,6 +14,7 @@ from fixtures.thresholds import definitions, loader, overview
 from fixtures.thresholds.loader import Thresholds
 from reports import limits
 from reports.__main__ import main
+from tests.selftests import support
 
 pytestmark = pytest.mark.cpu
 
@@ -139,3 +140,40 @@ def test_what_defines_a_measurement_is_not_in_the_customer_s_file() -> None:
         found = [line for line in text.splitlines() if line.strip().startswith(name)]
         assert found == [], name
     assert "model: cpu" not in text
+
+
+# --- of a small file of limits
+
+
+def limits_of(folder: Path, *arguments: str) -> int:
+    support.load(folder)
+    return main(["limits", "--thresholds", str(folder / "thresholds.yaml"), *arguments])
+
+
+def test_the_limits_are_of_the_order_of_the_file_or_of_a_model(tmp_path, capsys):
+    assert limits_of(tmp_path) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Limits for 2 nodes of 2 H200 SXM; thresholds.yaml, SHA-256 ")
+    assert max(map(len, out.splitlines())) <= 112
+    assert limits_of(tmp_path, "--model", "B200") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Limits for B200, any order; ")
+    assert "calibrat" in out
+
+
+def test_a_difference_is_the_exit_status(tmp_path, capsys):
+    same, other = tmp_path / "same.yaml", tmp_path / "other.yaml"
+    same.write_text(support.LIMITS)
+    other.write_text(support.LIMITS.replace("fail_below: 605", "fail_below: 600"))
+    assert limits_of(tmp_path, "--diff", str(same)) == 0
+    assert "no limit differs" in capsys.readouterr().out
+    assert limits_of(tmp_path, "--diff", str(other)) == 1
+    out = capsys.readouterr().out
+    assert "gemm.bf16" in out
+    assert "- >= 600 TFLOPS" in out
+    assert "+ >= 605 TFLOPS" in out
+
+
+def test_a_long_line_is_broken_at_112_characters():
+    (first, second) = limits._wrapped("word " * 23, indent=4)
+    assert (len(first) <= 112, second) == (True, "    word")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fcntl
-import json
+import io
 import os
 import pty
 import re
@@ -13,16 +13,16 @@ import sys
 import termios
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyte
 import pytest
+from rich.console import Console
 
-from fixtures.records.files import append_line, write_json
 from fixtures.records.run_directory import RunDirectory
-from fixtures.records.run_schema import RUN_SCHEMA
-from reports import live, watch
-from reports.progress import Progress
-from tests.selftests.support import CHECKOUT, DATA
+from reports import live
+from reports.progress import JobProgress
+from tests.selftests.support import CHECKOUT
 
 pytestmark = pytest.mark.cpu
 
@@ -165,126 +165,177 @@ def test_the_controller_of_n_says_it_once_and_its_workers_nothing(tmp_path):
     assert run.stdout.splitlines().count("node: 1 running") == 1
 
 
-# --- progress and watch
+# --- parts of the display
 
 
-def a_run(root: Path) -> RunDirectory:
-    """A run of two nodes in the middle of its node jobs."""
-    run = RunDirectory(root)
-    plan = [
-        {"name": f"node-worker{k}", "stage": "node", "placement": f"worker{k}",
-         "nodes": [f"worker{k}"], "estimated_s": 30, "workloads": [{"name": "gemm"}]}
-        for k in (0, 1)
-    ]  # fmt: skip
-    write_json(run.run_json, {"schema": RUN_SCHEMA, "id": "r", "planned": 4, "plan": plan})
-    for k in (0, 1):
-        folder = run.job(f"node-worker{k}")
-        folder.mkdir(parents=True)
-        append_line(folder / "rank0.jsonl", {"event": "started", "workload": "gemm", "time": 100.0})
-        for t in (0, 1):
-            gpu = {
-                "util": 90 + k, "sm_mhz": 1500, "power_w": 650.0, "temp_c": 60, "mem_mib": 2048,
-                "reasons": 0x4, "nvlink_tx": t * 5 * 10**9, "nvlink_rx": t * 10**9,
-            }  # fmt: skip
-            sample = {"t": 100.0 + t, "gpus": {f"GPU-{k}": gpu},
-                      "nics": {"mlx5_0": [t * 2 * 10**9, 0], "mlx5_1": [t * 10**9, 0]},
-                      "cpu": [100 * t, 200 * t]}  # fmt: skip
-            append_line(folder / f"telemetry-worker{k}.jsonl", sample)
-    return run
+def a_job(state: str, **more) -> JobProgress:
+    given = {"name": "j", "stage": "node", "nodes": ["a"], "placement": "a", "estimated_s": 30.0,
+             "workloads": ["gemm", "p2p"]}  # fmt: skip
+    return JobProgress(state=state, **{**given, **more})
 
 
-def test_progress_follows_the_files_of_a_run(tmp_path):
-    run = a_run(tmp_path)
-    progress = Progress(run)
-    progress.refresh()
-    assert [(j.state, j.workload) for j in progress.jobs.values()] == [("running", "gemm")] * 2
-    rank0 = run.job("node-worker0") / "rank0.jsonl"
-    append_line(rank0, {"event": "result", "workload": "gemm", "time": 120.0})
-    append_line(rank0, {"event": "end", "time": 121.0})
-    append_line(run.job("node-worker1") / "rank0.jsonl", {"event": "error", "time": 110.0})
-    verdict = {"event": "verdict", "criterion": "gemm.bf16", "subject": "worker1"}
-    append_line(run.ledger, {**verdict, "outcome": "NOT_MEASURED"})
-    append_line(run.ledger, {**verdict, "outcome": "PASS"})
-    progress.refresh()
-    assert [(j.state, j.done) for j in progress.jobs.values()] == [("done", 1), ("failed", 0)]
-    assert {k: n for k, n in progress.counts.items() if n} == {"PASS": 1}
-    assert progress.problems == ["NOT MEASURED worker1 gemm.bf16"]
-    assert progress.verdict == ""
-    append_line(run.ledger, {"event": "end", "verdict": "INCOMPLETE"})
-    progress.refresh()
-    assert progress.verdict == "INCOMPLETE"
+def a_progress(jobs, problems=(), counts=None) -> SimpleNamespace:
+    return SimpleNamespace(
+        stages={"node": list(jobs)}, problems=list(problems), counts=counts or {}, planned=9
+    )
 
 
-def test_a_torn_line_is_read_when_it_is_whole(tmp_path):
-    run = a_run(tmp_path)
-    progress = Progress(run)
-    with run.ledger.open("a") as file:
-        file.write('{"event": "end", ')
-        file.flush()
-        progress.refresh()
-        assert progress.verdict == ""
-        file.write('"verdict": "PARTIAL"}\n')
-    progress.refresh()
-    assert progress.verdict == "PARTIAL"
+def rendered(progress) -> str:
+    out = io.StringIO()
+    Console(file=out, width=120).print(live.render(progress, 130.0))
+    return out.getvalue()
 
 
-def test_watch_shows_every_node_and_gpu_with_rates(tmp_path):
-    run = piped("reports", "watch", a_run(tmp_path).root, "--once")
-    assert run.returncode == 0, run.stderr
-    for k in (0, 1):
-        (row,) = [line for line in run.stdout.splitlines() if line.startswith(f"worker{k}")]
-        fields = row.split()
-        # node, GPU, bar, then the figures
-        assert fields[3:12] == [str(90 + k), "2", "60", "650", "1500", "power", "cap", "5.0/1.0",
-                                "3.0/0.0"]  # fmt: skip
-    assert "2 running" in run.stdout
+def test_six_running_jobs_and_three_problems_are_shown_and_the_others_counted():
+    jobs = [a_job("running", name=f"job{k}", workload="gemm", done=1, began=100.0)
+            for k in range(7)]  # fmt: skip
+    text = rendered(a_progress(jobs, [f"problem {k}" for k in range(4)]))
+    assert [f"job{k}: gemm" in text for k in range(7)] == [True] * 6 + [False]
+    assert [f"problem {k}" in text for k in range(4)] == [True] * 3 + [False]
+    assert text.count("and 1 more") == 2
+    assert "1 of 2 workloads" in text
+    assert "rows 0 of 9: nothing yet" in text
+    counts = {"PASS": 2, "NOT_MEASURED": 1, "FAIL": 0}
+    text = rendered(a_progress([*jobs[:6], a_job("done")], ["problem"] * 3, counts))
+    assert "more" not in text
+    assert "6 running, 1 done" in text
+    assert "rows 3 of 9: 2 pass, 1 not measured" in text
 
 
-def test_rates_are_unknown_where_a_counter_began_anew_and_never_negative(tmp_path):
-    run = a_run(tmp_path)
-    path = run.job("node-worker0") / "telemetry-worker0.jsonl"
-    last = json.loads(path.read_text().splitlines()[-1])
-    last["t"], last["gpus"]["GPU-0"]["nvlink_tx"], last["nics"]["mlx5_0"] = 102.0, 0, [0, 0]
-    append_line(path, last)
-    telemetry = watch.Telemetry(run)
-    telemetry.refresh()
-    assert telemetry.frame["worker0"].gpus["GPU-0"].nvlink_gb_s is None
-    assert telemetry.frame["worker0"].nics_gb_s is None
-    assert telemetry.frame["worker1"].gpus["GPU-1"].nvlink_gb_s == (5.0, 1.0)
+def test_a_stage_says_how_long_it_takes_and_took():
+    told = live._elapsed_and_estimate
+    waiting, running = a_job("queued"), a_job("running", began=100.0, estimated_s=50.0)
+    done = a_job("done", began=110.0, last_time=125.0)
+    failed = a_job("failed", began=105.0, last_time=120.0)
+    assert told([waiting], 130.0) == "about 30 s"
+    assert told([waiting, running, done], 130.0) == "30 s of about 50 s"
+    assert told([done, failed], 999.0) == "20 s"
+    assert told([a_job("done", began=100.0)], 130.0) == "30 s"
 
 
-def test_a_recorded_run_without_telemetry_files_is_shown_from_its_records():
-    run = piped("reports", "watch", DATA / "h200-2x2", "--once")
-    assert run.returncode == 0, run.stderr
-    assert "1 done" in run.stdout
-    assert "the highest of" in run.stdout
-    assert len([n for n in run.stdout.splitlines() if n.startswith("worker")]) == 4
+def a_display(*, reporter=True, cluster="cluster", column=0) -> live.Display:
+    flushed = SimpleNamespace(flush=lambda: None)
+    return live.Display(SimpleNamespace(
+        pluginmanager=SimpleNamespace(getplugin=lambda _: flushed if reporter else None),
+        getoption=lambda _: cluster,
+        get_terminal_writer=lambda: SimpleNamespace(width_of_current_line=column),
+    ))  # fmt: skip
 
 
-def test_a_run_is_played_again_frame_by_frame(tmp_path):
-    run = piped("reports", "watch", a_run(tmp_path).root, "--speed=1000")
-    assert run.stdout.count("power cap") == 4, run.stdout  # two nodes at two seconds
+def test_only_what_changes_is_printed_and_nothing_of_what_is_only_planned(monkeypatch):
+    display, lines = a_display(), list[str]()
+    monkeypatch.setattr(display, "_print_line", lines.append)
+    job = a_job("planned")
+    display._progress = a_progress([job])
+    display._print_changes()
+    assert lines == []
+    job.state = "running"
+    display._print_changes()
+    display._progress.problems.append("FAIL a x")
+    display._print_changes()
+    assert lines == ["node: 1 running", "FAIL a x"]
 
 
-def test_a_terminal_that_watches_ends_with_the_run(tmp_path):
-    run = a_run(tmp_path)
-    append_line(run.ledger, {"event": "end", "verdict": "REJECTED"})
-    _, screen, status = on_a_terminal("reports", "watch", str(tmp_path))
-    assert status == 0
-    assert any("REJECTED" in line for line in screen)
-    assert any(line.startswith("worker1") for line in screen)
+def test_a_replay_or_a_session_without_a_reporter_has_no_display(monkeypatch, tmp_path):
+    monkeypatch.setattr(live, "_interactive", lambda: False)
+    for given, there in (({}, True), ({"cluster": "replay"}, False), ({"reporter": False}, False)):
+        display = a_display(**given)
+        display.pytest_acceptance_started(None, RunDirectory(tmp_path))
+        assert (display._thread is not None) is there
 
 
-def test_hostile_names_stay_text(tmp_path):
-    run = a_run(tmp_path)
-    name = run.job("node-worker0") / "telemetry-worker0.jsonl"
-    name.rename(name.with_name("telemetry-[red]x[:boom:].jsonl"))
-    shown = piped("reports", "watch", run.root, "--once")
-    assert "[red]x[:boom:]" in shown.stdout
+def test_lines_are_drawn_twice_a_second_and_printed_once_a_second():
+    for console, period in ((None, 1.0), (object(), 0.5)):
+        display, periods = a_display(), list[float]()
+        display._console = console
+        display._stopped = SimpleNamespace(wait=lambda p, to=periods: to.append(p) or True)
+        display._watch()
+        assert periods == [period]
 
 
-@pytest.mark.parametrize("arguments", [["/nowhere"], [".", "--once"]])
-def test_what_is_no_run_is_refused_in_a_line(arguments):
-    run = piped("reports", "watch", *arguments)
-    assert run.returncode == 4
-    assert len(run.stderr.strip().splitlines()) == 1
+@pytest.mark.parametrize("terminal", [False, True])
+def test_each_look_at_the_run_is_shown_as_the_terminal_allows(monkeypatch, terminal):
+    display, done, looks = a_display(), list[str](), iter([False, False, True])
+    display._progress = SimpleNamespace(refresh=lambda: done.append("refresh"))
+    display._console = object() if terminal else None
+    display._stopped = SimpleNamespace(wait=lambda _: next(looks), is_set=lambda: False)
+    for name in ("_print_changes", "_erase", "_draw"):
+        monkeypatch.setattr(display, name, lambda name=name: done.append(name))
+    display._watch()
+    each = ["refresh", "_erase", "_draw"] if terminal else ["refresh", "_print_changes"]
+    assert done == each * 2
+
+
+def test_what_was_drawn_is_erased_and_the_cursor_is_where_pytest_left_it():
+    for column, written in ((0, ""), (7, "\x1b[1A\x1b[8G")):
+        display, stopped, out = a_display(column=column), list[int](), io.StringIO()
+        display._erase()
+        display._live = SimpleNamespace(stop=lambda to=stopped: to.append(1))
+        display._erase()
+        assert stopped == []
+        display._console = SimpleNamespace(file=out)
+        display._erase()
+        assert (stopped, display._live, out.getvalue()) == ([1], None, written)
+        display._erase()
+        assert stopped == [1]
+
+
+def test_a_display_draws_its_progress_below_pytest_s_line():
+    display, out = a_display(column=7), io.StringIO()
+    display._console = Console(file=out, width=80, force_terminal=True)
+    display._progress = a_progress([a_job("running", workload="gemm")])
+    display._draw()
+    display._live.stop()
+    assert out.getvalue().startswith("\n")
+    assert "j: gemm" in out.getvalue()
+
+
+def passed_on(hook) -> str:
+    """What a hook returns whose inner hooks returned "result"."""
+    next(hook)
+    with pytest.raises(StopIteration) as end:
+        hook.send("result")
+    return end.value.value
+
+
+def test_hooks_pass_on_what_pytest_s_own_return_and_start_the_thread_once():
+    for reporter in (True, False):
+        display, starts = a_display(reporter=reporter), list[int]()
+        for name in ("logstart", "logreport", "logfinish", "setup", "call", "teardown"):
+            assert passed_on(getattr(display, f"pytest_runtest_{name}")()) == "result"
+        display._thread = SimpleNamespace(start=lambda to=starts: to.append(1))
+        for _ in range(2):
+            assert passed_on(display.pytest_runtest_logstart()) == "result"
+        assert starts == [1]
+    phases = live.PhaseHooks(display)
+    display._acquire_lock()
+    for name in ("setup", "call", "teardown"):
+        assert passed_on(getattr(phases, f"pytest_runtest_{name}")()) == "result"
+    display._release_lock()
+
+
+def test_the_end_of_a_session_waits_five_seconds_for_the_thread_and_closes_its_file():
+    display, waited = a_display(), list[float]()
+    display._stop()
+    display._thread = SimpleNamespace(join=waited.append)
+    display._file = display._console = io.StringIO()
+    file = display._file
+    display._stop()
+    assert (waited, file.closed, display._file) == ([5.0], True, None)
+
+
+def test_a_quiet_session_and_a_worker_have_no_display():
+    for verbosity, usepdb, capture, worker, there in (
+        (0, False, "fd", False, True), (1, False, "fd", False, True),
+        (-1, False, "fd", False, False), (0, True, "fd", False, False),
+        (0, False, "no", False, False), (0, False, "fd", True, False),
+    ):  # fmt: skip
+        names: list[str] = []
+        config = SimpleNamespace(
+            option=SimpleNamespace(usepdb=usepdb, capture=capture),
+            get_verbosity=lambda v=verbosity: v,
+            pluginmanager=SimpleNamespace(register=lambda _, name, to=names: to.append(name)),
+            **({"workerinput": {}} if worker else {}),
+        )
+        live.pytest_configure(config)
+        assert bool(names) is there

@@ -13,6 +13,7 @@ import pytest
 from fixtures.records.files import read_json
 from fixtures.records.run_directory import RunDirectory
 from reports import tables
+from reports.trainings import Training
 from tests.selftests import support
 from tests.selftests.support import CHECKOUT, DATA
 
@@ -80,3 +81,49 @@ def test_the_command_prints_them_also_of_a_run_by_hand(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert float(row(done.stdout, "# broadcast node0: 4 ranks", 4 << 30)[6]) > 300
+
+
+# --- parts of them
+
+
+def test_of_a_long_training_at_most_twelve_steps_are_printed():
+    def printed(count: int) -> list[str]:
+        steps = [[k, None if k else 12.0] for k in range(count)]
+        text = tables._training_table(Training("a", "ddp", {}, ["step", "loss"], steps))
+        return [line.split()[0] for line in text.splitlines()[2:]]
+
+    assert printed(12) == [str(k) for k in range(12)]
+    assert printed(40) == [*(str(k) for k in range(0, 39, 4)), "39"]
+    assert tables._cell(None) == "-"
+    assert tables._cell(5.0) == "5"
+
+
+def test_what_is_recorded_is_a_table_and_nothing_is_none():
+    rows = [{"criterion": c, "subject": "a", "outcome": o, "value": 5.0, "unit": "GB/s"}
+            for c, o in (("x", "RECORDED"), ("longer", "RECORDED"), ("y", "PASS"))]  # fmt: skip
+    text = tables.recorded_table({"criteria": rows})
+    assert text.splitlines()[1:] == ["  x       a  5 GB/s", "  longer  a  5 GB/s"]
+    assert tables.recorded_table({"criteria": rows[2:]}) == ""
+    assert tables._table_blocks("title", [0], [0], {}) == []
+    assert tables.nccl_tables(support.node_record(650.0)) == ""
+
+
+def test_the_newest_attempt_is_shown(tmp_path):
+    run = RunDirectory(tmp_path)
+    run.records.mkdir()
+    run.run_json.write_text(json.dumps({"origin": "cluster"}))
+    for attempt in (1, 2):
+        support.save(support.node_record(650.0, attempt=attempt), run)
+    (run.records / "torn@x.json").write_text("{")
+    assert [record.attempt for record in tables.records_of(run)] == [2]
+
+
+def test_records_of_a_run_by_hand_are_those_of_its_ranks(tmp_path):
+    run = RunDirectory(tmp_path)
+    hand = {"origin": "by-hand", "id": "r", "nonce": support.NONCE}
+    for k in (0, 1):
+        lines = [support.line("started", k), support.result_line(k, support.bf16())]
+        support.say(run.job("hand") / f"rank{k}.jsonl", lines)
+    for origin, found in (("by-hand", ["gemm"]), ("cluster", [])):
+        run.run_json.write_text(json.dumps({**hand, "origin": origin}))
+        assert [record.workload for record in tables.records_of(run)] == found

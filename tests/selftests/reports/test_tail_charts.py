@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds import loader
+from fixtures.verdict.tails import COMES_AND_GOES
+from reports import tail_charts
 from reports.charts import Chart
+from reports.drawing import PALE_BLUE, RED
 from reports.tail_charts import tail_chart
 from tests.selftests import support
 from tests.selftests.mutations import Json
@@ -94,3 +99,93 @@ def test_telemetry_of_another_form_is_left_out(tmp_path, line):
 
     chart = charted(tmp_path, "memory.copy", burst, f"{json.dumps(good)}\n{odd}\n")
     assert "; below it SM MHz: " in chart.description
+
+
+# --- parts of it
+
+
+def test_only_a_failure_that_comes_and_goes_has_a_chart(tmp_path):
+    directory = RunDirectory(tmp_path)
+    assert tail_chart(directory, {"reason": "too slow"}, SimpleNamespace(per="node")) is None
+    assert tail_chart(directory, {"reason": COMES_AND_GOES}, None) is None
+
+
+def test_of_a_node_its_own_points_are_drawn_and_else_those_of_all(tmp_path, monkeypatch):
+    asked: list[list[str]] = []
+    monkeypatch.setattr(tail_charts, "read_record", lambda _: SimpleNamespace(nodes=["a", "b"]))
+    monkeypatch.setattr(
+        tail_charts, "points_of", lambda criterion, record, nodes, subject: asked.append(nodes)
+    )
+    row = {"reason": COMES_AND_GOES, "record": "x", "subject": "a", "worst": {"node": "a"}}
+    for per in ("node", "pair"):
+        assert tail_chart(RunDirectory(tmp_path), row, SimpleNamespace(per=per)) is None
+    assert asked == [["a"], ["a", "b"]]
+
+
+def test_what_failed_is_the_named_device_or_part_else_the_worst(monkeypatch):
+    monkeypatch.setattr(tail_charts, "whole_series", lambda _, points: [points[0][1].series])
+
+    def point(name: str, node: str, uuid: str, ratio: float, part: str = "p"):
+        series = SimpleNamespace(name=name, ratio=ratio)
+        rank = SimpleNamespace(node=node, device={"uuid": uuid})
+        return rank, SimpleNamespace(at={"part": part}, series=series)
+
+    points = [
+        point("worst", "b", "u0", 0.1), point("other", "a", "u0", 0.3, "q"),
+        point("named", "a", "u1", 0.5),
+    ]  # fmt: skip
+    criterion = SimpleNamespace(over="devices")
+    for worst, name in (
+        ({"node": "a", "uuid": "u1"}, "named"), ({"node": "a"}, "other"),
+        ({"node": "a", "part": "p"}, "named"), ({"node": "c"}, "worst"), ({}, "worst"),
+    ):  # fmt: skip
+        red, others = tail_charts._lines(criterion, points, worst)
+        assert red.name == name
+        assert name not in [s.name for s in others]
+        assert len(others) == 2
+
+
+def test_telemetry_is_of_the_gpu_while_it_was_measured_and_not_of_a_huge_file(tmp_path):
+    directory = RunDirectory(tmp_path)
+    path = directory.job("j") / "telemetry-a.jsonl"
+    path.parent.mkdir(parents=True)
+    lines = [{"t": t, "gpus": {"u": {"power_w": t}}} for t in (9, 12, 10, 13)]
+    lines += [{"t": 11, "gpus": {"other": {}}}, {"t": 11, "gpus": {"u": 5}}]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines) + "torn {\n")
+    spans = [SimpleNamespace(start=10, end=11), SimpleNamespace(start=10.5, end=12)]
+    points = [(span, None) for span in spans]
+    found = tail_charts._telemetry(directory, "a", "u", points)
+    assert found == [(10.0, {"power_w": 10}), (12.0, {"power_w": 12})]
+    os.truncate(path, 64_000_001)
+    assert tail_charts._telemetry(directory, "a", "u", points) == []
+
+
+def test_the_words_say_what_stands_beside_it():
+    others = [SimpleNamespace()] * 15
+    for over, per, count, words in (
+        ("devices", "node", 0, "of the only GPU"), ("links", "node", 0, "of the only link"),
+        ("devices", "node", 15, "beside 15 other GPUs of the node"),
+        ("links", "pair", 1, "beside 1 other link"),
+        ("devices", "node", 16, "beside 15 of 16 other GPUs of the node"),
+        ("ranks", "node", 2, "of all ranks together, beside 2 ranks"),
+    ):  # fmt: skip
+        shown = tail_charts._beside(SimpleNamespace(over=over, per=per), (others * 2)[:count])
+        assert shown == words
+
+
+def test_what_failed_is_red_and_samples_without_their_times_are_counted():
+    def series(*ended: float):
+        return SimpleNamespace(samples=[1.0, 2.0], ended=list(ended))
+
+    named, criterion = series(5.0, 6.0), SimpleNamespace(over="devices", per="node", unit="GB/s")
+    row = {"criterion": "x", "subject": "a"}
+
+    def drawn(*others) -> str:
+        return tail_charts._draw(row, criterion, named, others, [(5.5, {"power_w": 9.0})])
+
+    timed = drawn(series(5.0, 6.0), series(5.0, 6.0))
+    assert timed.svg.count(RED) < timed.svg.count(PALE_BLUE)
+    assert "below it W" in timed.description
+    assert "1 to 2 GB/s" in timed.description
+    for other in (series(), series(5.0)):
+        assert "below it" not in drawn(other).description

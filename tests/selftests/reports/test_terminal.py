@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import json
 import re
 import shlex
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from rich.console import Console
 
 from fixtures import __main__ as accept
 from fixtures.background import run_to_its_end
@@ -21,9 +16,8 @@ from fixtures.conclusion.run_verdict import demonstration_text
 from fixtures.records.files import read_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.verdict.model import Outcome
-from reports import banner, certificate, tables, terminal, tour, watch
+from reports import banner, certificate, tables, terminal
 from reports.artefacts import Artefacts
-from tests.selftests import support
 from tests.selftests.reports.test_first_screen import BAD, KEYS, made
 from tests.selftests.reports.test_page import measured, planned
 from tests.selftests.support import CHECKOUT, DATA, run_pytest
@@ -131,67 +125,7 @@ def test_the_verdict_is_the_last_thing_that_pytest_prints(tmp_path):
     assert any(re.search(r"1 failed.* passed", line) for line in lines[:at])
 
 
-# --- watch, compare, tables, tour
-
-
-def frame(names: list[str], gpus: int = 2) -> watch.Frame:
-    now = time.time()
-    gpu = watch.Gpu(97.0, 120.0, 88.0, 650.0, 1755.0, (12.0, 12.0), "")
-    return {
-        name: watch.Node(
-            now, {f"GPU-{name}-{k}": gpu for k in range(gpus)}, (1.0, 1.0), 3.0, "training_fsdp"
-        )
-        for name in names
-    }
-
-
-def printed(what: Any, width: int) -> str:
-    out = io.StringIO()
-    Console(file=out, width=width, force_terminal=False, color_system=None).print(what)
-    return out.getvalue()
-
-
-@pytest.mark.parametrize("width", [60, 80, 100, 160])
-def test_watch_cuts_no_name_and_fits(width):
-    names = ["gpu-cluster-rack07-node001", "gpu-cluster-rack07-node002"]
-    text = printed(watch.render(frame(names), None, time.time(), width), width)
-    lines = text.splitlines()
-    assert all(len(line) <= width for line in lines)
-    for name in names:
-        assert text.count(name) == 2, "each GPU has the name of its node"
-    assert "..." not in text
-    assert "…" not in text
-    assert "█" * watch.BAR in text
-    assert ("UUID" in text) == (width >= 160)
-
-
-def test_of_a_run_that_is_over_the_highest_of_each_figure_is_shown():
-    """Its last sample is of nodes that have nothing more to do."""
-    idle = watch.Gpu(0.0, 1.0, 40.0, 100.0, 1200.0, (0.0, 0.0))
-    busy = watch.Gpu(97.0, 120.0, 70.0, 650.0, 1980.0, (210.0, 205.0), "power cap")
-    still = watch.Gpu(50.0, None, None, None, None, (0.0, 0.0))
-    samples = [
-        ("worker0", watch.Node(1.0, {"GPU-a": idle, "GPU-b": still}, (0.0, 0.0), 3.0, "gemm")),
-        ("worker0", watch.Node(2.0, {"GPU-a": busy, "GPU-b": still}, (40.0, 39.0), 9.0, "gemm")),
-        ("worker0", watch.Node(3.0, {"GPU-a": idle, "GPU-b": still}, (0.0, 0.0), None, "gemm")),
-    ]
-    found = watch.highest_of(samples)["worker0"]
-    assert found.gpus["GPU-a"] == busy
-    assert (found.nics_gb_s, found.cpu_percent, found.time) == ((40.0, 39.0), 9.0, 3.0)
-    text = printed(watch.render({"worker0": found}, None, time.time(), 160), 160)
-    assert "210.0/205.0" in text
-    assert "0.0/0.0" not in text.replace("40.0/39.0", "").replace("210.0/205.0", "")
-    assert "?" not in text
-    assert watch.HIGHEST in text
-
-
-def test_watch_colours_load_and_heat():
-    out = io.StringIO()
-    Console(file=out, width=80, force_terminal=True, color_system="standard").print(
-        watch.render(frame(["worker0"]), None, time.time(), 80)
-    )
-    assert "\x1b[32m█" in out.getvalue()
-    assert re.search("\x1b\\[31m *88", out.getvalue())
+# --- compare, tables, commands
 
 
 def test_tables_have_the_trainings_with_their_losses():
@@ -203,44 +137,6 @@ def test_tables_have_the_trainings_with_their_losses():
     assert first[:2] == ["1", "12.18"]
     assert last[0] == "40"
     assert "fine-tuning default" in tables.table(records["training_finetune"])
-
-
-def test_the_tour_leaves_out_what_is_empty_and_keeps_the_order_of_the_nodes(tmp_path):
-    """As the probe tier leaves it: no figures, no benchmarks, worker1 was the first to end."""
-    support.judged(DATA / "h200-2x2", tmp_path / "run")
-    run = RunDirectory(tmp_path / "run")
-    for path in run.records.glob("*.json"):
-        if path.name.partition("@")[0] != "environment":
-            path.unlink()
-    data = read_json(run.verdict)
-    data["criteria"] = [c for c in data["criteria"] if c["criterion"].startswith("inventory")]
-    run.verdict.write_text(json.dumps(data))
-    later = run.records / "environment@worker0.json"
-    record = read_json(later)
-    for rank in record["ranks"]:
-        rank["start"], rank["end"] = rank["start"] + 1e6, rank["end"] + 1e6
-    later.write_text(json.dumps(record))
-    out = io.StringIO()
-    tour.show(Console(file=out, width=140), run)
-    text = out.getvalue()
-    assert [w for w in ("1 hardware", "2 health", "3 ") if w in text] == ["1 hardware", "2 health"]
-    assert "figure" not in text
-    assert text.index(" worker0 ") < text.index(" worker1 ")
-
-
-def test_the_tour_stops_at_each_screen_of_a_terminal(monkeypatch):
-    out, asked = io.StringIO(), list[str]()
-    console = Console(file=out, width=80, height=6, force_terminal=True)
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    monkeypatch.setattr(console, "input", lambda prompt: asked.append(prompt) or "")
-    tour.show_section(console, [f"line {k}" for k in range(10)], "2 health")
-    assert [a.partition(";")[0].removeprefix("[dim]") for a in asked] == [
-        "Enter: more", "Enter: more", "Enter: 2 health",
-    ]  # fmt: skip
-    assert [f"line {k}" in out.getvalue() for k in range(10)] == [True] * 10
-    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
-    tour.show_section(console, ["last"], "2 health")
-    assert len(asked) == 3
 
 
 def test_the_command_that_make_accept_prints_can_be_pasted(monkeypatch, capsys):
@@ -263,14 +159,3 @@ def test_a_command_that_is_waited_for_ends_by_itself_after_ctrl_c():
     )
     assert run_to_its_end([sys.executable, "-c", script], cwd=CHECKOUT) == (2, True)
     assert run_to_its_end([sys.executable, "-c", "raise SystemExit(1)"], cwd=CHECKOUT) == (1, False)
-
-
-def test_the_tour_shows_key_figures_and_trainings(tmp_path):
-    support.judged(DATA / "h200-1x4", tmp_path / "run")
-    out = io.StringIO()
-    tour.show(Console(file=out, width=140), RunDirectory(tmp_path / "run"))
-    text = out.getvalue()
-    for heading in ("1 hardware", "2 health", "3 figures", "4 benchmarks", "5 training"):
-        assert heading in text
-    assert re.search(r"bf16, slowest GPU +659.9 +TFLOPS", text)
-    assert "ddp 1b, 4 GPUs" in text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import shutil
 from functools import cache
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from fixtures.paths import CHECKOUT
 from fixtures.thresholds import loader
 from fixtures.thresholds.criteria import OVER, PER, STATISTICS, TIERS
 from fixtures.thresholds.facts import FACTS, INSTALLED
-from reports import __main__ as command
 from reports import rejudge
 from reports.second_judge import physics, plan
 from tests.selftests import derive_runs, golden, support
@@ -182,67 +180,7 @@ def test_both_judges_agree_on_a_changed_record(drawn, mutated):
     assert {"PASS", "FAIL", "NOT_MEASURED"} <= outcomes
 
 
-# --- the command
-
-
-@pytest.fixture(scope="module")
-def judged(tmp_path_factory) -> Path:
-    root = tmp_path_factory.mktemp("rejudge") / "run"
-    support.judged(support.DATA / "sandbox-2x2-cpu", root)
-    return root
-
-
-@pytest.fixture
-def run(judged, tmp_path) -> Path:
-    return Path(shutil.copytree(judged, tmp_path / "run"))
-
-
-def test_the_command_says_that_both_agree(run, capsys):
-    assert command.main(["rejudge", str(run)]) == 0
-    out = capsys.readouterr().out
-    assert "second judge: DEMONSTRATION; 437 of 437 rows judged again" in out
-    assert "BOTH JUDGES AGREE" in out
-
-
-def _edit(root: Path, change) -> None:
-    verdict = json.loads((root / "verdict.json").read_text())
-    change(verdict)
-    (root / "verdict.json").write_text(json.dumps(verdict))
-
-
-def _row(verdict, criterion: str):
-    return next(row for row in verdict["criteria"] if row["criterion"] == criterion)
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda v: v.update(verdict="ACCEPTED"), "the run is ACCEPTED, second judge DEMONSTRATION"),
-        (lambda v: v["criteria"].pop(0), "in the plan of the run, but not in verdict.json"),
-        (lambda v: v["criteria"].append(v["criteria"][0]), "verdict.json has a row twice"),
-        (lambda v: v["criteria"][0].update(outcome="FAIL"), ": FAIL, second judge PASS"),
-        (lambda v: v["counts"].update({"pass": 1}), "1 row pass, second judge 285"),
-        (
-            lambda v: _row(v, "gemm.bf16").update(value=9.0),
-            "gemm.bf16 worker0: 9.0, second judge",
-        ),
-    ],
-    ids=["verdict", "row left out", "row twice", "outcome", "count", "value"],
-)  # fmt: skip
-def test_what_does_not_follow_from_the_records_is_named(run, capsys, change, said):
-    _edit(run, change)
-    assert command.main(["rejudge", str(run)]) == 1
-    out = capsys.readouterr().out
-    assert said in out
-    assert "THE JUDGES DISAGREE" in out
-
-
-def test_a_row_that_needs_an_unknown_rule_is_named_as_not_covered(run, monkeypatch):
-    monkeypatch.delitem(plan.FACTS, "slurm")
-    compared = rejudge.compare(run, limits_of(run))
-    assert compared.wrong == []
-    assert compared.uncovered
-    assert all(line.endswith(": slurm of its definition") for line in compared.uncovered)
+# --- waivers
 
 
 def test_a_waived_failure_is_waived_by_both(tmp_path):

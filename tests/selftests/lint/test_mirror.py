@@ -1,0 +1,77 @@
+"""Tests stand beside their rule: a module's in its package's folder; an area has one name."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from fixtures.paths import CHECKOUT
+from tests.tools import mutants
+
+pytestmark = pytest.mark.cpu
+
+SELFTESTS = CHECKOUT / "tests" / "selftests"
+NO_PACKAGE = {"lint", "tools", "whole_runs"}
+"""Folders of tests that belong to no package; `fixtures` holds those of its own modules."""
+AREAS = {p.stem for p in (CHECKOUT / "fixtures" / "criteria").glob("*.yaml")} - {
+    "demonstration", "tails",
+}  # fmt: skip
+OF_TRAINING = {"failures", "finetuning", "training"}
+"""Areas whose workloads are in training/."""
+
+
+def committed() -> list[str]:
+    """The files of the repository, without recorded data."""
+    names = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=CHECKOUT, capture_output=True, text=True, check=True,
+    ).stdout.splitlines()  # fmt: skip
+    return [name for name in names if not name.startswith("tests/selftests/data/")]
+
+
+def test_every_module_with_a_rule_has_a_test_file_of_its_name():
+    without = [
+        path
+        for path in mutants.sources()
+        if not mutants.test_files(path, CHECKOUT) and mutants.mutants_of(path)
+    ]
+    assert without == []
+
+
+def test_every_test_file_is_in_the_folder_of_a_package():
+    flat = [p.name for p in SELFTESTS.glob("test_*.py")]
+    assert flat == []
+    for folder in {p.parent.relative_to(SELFTESTS) for p in SELFTESTS.rglob("test_*.py")}:
+        known = [CHECKOUT / "fixtures" / folder, CHECKOUT / folder, CHECKOUT / "fixtures"]
+        exists = (known[0] / "__init__.py").exists() or (
+            folder.parts[0] in ("fixtures", "reports", "training") and known[1].is_dir()
+        )
+        assert exists or folder.parts[0] in NO_PACKAGE, folder
+
+
+def places(area: str) -> set[str]:
+    """Where the word of an area may stand as the name of a file or folder."""
+    package = set() if area in OF_TRAINING else {f"fixtures/workloads/{area}/"}
+    return package | {
+        f"fixtures/criteria/{area}.yaml", f"tests/test_{area}.py", f"docs/{area}.md",
+        f"tests/selftests/workloads/{area}/", "training/", "tests/selftests/training/",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("area", sorted(AREAS))
+def test_the_word_of_an_area_names_its_places_and_nothing_else(area):
+    allowed = places(area)
+    files = committed()
+    for place in allowed - {"training/", "tests/selftests/training/"}:
+        if "selftests" not in place:
+            assert any(name.startswith(place) for name in files), place
+    if area not in OF_TRAINING:
+        assert any(name.startswith(f"tests/selftests/workloads/{area}/test_") for name in files)
+    strangers = [
+        name
+        for name in files
+        if area in (part.partition(".")[0].removeprefix("test_") for part in name.split("/"))
+        and not name.startswith(tuple(allowed))
+    ]
+    assert strangers == []
