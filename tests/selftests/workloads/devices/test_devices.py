@@ -252,9 +252,7 @@ def test_torch_s_facts_of_a_gpu_are_joined_with_nvml_s(monkeypatch: pytest.Monke
     device = torch.device("cuda", 1)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     given = {"uuid": "abc"}
-    monkeypatch.setattr(
-        torch.cuda, "get_device_properties", lambda _: properties(given["uuid"])
-    )
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties(given["uuid"]))
     install(monkeypatch, None)
     for uuid, found in (("abc", "GPU-abc"), ("GPU-abc", "GPU-abc"), ("MIG-abc", "MIG-abc")):
         given["uuid"] = uuid

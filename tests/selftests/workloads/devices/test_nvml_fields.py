@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -278,3 +279,14 @@ def test_a_wheel_without_the_function_reads_the_oldest_structure(monkeypatch):
 )
 def test_the_health_of_the_fabric_in_each_version(takes, mask, summary, fault):
     assert nvml_fields.fabric(Driver(*takes, mask=mask, summary=summary), None).fault == fault
+
+
+# --- reading
+
+
+def test_field_value_that_is_unsupported_raises(monkeypatch):
+    pynvml = pytest.importorskip("pynvml")
+    value = SimpleNamespace(nvmlReturn=pynvml.NVML_ERROR_NOT_SUPPORTED)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetFieldValues", lambda *_: [value])
+    with pytest.raises(pynvml.NVMLError_NotSupported):
+        nvml_fields.read_field(pynvml, None, nvml_fields.POWER_CAP_NS)

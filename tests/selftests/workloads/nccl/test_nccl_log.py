@@ -216,3 +216,21 @@ def test_no_nic_is_used_only_where_every_channel_is_known_to_use_none(
 def measured_from(log: dict[str, Any], metric: str) -> list[Any]:
     op = collective_ops.OPERATIONS["all_reduce"]
     return collective_sweep._state_measurements(op, [], [metric], {}, log)
+
+
+def test_nccl_log_gives_transport_and_nvls(tmp_path: Path) -> None:
+    log = tmp_path / "nccl-rank0.log"
+    log.write_text(
+        "h:1:1 [0] NCCL INFO NET/IB : No device found.\n"
+        "h:1:1 [0] NCCL INFO Using network Socket\n"
+        "h:1:1 [0] NCCL INFO 24 coll channels, 24 collnet channels, 0 nvls channels, 32 p2p\n"
+        "h:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\n"
+        "h:1:1 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[1] via P2P/CUMEM\n"
+        "h:1:1 [0] NCCL INFO Channel 00/0 : 3[1] -> 0[0] [receive] via NET/Socket/0\n"
+    )
+    facts = nccl_log.read_nccl_log([log])
+    assert facts["transports"] == {"P2P/CUMEM": 2, "NET/Socket": 1}
+    assert facts["network"] == "Socket"
+    assert facts["nvls_channels"] == 0
+    assert (facts["nics"], facts["gdr"]) == ([0], False)
+    assert nccl_log.read_nccl_log([tmp_path / "none"]) == {}

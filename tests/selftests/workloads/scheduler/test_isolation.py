@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fixtures.cluster import slurm_survey
+from fixtures.records.files import write_json
 from fixtures.slurm.client import SlurmNode, allocates_whole_nodes
 from fixtures.workloads.scheduler import isolation
 
@@ -113,3 +116,115 @@ def test_controllers_that_do_not_answer_are_counted_and_none_at_all_is_not_measu
 )
 def test_only_an_exclusive_partition_gives_out_whole_nodes(shown, whole):
     assert allocates_whole_nodes({"OverSubscribe": shown}) is whole
+
+
+# --- two jobs of a node
+
+
+class Halves:
+    """One of two jobs, whose process and steps see what a test says."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
+        self.ranks = SimpleNamespace(
+            rank=rank, node="n0", directory=folder,
+            spec={"nonce": "a", "attempt": 1, "gpus_per_node": 1},
+        )  # fmt: skip
+        gpus = [(f"/dev/gpu{k}", k == rank) for k in range(2)]
+        self.step = {
+            **seen(*gpus, given=str(rank)), "job": str(rank), "visible": str(rank),
+            "emulated": False,
+        }  # fmt: skip
+        monkeypatch.setattr(isolation.gpu_visibility, "observe", lambda: self.step)
+        monkeypatch.setattr(isolation, "_observe_overridden", lambda: self.step)
+        monkeypatch.setattr(isolation.job_steps, "observe_tasks", lambda *_: [self.step])
+        monkeypatch.setattr(isolation.devices, "open_handles", lambda: ["a", "b"])
+        monkeypatch.setattr(
+            isolation.devices, "query_nvml", lambda _, handle: "GPU-a" if handle == "a" else None
+        )
+        write_json(folder / f"batch{rank}.json", self.step)
+
+    def run(self, *metrics: str) -> Any:
+        return isolation.run(self.ranks, list(metrics), patience_s=0)
+
+
+def test_both_jobs_report_what_they_hold_and_open(tmp_path, monkeypatch):
+    other = side("195:1", uuids=("GPU-b",))
+    signed = {**other, "nonce": "a", "attempt": 1}
+    for name in ("here1", "seen1"):
+        write_json(tmp_path / f"{name}.json", signed)
+    job = Halves(tmp_path, monkeypatch, 0)
+    found = job.run("shared", "count", "visible", "let_in", "unknown")
+    assert [(m.metric, m.value, m.notes) for m in found.measurements] == [
+        ("shared", 0, []), ("count", 0, []), ("visible", 0, []), ("let_in", 0, []),
+    ]  # fmt: skip
+    assert found.facts["mine"] == {"job": "0", "held": ["195:0"], "uuids": ["GPU-a"]}
+    assert (found.facts["asked"], set(found.facts["ways"])) == (
+        1, {"step", "overridden", "batch", "attached"},
+    )  # fmt: skip
+    assert "emulated" not in found.facts
+    job.step["emulated"] = True
+    monkeypatch.setattr(isolation.job_steps, "observe_tasks", lambda *_: [])
+    (tmp_path / "batch0.json").unlink()
+    broken = job.run("let_in")
+    assert broken.facts["emulated"] is True
+    assert broken.measurements[0].value is None
+    assert [note.partition(":")[0] for note in broken.measurements[0].notes] == [
+        "batch", "attached",
+    ]  # fmt: skip
+    assert "the batch script left no line" in broken.facts["ways"]["batch"]
+
+
+def test_a_job_waits_for_the_other_of_this_attempt(tmp_path, monkeypatch):
+    now = [0.0]
+
+    def passes(seconds: float) -> None:
+        now[0] += 10
+
+    monkeypatch.setattr(isolation.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(isolation.time, "sleep", passes)
+    write_json(tmp_path / "here1.json", {"nonce": "a", "attempt": 2})
+    job = Halves(tmp_path, monkeypatch, 0)
+    with pytest.raises(RuntimeError, match="no second job on n0 within 30 s"):
+        isolation._exchange(job.ranks, "here", {}, isolation.PATIENCE_S)
+    assert now[0] == 40
+
+
+def test_a_process_with_all_gpus_in_its_variable_is_observed(monkeypatch):
+    asked: list[str] = []
+    answers: list[Any] = ['{"gpus": []}', "no json", OSError("no memory")]
+
+    def run(*_: Any, env: dict[str, str], **__: Any) -> Any:
+        asked.append(env["CUDA_VISIBLE_DEVICES"])
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return SimpleNamespace(stdout=answer)
+
+    monkeypatch.setattr(isolation.subprocess, "run", run)
+    files = [Path("/dev/a"), Path("/dev/b")]
+    monkeypatch.setattr(isolation.gpu_visibility, "gpu_files", lambda: (files, True))
+    assert isolation._observe_overridden() == {"gpus": []}
+    assert isinstance(isolation._observe_overridden(), str)
+    files.clear()
+    assert isolation._observe_overridden() == "no memory"
+    assert asked == ["0,1", "0,1", "0"]
+
+
+def test_gpus_too_many_or_too_few_are_counted_with_who_has_them():
+    for count, value in ((2, 0), (1, 1), (4, 2)):
+        row = isolation._count("count", 2, count, "job 7 holds")
+        assert (row.metric, row.value) == ("count", value)
+        assert row.notes == ([] if value == 0 else [row.notes[0]])
+        assert not value or row.notes[0].startswith(f"job 7 holds {count} GPU")
+    assert isolation._visible({"visible": "0,1,1,", "job": "7"})[0] == 2
+    assert isolation._visible({"visible": None, "job": "7"})[0] == 0
+
+
+def test_a_gpu_that_is_let_in_is_named_with_its_owner():
+    open_ = seen(("/dev/nvidia0", True), ("/dev/nvidia1", True), ("/dev/nvidia2", True))
+    neighbour = {**side("195:1"), "job": "9"}
+    row = isolation._let_in({"step": open_}, ["195:0"], neighbour)
+    assert row.value == 2
+    assert [("of job 9" in n, "of none" in n) for n in row.notes] == [(True, False), (False, True)]
+    both = isolation._shared({**side("195:0"), "job": "8"}, side("195:0", uuids=("GPU-a",)))
+    assert both.notes == ["jobs 8 and 1 both hold 195:0"]
