@@ -99,6 +99,7 @@ class Team:
             visibility_timeout_s=10, lines=20, blocks=2, block_bytes=64,
         )  # fmt: skip
         self.gathered: list[dict[str, Any]] = []
+        self.given: list[Any] = []
 
     def peers(self, node: str) -> list[str]:
         return [n for n in self.members if n != node]
@@ -115,6 +116,7 @@ class Team:
         return found(**arguments) if callable(found) else found
 
     def gather_results(self, result: Any = None) -> dict[str, Any]:
+        self.given.append(result)
         return self.gathered.pop(0) if self.gathered else {}
 
 
@@ -183,7 +185,7 @@ def locked(
     *rounds: tuple[str, dict[str, Any], dict[str, Any]], pairs: dict[str, Any] | None = None
 ) -> Any:
     """What is blamed where these holders and others got the locks that others held."""
-    team: Any = Team("a", "b", "c")
+    team: Any = Team("a", "b", "c", answers={"lock": {"granted": True}})
     team.gathered = [pairs or dict.fromkeys("abc", GOOD)]
     for holder, first, others in rounds:
         team.gathered += [{holder: first} if first else {}, others, {}]
@@ -199,6 +201,8 @@ def test_a_lock_is_granted_once_on_every_node():
         "first", "second", "held", "tried",
     ]  # fmt: skip
     assert team.asked[4][1] == {"path": "/w/lock-of-a", "key": "held", "timeout_s": 2}
+    # As the holder it gives what it holds, else what it tried; both its locks come first.
+    assert team.given == [[yes, yes], yes, None, None, None, yes, None]
     found, _ = locked(fine[0], ("c", yes, {"a": no, "b": yes}))
     assert found.notes["b"] == ["a flock that c held was granted on b too"]
     found, _ = locked(fine[0], ("c", yes, {"a": yes, "b": yes}))

@@ -106,6 +106,8 @@ def test_mtu_and_temperature_are_those_of_the_nic(roce: Path) -> None:
     assert infiniband._roce_states(roce_trees.port(roce)) == {"gid": "IPv4", "mtu": 9000}
     platforms.write_sysfs_file(interface(roce) / "mtu", "1500")
     assert infiniband._roce_states(roce_trees.port(roce))["mtu"] == 1500
+    platforms.write_sysfs_file(interface(roce).parent / "eth9" / "mtu", "unknown")
+    assert infiniband._roce_states(roce_trees.port(roce))["mtu"] == 1500
     sensors = roce_trees.port(roce).parents[1] / "device" / "hwmon" / "hwmon0"
     platforms.write_sysfs_file(sensors / "temp2_input", "74000")
     assert infiniband.temperature(roce_trees.port(roce)) == 74.0

@@ -6,6 +6,7 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -53,7 +54,7 @@ class Condition:
 
 
 @pytest.fixture
-def dog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def dog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A watchdog whose time passes while it waits; what it did."""
     clock = [100.0]
     done: dict[str, Any] = {"lines": [], "forced": [], "clock": clock}
@@ -78,7 +79,8 @@ def dog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     )  # fmt: skip
     one = Watchdog(append, tmp_path / "stacks")
     done["condition"] = one._changed = Condition(clock, 117)  # type: ignore[assignment]
-    return one, done
+    yield one, done
+    one._stacks.close()
 
 
 def test_a_rank_without_a_deadline_shows_every_five_seconds_that_it_lives(dog: Any):
