@@ -68,14 +68,14 @@ def test_a_peer_that_does_not_come_or_has_no_address_is_named(
     assert (row.value, found.facts["reached"]) == (1, "0 of 1")
     assert row.notes[0].startswith("127.0.0.2 by name: ")
     assert row.notes[1] == "127.0.0.2 by address: no address known"
-    assert waited == [({"127.0.0.2"}, 1000 + connectivity.GOODBYE_S)]
+    assert waited == [({"127.0.0.2"}, 1005)]
 
 
 def test_the_time_to_appear_is_longer_on_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     given: list[float] = []
 
     def reach(*arguments: Any) -> dict[str, Any]:
-        given.append(arguments[-1])
+        given.extend(arguments[-2:])
         return {"peer": arguments[1], "by": arguments[2], "error": ""}
 
     monkeypatch.setattr(connectivity, "_reach", reach)
@@ -84,7 +84,7 @@ def test_the_time_to_appear_is_longer_on_gpus(tmp_path: Path, monkeypatch: pytes
     for device, seconds in (("cuda", 60), ("cpu", 15)):
         given.clear()
         connectivity.run(rank_of(tmp_path, 0, device=device), ["peers"])
-        assert given == [seconds, seconds]
+        assert given == [15, seconds, 15, seconds], "to reach a peer that listens, and any"
 
 
 def test_the_port_of_a_peer_is_that_of_this_attempt(tmp_path: Path):
@@ -240,3 +240,16 @@ def test_a_goodbye_by_address_is_said_where_the_name_does_not_lead(
     said.clear()
     connectivity._say_goodbye(rank, "127.0.0.2")
     assert said == [("127.0.0.2", 7), ("127.0.0.1", 7)]
+
+
+def test_one_attempt_takes_three_seconds_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    asked: list[float] = []
+
+    def connect(place: Any, timeout: float) -> None:
+        asked.append(timeout)
+        raise TimeoutError
+
+    monkeypatch.setattr(connectivity.socket, "create_connection", connect)
+    with pytest.raises(TimeoutError):
+        connectivity._exchange(rank_of(tmp_path, 0), "127.0.0.1", 7, "peer", "reach")
+    assert asked == [3]
