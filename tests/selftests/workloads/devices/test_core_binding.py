@@ -1,4 +1,4 @@
-"""To which cores a rank binds itself, on a made-up /sys and kernel."""
+"""The cores that each rank binds itself to, on a made-up /sys and kernel."""
 
 from __future__ import annotations
 

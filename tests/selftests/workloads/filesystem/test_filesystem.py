@@ -337,7 +337,7 @@ def test_each_node_reads_what_another_wrote_alone_and_together():
     _, found = rates("a", "b", metrics=[])
     assert list(found) == ["write.alone", "write.together"]
     outside, found = rates("b", "c", metrics=["read.together"])
-    assert "read_shards" not in dict(outside.asked), "a node that is no member reads nothing"
+    assert "read_shards" not in dict(outside.asked), "a node outside the team reads nothing"
 
 
 def test_the_directory_is_the_ordered_one_or_the_run_s(tmp_path: Path):

@@ -34,7 +34,7 @@ def test_versions_are_compared_by_number(component: str, version: str, least: st
 def test_a_prefix_of_a_version_is_enough_and_what_is_missing_is_below():
     assert not component_versions.is_below("kernel", "5.15", "5.15")
     assert component_versions.is_below("kernel", "5", "5.15")
-    assert component_versions.is_below("kernel", "A.5", "6"), "letters are no digits there"
+    assert component_versions.is_below("kernel", "A.5", "6"), "only digits count there"
 
 
 def test_parts_below_a_minimum_are_named_and_what_is_not_shown_too():

@@ -1,7 +1,5 @@
 """The node side: entry, ranks' lines, and the workloads on CPU ranks."""
 
-# Length: what ranks write, how they meet and how they end share their builders.
-
 from __future__ import annotations
 
 import errno

@@ -131,7 +131,7 @@ def test_one_gpu_of_each_sample_is_asked_for_its_pcie_traffic_in_turn(
     rounds = iter([[]] * 9)
     telemetry.record(tmp_path / "orphan", {})
     assert len((tmp_path / "orphan").read_text().splitlines()) == 1
-    assert telemetry.PERIOD_S == 0.2, "five samples a second"
+    assert telemetry.PERIOD_S == 0.2, "five samples per second"
 
 
 class Library:
