@@ -222,3 +222,77 @@ def test_roce_gid_and_mtu_are_facts(tmp_path: Path) -> None:
         "mlx5_0": {"gids_v2_ipv4": [2], "gids_v2_ipv6": [], "mtu": {"eth0": 9000}}
     }
     assert isinstance(found.measurements[0], Measurement)
+
+
+def test_what_counts_is_noted_only_where_something_does_not():
+    assert nics.Nics(counted=("a",), left_out={}).notes() == []
+    assert nics.Nics(counted=(), left_out={"b": "why"}).notes() == [
+        "counted: none", "left out b: why",
+    ]  # fmt: skip
+    assert nics.Nics(counted=("a",), left_out={}, missing=("c",)).notes() == [
+        "counted: a", "ordered by name and not there: c",
+    ]  # fmt: skip
+
+
+def test_the_order_of_a_job_s_spec_is_used_and_none_takes_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("fixtures.workloads.devices.devices.gpu_addresses", lambda: GPUS)
+    tree(tmp_path)
+    assert nics.of_node({"nic_order": {"names": ["mlx5_1"]}}, tmp_path).counted == ("mlx5_1",)
+    for spec in ({}, {"nic_order": None}):
+        assert nics.of_node(spec, tmp_path).counted == OURS
+
+
+def test_too_many_of_a_kind_are_cut_down_to_the_ordered_fabric(tmp_path: Path):
+    unknown = ("MT4129", "MT_0000000838", "", "400")
+    ethernet = ("MT4129", "MT_0000000838", "Ethernet", "400")
+    slots = {
+        "mlx5_0": (COMPUTE, "18:00.0"), "mlx5_1": (ethernet, "40:00.0"),
+        "mlx5_2": (unknown, "4f:00.0"), "mlx5_3": (COMPUTE, "5e:00.0"),
+    }  # fmt: skip
+    root = tree(tmp_path, slots)
+    order = {"number": 3, "fabric": "InfiniBand"}
+    found = nics.choose(root, order=order, gpus=GPUS)
+    assert found.counted == ("mlx5_0", "mlx5_2", "mlx5_3")
+    assert found.left_out == {"mlx5_1": "its port is RoCE, and InfiniBand was ordered"}
+    for enough in ({**order, "number": 4}, {"number": 3}, {"fabric": "InfiniBand"}):
+        assert len(nics.choose(root, order=enough, gpus=GPUS).counted) == 4
+
+
+def test_of_two_kinds_alike_the_one_on_numa_node_0_or_of_the_fabric_counts(tmp_path: Path):
+    slots = {
+        "mlx5_0": (COMPUTE, "18:00.0"),
+        "mlx5_1": (("ZZ", "board", "Ethernet", "1"), "9a:00.0"),
+    }
+    root = tree(tmp_path / "numa", slots)
+    assert nics.choose(root, order={}, gpus=GPUS[:1]).counted == ("mlx5_0",)
+    # Without GPUs the fabric decides, and without that the name of the kind.
+    assert nics.choose(root, order={"fabric": "InfiniBand"}).counted == ("mlx5_0",)
+    assert nics.choose(root, order={}).counted == ("mlx5_1",)
+
+
+def test_efa_is_known_by_its_name_or_driver(tmp_path: Path):
+    for name, driver, fabric in (
+        ("efa_0", "", "EFA"), ("rdmap0", "efa", "EFA"), ("rdmap1", "other", "InfiniBand"),
+    ):  # fmt: skip
+        folder = nic(tmp_path, name, COMPUTE, tmp_path / "devices" / name)
+        (tmp_path / "devices" / name).mkdir(parents=True)
+        if driver:
+            (folder / "device" / "driver").symlink_to(tmp_path / "drivers" / driver)
+        assert nics.fabric_of(folder / "ports/1") == fabric
+    write(folder / "ports/1/link_layer", "Other")
+    assert nics.fabric_of(folder / "ports/1") is None
+    (folder / "ports/1/link_layer").unlink()
+    assert nics._text(folder / "ports/1/link_layer") == ""
+
+
+def test_bridges_above_gpus_and_nics_are_known_by_their_addresses(tmp_path: Path):
+    tree(tmp_path, switches=True)
+    assert nics.bridges_of_gpu(tmp_path, GPUS[0]) == {"0000:1b:1f.0"}
+    assert nics.bridges_of_nic(tmp_path, "mlx5_0") == {"0000:1b:1f.0"}
+    # A device without an address of its own has the bridges of its path.
+    virtual = tmp_path / "sys/devices/pci0000:00/0000:1b:1f.0/virtio"
+    virtual.mkdir(parents=True)
+    assert nics._pci(virtual) == ("", {"0000:1b:1f.0"}, -1)
+    assert nics._pci(tmp_path / "plain") == ("", frozenset(), -1)

@@ -278,3 +278,34 @@ def test_a_wheel_without_the_function_reads_the_oldest_structure(monkeypatch):
 )
 def test_the_health_of_the_fabric_in_each_version(takes, mask, summary, fault):
     assert nvml_fields.fabric(Driver(*takes, mask=mask, summary=summary), None).fault == fault
+
+
+@pytest.mark.parametrize("error", [2, 13, 25])
+def test_an_older_structure_is_taken_where_the_driver_does_not_know_the_newer(error: int):
+    found = nvml_fields.fabric(Driver(1, error=error), None)
+    assert (found.version, found.unknown) == (1, "")
+    with pytest.raises(Driver.NVMLError):
+        nvml_fields.fabric(Driver(error=error), None)
+
+
+def test_codes_of_health_that_are_not_documented_are_told():
+    for takes, mask, summary, unknown in (
+        ((1, 2, 3), 0, 4, "health summary 4"), ((1, 2), 0, 4, ""), ((1, 2, 3), 0, 3, ""),
+        ((1, 2), 0b11, 0, "health mask 0x3 (degraded bandwidth)"),
+        ((1, 2), 0b11_00, 0, "health mask 0xc (route recovery)"),
+        ((1, 2, 3), 0b11 << 6, 5,
+         "health summary 5, health mask 0xc0 (access timeout recovery)"),
+        ((1, 2), 0b10_01, 0, ""),
+    ):  # fmt: skip
+        found = nvml_fields.fabric(Driver(*takes, mask=mask, summary=summary), None)
+        assert found.unknown == unknown
+    for configuration, fault in (
+        (0, ""), (1, ""), (2, "incorrect configuration 2"), (15, "incorrect configuration 15"),
+    ):  # fmt: skip
+        found = nvml_fields.fabric(Driver(1, 2, mask=configuration << 8), None)
+        assert found.fault == fault
+    both = nvml_fields.fabric(Driver(1, 2, 3, mask=0b01_00, summary=2), None)
+    assert (both.fault, both.status) == ("unhealthy, route recovery", 0)
+    assert nvml_fields.fabric(Driver(1, 2, 3, mask=0b01 << 6), None).fault == (
+        "access timeout recovery"
+    )

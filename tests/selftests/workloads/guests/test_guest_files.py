@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fixtures.workloads.guests import guest_dcgmi, guest_fio, guest_nvidia_smi
-from fixtures.workloads.guests.guest_files import GuestError
+from fixtures.workloads.guests import guest_dcgmi, guest_files, guest_fio, guest_nvidia_smi
+from fixtures.workloads.guests.guest_files import GuestError, JsonFile
 from tests.selftests import guest_samples
 
 pytestmark = pytest.mark.cpu
@@ -22,131 +23,6 @@ SAMPLES = (
     guest_samples.dcgm3("GPU Memory"), guest_samples.dcgm4("pcie"), guest_samples.fio(5),
     guest_samples.smi(UUIDS),
 )  # fmt: skip
-
-
-# --- what the parsers know
-
-
-@pytest.mark.parametrize(
-    ("text", "version", "tests", "failing", "gpu"),
-    [
-        (guest_samples.dcgm3(), "3.3.8", 3, [], ""),
-        (guest_samples.dcgm3("GPU Memory"), "3.3.8", 3, ["GPU Memory"], "GPU 1"),
-        (guest_samples.dcgm4(), "4.5.3", 6, [], ""),
-        (guest_samples.dcgm4("pcie"), "4.5.3", 6, ["pcie"], "GPU 1"),
-    ],
-    ids=map(str, range(4)),
-)
-def test_dcgmi_of_both_forms_is_read(text, version, tests, failing, gpu):
-    found = guest_dcgmi.parse(text)
-    assert (found.version, len(found.tests)) == (version, tests)
-    assert [t.name for t in found.of("fail")] == failing
-    assert all(t.failed == [f"{gpu}: GPU 1 is not well"] for t in found.of("fail"))
-    assert found.driver
-
-
-def test_fio_is_read_in_bytes_and_in_old_versions_in_kib():
-    run = guest_fio.parse(guest_samples.fio(when=1_700_000_000))
-    assert (run.version, run.time) == ("3.39", 1_700_000_000)
-    assert [(j.read, j.write, j.error) for j in run.jobs] == [(6.5, 2.0, 0)]
-    old = json.loads(guest_samples.fio())
-    for side in ("read", "write"):
-        del old["jobs"][0][side]["bw_bytes"]
-    assert guest_fio.parse(json.dumps(old)).jobs[0].read == pytest.approx(6.5, rel=1e-6)
-
-
-def test_nvidia_smi_is_read_with_its_doctype():
-    log = guest_nvidia_smi.parse(guest_samples.smi(UUIDS, uncorrected=3, serials=("12", "13")))
-    assert log.driver == "580.126.09"
-    assert [(g.uuid, g.serial, g.uncorrected) for g in log.gpus] == [
-        (UUIDS[0], "12", 3), (UUIDS[1], "13", 3),
-    ]  # fmt: skip
-    assert log.time == pytest.approx(time.time(), abs=60)
-    unknown = guest_nvidia_smi.parse(guest_samples.smi(UUIDS, uncorrected="N/A"))
-    assert unknown.gpus[0].uncorrected is None
-
-
-# --- what they refuse, with the line
-
-
-def _line(text: str, part: str) -> int:
-    return text[: text.index(part)].count("\n") + 1
-
-
-@pytest.mark.parametrize(
-    ("sample", "change", "says"),
-    [
-        (guest_samples.dcgm4("pcie"), ('"Fail"', '"Fehler"'), "'Fehler' is not one of"),
-        (guest_samples.dcgm4(), ('"entity_id": 1', '"entity": 1'), "entity: is not known here"),
-        (guest_samples.dcgm4(), ('"test_summary"', '"summary"'), "summary: is not known here"),
-        (guest_samples.dcgm3(), ('"3.3.8"', '"3.3.8", "runtime_error": "no GPU"'), "no GPU"),
-        (guest_samples.dcgm3(), ('"results"', '"result"'), "has no 'results'"),
-        (guest_samples.dcgm3(), ('"PCIe"', '"Denylist"'), "2 times"),
-        (guest_samples.fio(), ('"fio-3.39"', '"iperf"'), "is not a version of fio"),
-        (guest_samples.fio(), ('"error": 0', '"error": -5'), "-5 where a number"),
-        (guest_samples.fio(), ('"error": 0', '"error": NaN'), "NaN is not a number"),
-        (guest_samples.fio(), ('"read"', '"reads"'), "has no 'read'"),
-    ],
-    ids=map(str, range(10)),
-)  # fmt: skip
-def test_json_that_is_not_known_is_refused_with_its_line(sample, change, says):
-    parse = guest_fio.parse if "fio version" in sample else guest_dcgmi.parse
-    changed = sample.replace(*change, 1)
-    assert changed != sample
-    with pytest.raises(GuestError) as refused:
-        parse(changed)
-    assert says in str(refused.value)
-    assert str(refused.value).startswith("line ")
-
-
-def test_the_line_is_that_of_the_value():
-    text = guest_samples.dcgm4("pcie").replace('"Fail"', '"Fehler"', 1)
-    with pytest.raises(GuestError, match=rf"line {_line(text, 'Fehler')}: .*\[2\]\.tests\[0\]"):
-        guest_dcgmi.parse(text)
-
-
-@pytest.mark.parametrize(
-    ("doctype", "says"),
-    [
-        ('<!DOCTYPE nvidia_smi_log [<!ENTITY a "b">]>', "line 2: "),
-        ('<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v13.dtd" [<!ENTITY a "b">]>', "line 2: "),
-        ('<!DOCTYPE nvidia_smi_log SYSTEM "file:///etc/passwd">', "not nvidia-smi's"),
-        ('<!DOCTYPE nvidia_smi_log PUBLIC "x" "nvsmi_device_v13.dtd">', "not nvidia-smi's"),
-        ('<!DOCTYPE html SYSTEM "nvsmi_device_v13.dtd">', "not nvidia-smi's"),
-    ],
-)
-def test_a_dtd_or_entity_of_its_own_is_refused(doctype, says):
-    with pytest.raises(GuestError, match=says):
-        guest_nvidia_smi.parse(guest_samples.smi(UUIDS, doctype=doctype))
-
-
-def test_entities_that_grow_are_refused_before_they_are_expanded():
-    bomb = "".join(f'<!ENTITY e{k} "{f"&e{k - 1};" * 10}">' for k in range(1, 12))
-    text = (
-        f'<!DOCTYPE nvidia_smi_log [<!ENTITY e0 "x">{bomb}]><nvidia_smi_log>&e11;</nvidia_smi_log>'
-    )
-    with pytest.raises(GuestError, match="line 1"):
-        guest_nvidia_smi.parse(text)
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (("<attached_gpus>2", "<attached_gpus>8"), "attached_gpus is 8, and 2 are described"),
-        ((UUIDS[1], UUIDS[0]), "two GPUs have the UUID"),
-        ((UUIDS[1], "N/A"), "is not the UUID of a GPU"),
-        (("<dram_uncorrectable>0</dram_uncorrectable>\n", "<dram_uncorrectable>-1</dram_unco"
-          "rrectable>\n"), "cannot be counted"),
-        (("<driver_version>580.126.09</driver_version>", ""), "has no <driver_version>"),
-        (("<cuda_version>13.0</cuda_version>", "<driver_version>1</driver_version>"), "twice"),
-        (("</nvidia_smi_log>", ""), "is not XML"),
-    ],
-)  # fmt: skip
-def test_xml_that_is_not_known_is_refused_with_its_line(change, says):
-    text = guest_samples.smi(UUIDS)
-    assert change[0] in text
-    with pytest.raises(GuestError, match=rf"line \d+: .*{says}"):
-        guest_nvidia_smi.parse(text.replace(*change, 1))
 
 
 def _quiet(text: str) -> None:
@@ -207,3 +83,102 @@ def test_a_result_that_was_cut_off_is_never_one(sample, place):
     for parse in PARSERS:
         with pytest.raises(GuestError):
             parse(cut[:-1])
+
+
+# --- files, their age, and their JSON
+
+
+def test_a_file_is_read_in_utf_8_up_to_its_largest_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    file = tmp_path / "a"
+    file.write_bytes("h\u00e9".encode())
+    assert guest_files.read_text(file) == "h\u00e9"
+    assert guest_files.LARGEST_BYTES == 32 << 20
+    monkeypatch.setattr(guest_files, "LARGEST_BYTES", 3)
+    assert guest_files.read_text(file)
+    monkeypatch.setattr(guest_files, "LARGEST_BYTES", 2)
+    with pytest.raises(GuestError, match="3 bytes, more than 2"):
+        guest_files.read_text(file)
+    monkeypatch.undo()
+    file.write_bytes(b"a\nb\n\xff\n")
+    with pytest.raises(GuestError, match="line 3: byte 0xff is not UTF-8"):
+        guest_files.read_text(file)
+    with pytest.raises(GuestError, match="cannot be read: No such file"):
+        guest_files.read_text(tmp_path / "none")
+
+
+def test_a_result_is_of_this_boot_and_not_of_the_future():
+    guest_files.check_age(100, 100, 100)
+    guest_files.check_age(3700, 100, 100)
+    with pytest.raises(GuestError, match="before this node booted"):
+        guest_files.check_age(99.5, 100, 200)
+    with pytest.raises(GuestError, match="this node's clock says"):
+        guest_files.check_age(3701, 100, 100)
+    assert guest_files._date(1e300) == "1e+300 s after 1970"
+    assert guest_files._date(0).startswith(("1970-01-01 ", "1969-12-31 "))
+
+
+TEXT = """
+{"a": 1,
+ "b": [10,
+       {"c": "x", "d":
+         null}, 30],
+ "e": {}, "f": [],
+ "g": true}
+"""
+
+
+def test_the_line_of_a_value_is_where_it_begins():
+    file = JsonFile(TEXT)
+    for path, line in (
+        ([], 2), (["a"], 2), (["b"], 3), (["b", 0], 3), (["b", 1], 4), (["b", 1, "d"], 5),
+        (["b", 2], 5), (["e"], 6), (["g"], 7),
+    ):  # fmt: skip
+        assert file.line_of(path) == line, path
+    assert str(file.refuse(["b", 1, "c"], "why")) == "line 4: b[1].c: why"
+    assert str(file.refuse([], "why")) == "line 2: why"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[]", "line 1: list [] where an object"),
+        ("\n{", "line 2: is not JSON"),
+        ('{"a": 1, "a": 2}', "an object has 'a' twice"),
+        ('{"a": Infinity}', "Infinity is not"),
+        ('{"a": 1e999}', "1e999 is too large"),
+        ('{"a": -1e999}', "too large"),
+        ("null", "nothing where an object"),
+        ("{} x", "is not JSON"),
+        ('{"a":' * 100_000, "nested too deeply"),
+    ],
+)
+def test_what_is_not_one_object_is_refused(text, says):
+    with pytest.raises(GuestError) as refused:
+        JsonFile(text)
+    assert says in str(refused.value)
+
+
+def test_values_are_of_the_kind_that_is_expected():
+    file = JsonFile(TEXT)
+    good: list[tuple[Any, Any]] = [
+        (file.mapping, {}), (file.sequence, []), (file.text, ""), (file.number, 0),
+        (file.number, 1.5),
+    ]  # fmt: skip
+    for check, value in good:
+        assert check(value, ["a"]) == value
+    bad: list[tuple[Any, Any, str]] = [
+        (file.mapping, None, "nothing where an object"),
+        (file.sequence, {}, "dict {} where a list"),
+        (file.text, 3, "int 3 where a text"), (file.number, -1, "-1 where a number"),
+        (file.number, True, "True where"), (file.number, "1", "'1' where a number"),
+    ]  # fmt: skip
+    for check, value, says in bad:
+        with pytest.raises(GuestError) as refused:
+            check(value, ["a"])
+        assert f"line 2: a: {says}" in str(refused.value)
+    file.keys({"a": 1, "b": 2}, [], needed=("a",), known=("b", "c"))
+    for value, says in (({"b": 1}, "has no 'a'"), ({"a": 1, "g": 1}, "g: is not known here")):
+        with pytest.raises(GuestError, match=says):
+            file.keys(value, [], needed=("a",), known=("b",))

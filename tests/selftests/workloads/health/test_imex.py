@@ -126,3 +126,24 @@ def test_its_ranks_have_the_variable_before_any_library_reads_it(
         SimpleNamespace(**describe("fixtures.workloads.collectives.rails").environment)
         == SimpleNamespace()
     )
+
+
+def test_a_channel_that_is_closed_and_a_command_that_hangs_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    command = str(node(tmp_path))
+    asked: list[Any] = []
+
+    def hangs(*_: Any, timeout: float, **__: Any) -> None:
+        asked.append(timeout)
+        raise imex.subprocess.TimeoutExpired("nvidia-imex-ctl", timeout)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(imex.subprocess, "run", hangs)
+        state, note = imex.state(tmp_path, command)
+        assert (state, asked) == ("no answer", [20])
+        assert "timed out" in note
+    monkeypatch.setattr(imex.os, "access", lambda _, mode: mode != imex.os.R_OK | imex.os.W_OK)
+    assert imex.state(tmp_path, command)[0] == "channel 0 closed"
+    (tmp_path / "proc" / "devices").unlink()
+    assert imex.state(tmp_path, command)[0] == "no channels"

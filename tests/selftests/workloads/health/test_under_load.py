@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from fixtures.workloads.devices import known
 from fixtures.workloads.devices.known import Findings, Known, Missing
 from fixtures.workloads.health import under_load
 from fixtures.workloads.telemetry import gpu_samples
-from fixtures.workloads.timing import rates
 from tests.selftests import emulated_gpus
 from tests.selftests.emulated_gpus import UUIDS
 
@@ -367,21 +365,3 @@ def test_a_gpu_is_held_against_the_median_of_the_others(
     assert ("pcie_siblings" in found.missing) is bool(unknown)
     assert found.measurements["thermal_siblings"].value == 0
     assert not found.measurements["ecc_siblings"].notes
-
-
-@pytest.mark.parametrize(
-    ("count", "seconds", "least", "most"),
-    [(0, 2, 0, 0), (1, 2, 1, 1), (2, 60, 2, 2), (120, 3600, 2, 2), (3, 20, 1, 4),
-     (1000, 20, 2800, 2900), (100, 59.9, 80, 100.2), (5, 0, 5, math.inf)],
-)  # fmt: skip
-def test_a_rate_is_what_a_window_shows_at_least(
-    count: int, seconds: float, least: float, most: float
-) -> None:
-    """One error in 2 s is not thirty a minute, and a thousand in 20 s are not a thousand."""
-    assert least <= rates.per_minute(count, seconds) <= most
-
-
-def test_a_window_over_a_minute_is_never_above_its_mean_rate() -> None:
-    for count in range(200):
-        assert rates.per_minute(count, 30) <= max(count, 2 * count)
-        assert rates.per_minute(count, 600) == count / 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sysconfig
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,48 +11,16 @@ from typing import Any
 import pytest
 
 from fixtures.sandbox import emulated_host
-from fixtures.sandbox.platforms import make_aer, make_link, write_sysfs_file
-from fixtures.workloads.devices import host_facts, nics, pci
-from fixtures.workloads.host import component_versions, host, host_errors
+from fixtures.sandbox.platforms import make_link, write_sysfs_file
+from fixtures.workloads.host import component_versions, host
+from tests.selftests.workloads.host.host_trees import BRIDGE, NIC, nic_below_bridge, ranks
 
 pytestmark = pytest.mark.cpu
-
-BRIDGE, NIC = "0000:15:01.0", "0000:17:00.0"
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A node with one NIC below a bridge."""
-    bridge = tmp_path / "sys/devices/pci0000:15" / BRIDGE
-    device = bridge / NIC
-    make_link(device, lanes=16, speed="32.0 GT/s PCIe")
-    make_link(bridge, lanes=16, speed="32.0 GT/s PCIe")
-    make_aer(device)
-    make_aer(bridge)
-    for path, code in ((bridge, "0x060400"), (device, "0x020700")):
-        write_sysfs_file(path / "class", code)
-        link = tmp_path / pci.DEVICES / path.name
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(path)
-    nic = tmp_path / nics.NICS / "mlx5_0"
-    nic.mkdir(parents=True)
-    (nic / "device").symlink_to(device)
-    return tmp_path
-
-
-def found(root: Path) -> list[pci.Device]:
-    return pci.devices(root, ["mlx5_0"])
-
-
-def ranks(**spec: Any) -> Any:
-    return SimpleNamespace(
-        leads_node=True, spec={"nic_order": {"names": ["mlx5_0"]}, **spec}, node="n",
-        nodes=["n"], begin_notes={},
-    )  # fmt: skip
-
-
-def test_a_bridge_is_named_by_the_device_below_it(root: Path):
-    assert [d.label for d in found(root)] == ["mlx5_0", f"bridge {BRIDGE} above mlx5_0"]
+    return nic_below_bridge(tmp_path)
 
 
 def test_a_slot_that_is_narrower_than_the_card_is_no_fault_and_a_lost_lane_is(root: Path):
@@ -81,68 +50,6 @@ def test_a_virtual_device_shows_no_link_and_the_row_says_so(root: Path, width: s
     said = host._link_width(ranks(), root)
     assert isinstance(said, str)
     assert "none shows a link" in said
-
-
-def counted(root: Path, change: Any) -> Any:
-    """What is measured where `change` happens between begin() and run()."""
-    asked = ranks()
-    asked.begin_notes = {host_errors.NAME: host_errors.begin(asked, root=str(root))}
-    change()
-    return host_errors.run(asked, list(host_errors.WORKLOAD.metrics), root=str(root))
-
-
-def test_errors_of_a_bridge_name_it(root: Path):
-    file = root / "sys/devices/pci0000:15" / BRIDGE / "aer_dev_fatal"
-    result = counted(root, lambda: write_sysfs_file(file, "DLP 2\nTLP 1\nTOTAL_ERR_FATAL 3"))
-    fatal = next(m for m in result.measurements if m.metric == "aer_fatal")
-    assert (fatal.value, fatal.at["part"]) == (3, f"bridge {BRIDGE} above mlx5_0")
-    assert "DLP 2" in fatal.notes[0]
-
-
-def test_a_device_that_stops_counting_makes_its_row_invalid(root: Path):
-    file = root / "sys/devices/pci0000:15" / BRIDGE / NIC / "aer_dev_correctable"
-    result = counted(root, file.unlink)
-    row = next(m for m in result.measurements if m.metric == "aer_correctable")
-    assert row.checks["resets"] == 1
-
-
-def test_what_a_kernel_does_not_count_is_named_by_its_file(root: Path):
-    unsupported = counted(root, lambda: None).facts["unsupported"]
-    assert set(unsupported) == {"edac_corrected", "edac_uncorrected", "machine_checks"}
-    assert "/sys/devices/system/edac/mc" in unsupported["edac_corrected"]
-    assert "/proc/interrupts" in unsupported["machine_checks"]
-
-
-def test_machine_checks_of_all_cores_are_counted(root: Path):
-    file = root / "proc/interrupts"
-    text = "      CPU0 CPU1\nMCE:   1   2   Machine check exceptions\nMCP: 9 9 polls"
-    write_sysfs_file(file, text)
-    assert host_errors._machine_checks(root) == 3
-
-
-def test_memory_is_read_by_numa_node_and_that_of_a_gpu_is_left_out(tmp_path: Path):
-    folder = tmp_path / "sys/devices/system/node"
-    for node, cores in ((0, "0-7"), (1, "8-15"), (2, "")):
-        text = f"Node {node} MemTotal:       {1 << 20} kB"
-        write_sysfs_file(folder / f"node{node}" / "meminfo", text)
-        write_sysfs_file(folder / f"node{node}" / "cpulist", cores)
-    assert host_facts.memory_by_node(tmp_path) == {"node0": 1024, "node1": 1024}
-
-
-@pytest.mark.parametrize(
-    ("component", "version", "least", "below"),
-    [
-        ("driver", "570.133.20", "570.172.08", True),
-        ("driver", "580.95.05", "570.172.08", False),
-        ("kernel", "5.15.0-113-generic", "5.15", False),
-        ("kernel", "5.4.0", "5.15", True),
-        ("vbios", "96.00.9F.00.01", "96.00.CF.00.01", True),
-        ("vbios", "96.00.D0.00.01", "96.00.CF.00.01", False),
-        ("container_toolkit", "1.17.10", "1.17.8", False),
-    ],
-)
-def test_versions_are_compared_by_number(component: str, version: str, least: str, below: bool):
-    assert component_versions.is_below(component, version, least) is below
 
 
 def test_an_ordered_version_that_is_not_shown_is_no_pass(root: Path):
@@ -190,3 +97,263 @@ def test_headers_are_looked_for_where_debian_puts_them(
     assert f"no {tmp_path}/usr/include/Python.h" in host._compiler(ranks(), tmp_path).notes[0]
     write_sysfs_file(tmp_path / "usr/include/Python.h", "")
     assert not any("Python.h" in note for note in host._compiler(ranks(), tmp_path).notes)
+
+
+# --- links
+
+
+def test_the_worst_link_is_named_and_those_without_one_too(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+):
+    linked: list[Any] = []
+    monkeypatch.setattr(host, "_linked", lambda *_: linked)
+
+    def link(lanes: int, able: int) -> Any:
+        return SimpleNamespace(lanes=lanes, lanes_able=able, generation=4, generation_able=5)
+
+    linked[:] = [("a", link(8, 16)), ("b", link(4, 16)), ("c", None), ("d", link(16, 16))]
+    row: Any = host._link_width(ranks(), root)
+    assert (row.value, row.unit, row.at) == (12, "lanes", {"part": "b"})
+    assert row.notes == ["a: lanes 8 of 16", "b: lanes 4 of 16", "shows no link: c"]
+    row = host._link_generation(ranks(), root)
+    assert (row.metric, row.value) == ("link_generation", 1)
+    linked[:] = [("d", link(16, 16))]
+    row = host._link_width(ranks(), root)
+    assert (row.value, row.at, row.notes) == (0, {}, [])
+    assert host._links(ranks(), root) == {"d": "Gen4 x16"}
+    linked[:] = [("c", None)]
+    assert host._links(ranks(), root) == {"c": "shows no link"}
+    assert "1 device" in str(host._link_width(ranks(), root))
+    linked.clear()
+    assert "no NIC that counts" in str(host._link_width(ranks(), root))
+
+
+def test_only_nics_and_drives_have_links_that_are_judged(root: Path):
+    ((label, link),) = host._linked(ranks(), root)
+    assert label == "mlx5_0"
+    assert link is not None
+
+
+# --- clock and cores
+
+
+def test_a_clock_source_without_a_call_of_the_kernel_is_fast(tmp_path: Path):
+    assert "is not there" in str(host._clocksource(ranks(), tmp_path))
+    for name, value in (("tsc", "fast"), ("kvm-clock", "fast"), ("hpet", "hpet")):
+        write_sysfs_file(tmp_path / host.CLOCKSOURCE, name)
+        row: Any = host._clocksource(ranks(), tmp_path)
+        assert row.value == value
+        assert bool(row.notes) is (value == "fast")
+
+
+def test_what_holds_a_core_below_its_highest_clock_is_named(tmp_path: Path):
+    def held(driver: str = "acpi-cpufreq", governor: str = "performance", **files: str) -> str:
+        for path in tmp_path.glob("*"):
+            path.unlink()
+        for name, text in files.items():
+            write_sysfs_file(tmp_path / name, text)
+        return host._held_by(tmp_path, governor, driver)
+
+    assert held() == ""
+    assert held(governor="powersave") == "powersave"
+    assert held("amd-pstate-epp", "powersave") == ""
+    preference = "energy_performance_preference"
+    assert held(**{preference: "power"}) == "energy preference power"
+    assert held(**{preference: "255"}) == "energy preference 255"
+    assert held(**{preference: "balance_performance"}) == ""
+    clocks = {"cpuinfo_max_freq": "4000000"}
+    assert held(**clocks, scaling_max_freq="3799000") == "at most 3799 of 4000 MHz"
+    assert held(**clocks, scaling_max_freq="3800000") == ""
+    assert held(scaling_max_freq="1000") == ""
+    assert held(**clocks, scaling_max_freq="none") == ""
+
+
+def test_cores_are_counted_by_what_holds_them(tmp_path: Path):
+    def policy(number: int, governor: str | None, driver: str = "acpi-cpufreq") -> None:
+        folder = tmp_path / host.POLICIES / f"policy{number}"
+        if governor is not None:
+            write_sysfs_file(folder / "scaling_governor", governor)
+        write_sysfs_file(folder / "scaling_driver", driver)
+
+    assert "no /sys/devices/system/cpu/cpufreq" in str(host._governor(ranks(), tmp_path))
+    policy(0, None)
+    assert isinstance(host._governor(ranks(), tmp_path), str)
+    policy(1, "performance")
+    row: Any = host._governor(ranks(), tmp_path)
+    assert (row.value, row.notes) == ("full", ["performance (acpi-cpufreq) x1"])
+    policy(10, "powersave")
+    policy(9, "powersave")
+    row = host._governor(ranks(), tmp_path)
+    assert (row.value, row.at) == ("powersave", {"part": "cpu9"})
+    assert row.notes == ["powersave: 2 cores of 3, first cpu9"]
+
+
+# --- limits of a job
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "uid_map", "capabilities", "gib", "note"),
+    [
+        (1 << 20, 1 << 21, "0 1000 1", "4000", 2**-10, "soft limit 1024 KiB, hard limit 2048 KiB"),
+        (1 << 20, -1, "0 0 99", "0", 2**-10, "hard limit unlimited"),
+        (1 << 20, -1, "0 0 99", "3fff", 2**-10, "hard limit unlimited"),
+        (1 << 20, -1, "0 0 99", "4000", 8, ""),
+        (1 << 20, -1, "", "4000", 2**-10, "hard limit unlimited"),
+        (-1, -1, "", "", 8, ""),
+        (1 << 40, -1, "", "", 8, "soft limit"),
+    ],
+    ids=["own namespace", "no capability", "other capabilities", "capability", "no map",
+         "unlimited", "more than there is"],
+)  # fmt: skip
+def test_memory_that_a_job_may_lock_is_its_limit_or_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, soft, hard, uid_map, capabilities, gib, note
+):
+    monkeypatch.setattr(host.resource, "getrlimit", lambda _: (soft, hard))
+    pages = {"SC_PHYS_PAGES": 8 << 18, "SC_PAGE_SIZE": 4096}
+    monkeypatch.setattr(host.os, "sysconf", pages.__getitem__)
+    write_sysfs_file(tmp_path / "proc/self/uid_map", uid_map)
+    write_sysfs_file(tmp_path / "proc/self/status", f"Name: x\nCapEff:\t{capabilities}\n")
+    row: Any = host._memlock(ranks(), tmp_path)
+    assert row.value == round(gib, 6)
+    assert [note in text for text in row.notes] == [True] * bool(note)
+
+
+def test_files_that_a_job_may_open_are_those_of_the_hard_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for hard, value in ((4096, 4096), (-1, 1 << 30)):
+        monkeypatch.setattr(host.resource, "getrlimit", lambda _, hard=hard: (1024, hard))
+        row: Any = host._open_files(ranks(), tmp_path)
+        assert (row.value, row.notes) == (value, [f"soft limit 1024, hard {hard}"])
+    assert host._capabilities(tmp_path) == 0
+
+
+# --- names
+
+
+def names(
+    monkeypatch: pytest.MonkeyPatch, slow: dict[str, float | None], **spec: Any
+) -> tuple[Any, Any]:
+    """The row where resolving takes so long; None: for ever. And what was resolved."""
+    now, asked = [0.0], []
+
+    def resolve(name: str, _: Any) -> None:
+        asked.append(name)
+        seconds = slow.get(name, 0.25)
+        if seconds is None:
+            raise StopIteration  # nothing comes after it
+        now[0] += abs(seconds)
+        if seconds < 0:
+            raise OSError("not known")
+
+    class Thread:
+        """Does all that it can at once; nobody waits for the rest."""
+
+        def __init__(self, target: Any, daemon: bool) -> None:
+            self.target = target
+
+        def start(self) -> None:
+            with contextlib.suppress(StopIteration):
+                self.target()
+
+        def join(self, seconds: float) -> None:
+            assert seconds == 5
+
+    monkeypatch.setattr(host.threading, "Thread", Thread)
+    monkeypatch.setattr(host.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(host.socket, "getaddrinfo", resolve)
+    monkeypatch.setattr(host.socket, "gethostname", lambda: "here")
+    nodes = spec.pop("nodes", ["n0", "n1"])
+    rank = ranks(**spec)
+    rank.nodes = nodes
+    return host._names(rank, Path("/")), asked
+
+
+def test_the_slowest_name_is_told(monkeypatch: pytest.MonkeyPatch):
+    row, asked = names(monkeypatch, {"10.0.0.1": 1.5, "n1": -0.5}, addresses={"n0": "10.0.0.1"})
+    assert asked == ["here", "10.0.0.1", "n1"]
+    assert (row.value, row.at) == (1.5, {})
+    assert row.notes == ["10.0.0.1: 1.5 s, the slowest of 3 names", "n1: not known"]
+    row, asked = names(monkeypatch, {}, nodes=[f"n{k}" for k in range(100)])
+    assert len(asked) == 65, "the node's own, and 64 of a large cluster"
+
+
+def test_a_name_without_an_answer_is_named(monkeypatch: pytest.MonkeyPatch):
+    row, _ = names(monkeypatch, {"n1": None})
+    assert (row.value, row.at) == (5, {"part": "n1"})
+    assert row.notes == ["n1: no answer within 5 s"]
+
+
+# --- what was ordered
+
+
+def test_mounts_of_the_order_are_compared_by_place_and_type(tmp_path: Path):
+    text = "a /data nfs4 rw 0 0\nb /with\\040space tmpfs rw 0 0\n"
+    write_sysfs_file(tmp_path / "proc/self/mounts", text)
+
+    def row(**mounts: str | None) -> Any:
+        given = {"/" + k.replace("_", " "): v for k, v in mounts.items()}
+        return host._mounts(ranks(host_order={"mounts": given}), tmp_path)
+
+    for order in (None, {}, {"mounts": {}}):
+        assert host._mounts(ranks(host_order=order), tmp_path) == "the order names no mounts"
+    assert (row(data="nfs4").value, row(data=None).value, row(with_space="tmpfs").value) == (
+        0,
+        0,
+        0,
+    )
+    assert row(data="nfs4").at == {}
+    wrong = row(data="lustre", none="nfs4")
+    assert (wrong.value, wrong.at) == (2, {"part": "/data"})
+    assert wrong.notes[0] == "/data: nfs4 mounted there, lustre was ordered"
+    assert wrong.notes[1].startswith("/none: nothing is mounted there")
+    assert row(none=None).value == 1
+
+
+def test_components_below_their_minimum_are_counted(root: Path, monkeypatch: pytest.MonkeyPatch):
+    found = {"kernel": {"the node": "5.4"}}
+    monkeypatch.setattr(component_versions, "read", lambda *_: found)
+
+    def firmware(**minimums: str) -> Any:
+        return host._firmware(ranks(host_order={"firmware": minimums}), root)
+
+    assert firmware() == "the order names no firmware versions"
+    assert host._firmware(ranks(host_order=None), root) == firmware()
+    row = firmware(kernel="5.15", bios="1.0")
+    assert (row.value, row.at) == (1, {"part": "kernel"})
+    assert row.notes[1] == "bios: the node does not show its version"
+    row = firmware(kernel="5.4")
+    assert (row.value, row.at, row.notes) == (0, {}, [])
+    assert "the node has none of: container_toolkit" in str(host._security(ranks(), root))
+    found["container_toolkit"] = {"the node": "1.17.7"}
+    row = host._security(ranks(), root)  # type: ignore[assignment]
+    assert (row.metric, row.value) == ("security", 1)
+    assert "CVE-2025-23266" in row.notes[-1]
+    assert not any("CVE" in note for note in firmware(kernel="5.15").notes)
+
+
+def test_a_compiler_and_headers_are_there_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(host.shutil, "which", {"clang": "/bin/clang"}.get)
+    monkeypatch.setattr(host.sysconfig, "get_path", lambda *_: str(tmp_path))
+    (tmp_path / "Python.h").touch()
+    row: Any = host._compiler(ranks(), tmp_path)
+    assert (row.value, row.notes[0].startswith("/bin/clang, Python 3.")) == ("present", True)
+
+
+def test_a_file_with_unexpected_content_costs_its_row_only(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(host.host_facts, "of", lambda _: {"cpus": 8})
+    write_sysfs_file(root / "proc/self/mounts", "nonsense")
+    write_sysfs_file(root / host.CLOCKSOURCE, "tsc")
+    asked = ranks(host_order={"mounts": {"/data": "nfs"}})
+    found = host.run(asked, ["mounts", "clocksource", "governor"], root=str(root))
+    assert [(m.metric, m.value) for m in found.measurements] == [("clocksource", "fast")]
+    assert found.facts["not_measured"]["mounts"].startswith("ValueError: ")
+    assert set(found.facts["unsupported"]) == {"governor"}
+    assert (found.facts["cpus"], list(found.facts["links"])) == (8, ["mlx5_0"])
+    found = host.run(asked, ["clocksource"], root=str(root))
+    assert set(found.facts) == {"cpus", "links"}
+    asked.leads_node = False
+    assert host.run(asked, ["clocksource"], root=str(root)).facts == {}

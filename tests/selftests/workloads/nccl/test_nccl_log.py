@@ -216,3 +216,53 @@ def test_no_nic_is_used_only_where_every_channel_is_known_to_use_none(
 def measured_from(log: dict[str, Any], metric: str) -> list[Any]:
     op = collective_ops.OPERATIONS["all_reduce"]
     return collective_sweep._state_measurements(op, [], [metric], {}, log)
+
+
+def test_nccl_log_gives_transport_and_nvls(tmp_path: Path) -> None:
+    log = tmp_path / "nccl-rank0.log"
+    log.write_text(
+        "h:1:1 [0] NCCL INFO NET/IB : No device found.\n"
+        "h:1:1 [0] NCCL INFO Using network Socket\n"
+        "h:1:1 [0] NCCL INFO 24 coll channels, 24 collnet channels, 0 nvls channels, 32 p2p\n"
+        "h:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\n"
+        "h:1:1 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[1] via P2P/CUMEM\n"
+        "h:1:1 [0] NCCL INFO Channel 00/0 : 3[1] -> 0[0] [receive] via NET/Socket/0\n"
+    )
+    facts = nccl_log.read_nccl_log([log])
+    assert facts["transports"] == {"P2P/CUMEM": 2, "NET/Socket": 1}
+    assert facts["network"] == "Socket"
+    assert facts["nvls_channels"] == 0
+    assert (facts["nics"], facts["gdr"]) == ([0], False)
+    assert nccl_log.read_nccl_log([tmp_path / "none"]) == {}
+
+
+@pytest.mark.parametrize(
+    ("capability", "channels", "setting", "nvls"),
+    [
+        (9.0, 16, "", True), (8.9, 16, "", False), (10.0, 16, "", True), (None, 16, "", True),
+        (9.0, 0, "", False), (9.0, None, "", None), (9.0, 16, "NCCL_NVLS_ENABLE=0", False),
+        (9.0, 16, "NCCL_NVLS_ENABLE=1", True),
+    ],
+)  # fmt: skip
+def test_nvls_is_used_from_hopper_on_where_nccl_has_channels_for_it(
+    capability, channels, setting, nvls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = "" if channels is None else f"24 coll channels, 0 collnet channels, {channels} nvls\n"
+    log = log.replace(" nvls", " nvls channels, 32 p2p channels")
+    (tmp_path / "nccl-rank0.0.log").write_text(f"h:1:1 [0] NCCL INFO {log}")
+    (tmp_path / "nccl.conf").write_text(f"{setting}\n")
+    monkeypatch.setenv("NCCL_CONF_FILE", str(tmp_path / "nccl.conf"))
+    monkeypatch.setattr(nccl_log, "_counted_nics", lambda _: 0)
+    for multinode, domains_by in ((None, "NVML"), ("0", "host"), ("1", "NVML")):
+        if multinode is None:
+            monkeypatch.delenv("NCCL_MNNVL_ENABLE", raising=False)
+        else:
+            monkeypatch.setenv("NCCL_MNNVL_ENABLE", multinode)
+        facts_of_device = {"compute_capability": capability, "fabric": "ab/1"}
+        ranks: Any = SimpleNamespace(
+            device_facts=lambda facts=facts_of_device: facts, folder=tmp_path, rank=0, node="a",
+            on_gpu=True, gather=lambda item: [item], spec={},
+        )  # fmt: skip
+        found, facts = nccl_log.conditions(ranks, (0,))
+        assert found.get("nvls") is nvls
+        assert facts["domains_by"].startswith(domains_by)

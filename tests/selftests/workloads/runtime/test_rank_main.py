@@ -1,7 +1,5 @@
 """The node side: entry, ranks' lines, and the workloads on CPU ranks."""
 
-# Length: what ranks write, how they meet and how they end share their builders.
-
 from __future__ import annotations
 
 import errno
@@ -10,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +15,18 @@ import pytest
 
 from fixtures.entry import Workload, describe, module_of
 from fixtures.jobs.failures import Kind, kind_of_text
-from fixtures.records.files import read_json, read_lines
 from fixtures.records.model import Measurement, Record
 from fixtures.records.run_directory import assemble
 from fixtures.workloads.inventory import inventory
-from fixtures.workloads.nccl import nccl_log
-from fixtures.workloads.runtime.identity import Identity, identify
+from fixtures.workloads.runtime.identity import Identity
 from fixtures.workloads.runtime.rank_main import kind_of, nic_identities
 from fixtures.workloads.runtime.ranks import Ranks
 from fixtures.workloads.scheduler import connectivity
 from tests.selftests.rank_job import (
-    LIMIT_S,
     MODULES,
     ROOT,
     TORCH,
     Job,
-    clean_environment,
     free_port,
 )
 
@@ -252,66 +245,6 @@ def test_foreign_listener_does_not_count(tmp_path: Path) -> None:
             connectivity._exchange(ranks, "127.0.0.1", port, "127.0.0.1", "reach")
 
 
-def test_a_gpu_that_torch_has_used_is_described_in_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A GPU's ceilings are computed from what torch alone says (sm_count).
-    from fixtures.workloads.devices import devices
-
-    spec = {**Job(tmp_path).spec, "device": "cuda"}
-    ranks = Ranks(spec, Identity(rank=0, local_rank=0, world_size=1, node="localhost"))
-    monkeypatch.setattr(devices, "gpu_facts", lambda device: {"sm_count": 132, "at": device})
-    monkeypatch.setattr(devices, "nvml_facts_of_rank", lambda local_rank: {"index": local_rank})
-    assert ranks.identity_facts() == {"index": 0}
-    ranks.__dict__["device"] = "cuda:0"
-    assert ranks.identity_facts() == {"sm_count": 132, "at": "cuda:0"}
-
-
-def test_by_hand_under_torchrun_and_alone(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    env = clean_environment() | {"PYTHONPATH": str(ROOT)}
-    alone = [sys.executable, "-m", "fixtures.workloads", "environment", "--out", str(out)]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
-    torchrun += [f"--master-port={free_port()}", "-m", "fixtures.workloads"]
-    torchrun += ["allreduce", "--cpu", "--out", str(out), "--param", "max_size=1048576"]
-    for command in (alone, torchrun, torchrun):
-        done = subprocess.run(
-            command, env=env, cwd=ROOT, timeout=LIMIT_S, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-    run = read_json(out / "run.json")
-    assert (run["schema"], run["origin"], run["contract"]) == (2, "by-hand", None)
-    (node,) = run["population"]["nodes"]
-    assert sorted(p.name for p in (out / "jobs").iterdir()) == [
-        "allreduce",
-        "allreduce.2",
-        "environment",
-    ]
-    for attempt, name in ((1, "allreduce"), (2, "allreduce.2")):
-        files = [out / "jobs" / name / f"rank{k}.jsonl" for k in range(2)]
-        lines = [line for path in files for line in read_lines(path)]
-        assert {line["attempt"] for line in lines} == {attempt}
-        record = assemble(
-            lines,
-            run_id=run["id"],
-            nonce=run["nonce"],
-            workload="allreduce",
-            placement=node,
-            attempt=attempt,
-            job={},
-        )
-        assert record is not None
-        assert len(record.points("busbw", {"size": 1 << 20})) == 2
-
-
-@pytest.mark.parametrize("arguments", [["nothing"], ["gemm", "--metrics", "bf17"]])
-def test_by_hand_refuses_unknown_names(tmp_path: Path, arguments: list[str]) -> None:
-    command = [sys.executable, "-m", "fixtures.workloads", *arguments, "--out", str(tmp_path / "x")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert not (tmp_path / "x").exists()
-
-
 def test_every_workload_imports_without_torch_and_pynvml() -> None:
     code = (
         "import sys; sys.modules['torch'] = sys.modules['pynvml'] = None\n"
@@ -327,59 +260,6 @@ def test_workload_says_what_the_plan_needs(name: str) -> None:
     assert isinstance(workload, Workload)
     for device in ("cuda", "cpu"):
         assert 0 < workload.estimate(device) < workload.deadline(device)
-
-
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        (
-            {"SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NTASKS": "4"}
-            | {"SLURMD_NODENAME": "worker1"},
-            (3, 1, 4, "worker1"),
-        ),
-        (
-            {"SUBMITIT_LOCAL_GLOBALID": "1", "SUBMITIT_LOCAL_LOCALID": "1"}
-            | {"SUBMITIT_LOCAL_NTASKS": "2", "SLURM_PROCID": "0", "SLURMD_NODENAME": "login"},
-            (1, 1, 2, "worker0"),
-        ),
-        (
-            {"RANK": "2", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "GROUP_RANK": "1"}
-            | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "1"},
-            (2, 0, 4, "worker1"),
-        ),
-        (
-            {"SUBMITIT_EXECUTOR": "slurm", "RANK": "9", "WORLD_SIZE": "16"}
-            | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "4"}
-            | {"SLURMD_NODENAME": "worker0"},
-            (0, 0, 4, "worker0"),
-        ),
-    ],
-)
-def test_rank_is_found_in_the_environment(
-    environment: dict[str, str], expected: tuple[int, int, int, str]
-) -> None:
-    # submitit's local executor has one node, whatever shell it was started from.
-    local = "SUBMITIT_LOCAL_NTASKS" in environment
-    me = identify(["worker0"] if local else ["worker0", "worker1"], environment)
-    assert (me.rank, me.local_rank, me.world_size, me.node) == expected
-
-
-def test_nccl_log_gives_transport_and_nvls(tmp_path: Path) -> None:
-    log = tmp_path / "nccl-rank0.log"
-    log.write_text(
-        "h:1:1 [0] NCCL INFO NET/IB : No device found.\n"
-        "h:1:1 [0] NCCL INFO Using network Socket\n"
-        "h:1:1 [0] NCCL INFO 24 coll channels, 24 collnet channels, 0 nvls channels, 32 p2p\n"
-        "h:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\n"
-        "h:1:1 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[1] via P2P/CUMEM\n"
-        "h:1:1 [0] NCCL INFO Channel 00/0 : 3[1] -> 0[0] [receive] via NET/Socket/0\n"
-    )
-    facts = nccl_log.read_nccl_log([log])
-    assert facts["transports"] == {"P2P/CUMEM": 2, "NET/Socket": 1}
-    assert facts["network"] == "Socket"
-    assert facts["nvls_channels"] == 0
-    assert (facts["nics"], facts["gdr"]) == ([0], False)
-    assert nccl_log.read_nccl_log([tmp_path / "none"]) == {}
 
 
 def test_names_of_nvml_exist_and_what_it_cannot_answer_is_left_out(
@@ -445,36 +325,3 @@ def test_what_the_kernel_shows_and_takes_away_is_no_fault_of_the_shared_director
     monkeypatch.setattr(os, "stat", gone)
     monkeypatch.setattr(os, "lstat", gone)
     assert nic_identities(tmp_path) == {"eth0": "mac of eth0"}
-
-
-def test_watchdog_shows_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fixtures.workloads.runtime import watchdog
-
-    monkeypatch.setattr(watchdog, "HEARTBEAT_S", 0.05)
-    lines: list[dict[str, Any]] = []
-    watchdog.Watchdog(lines.append, tmp_path / "stacks").start()
-    end = time.monotonic() + 20
-    while len(lines) < 2 and time.monotonic() < end:
-        time.sleep(0.01)
-    assert lines[:2] == [{"event": "alive"}] * 2
-
-
-def test_by_hand_repeats_into_directories_of_their_own(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
-    torchrun += ["--master-port", str(free_port()), "-m", "fixtures.workloads"]
-    torchrun += ["gemm", "broadcast", "--cpu", "--out", str(out), "--repeat", "2"]
-    torchrun += ["--metrics", "fp32,errors", "--param", "gemm.size=128"]
-    torchrun += ["--param", "gemm.soak_s=0.01", "--param", "gemm.window_s=0.1"]
-    torchrun += ["--param", "broadcast.max_size=4096"]
-    subprocess.run(
-        torchrun, cwd=ROOT, check=True, capture_output=True, timeout=LIMIT_S,
-        env=clean_environment(),
-    )  # fmt: skip
-    runs = [read_json(out / k / "run.json") for k in ("1", "2")]
-    assert runs[0]["nonce"] != runs[1]["nonce"]
-    for k in ("1", "2"):
-        lines = list(read_lines(out / k / "jobs" / "gemm-broadcast" / "rank1.jsonl"))
-        results = {x["workload"]: x["measurements"] for x in lines if x["event"] == "result"}
-        assert [m["metric"] for m in results["gemm"]] == ["fp32"]
-        assert [m["metric"] for m in results["broadcast"]] == ["errors"]

@@ -1,59 +1,19 @@
-"""What scheduler and isolation make of what they see: pure functions, no Slurm."""
+"""What isolation makes of what jobs see of each other, and the login side: no Slurm."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fixtures.cluster import slurm_survey
-from fixtures.records.model import Measurement
+from fixtures.records.files import write_json
 from fixtures.slurm.client import SlurmNode, allocates_whole_nodes
-from fixtures.workloads.devices import core_binding, numa
-from fixtures.workloads.runtime.identity import Identity, first_node
-from fixtures.workloads.runtime.ranks import Ranks
-from fixtures.workloads.scheduler import binding, isolation, job_steps, memory_limit, placement
+from fixtures.workloads.scheduler import isolation
 
 pytestmark = pytest.mark.cpu
-
-
-def task(k: int, node: str, tasks: int = 1, count: int = 2, **more: Any) -> dict[str, Any]:
-    return {
-        "SLURM_PROCID": str(k), "SLURM_NODEID": str(k // tasks), "SLURM_LOCALID": str(k % tasks),
-        "SLURM_NTASKS": str(count), "node": node, "host": f"{node}.example", **more,
-    }  # fmt: skip
-
-
-# --- placement
-
-
-def test_tasks_where_they_belong_are_not_misplaced():
-    seen = [task(k, f"n{k // 2}", 2, 4) for k in range(4)]
-    assert placement.misplaced(seen, ["n0", "n1"], 2) == []
-
-
-@pytest.mark.parametrize(
-    ("change", "node", "says"),
-    [
-        ({"node": "n0", "host": "n0.example"}, "n1", "it is on n0, not on n1"),
-        ({"SLURM_PROCID": "5"}, "n1", "SLURM_PROCID is 5, not 1"),
-        ({"SLURM_LOCALID": "1"}, "n1", "SLURM_LOCALID is 1, not 0"),
-        ({"SLURM_NTASKS": None}, "n1", "SLURM_NTASKS is None, not 2"),
-        ({"host": "n0.example"}, "n0", "the same host"),
-    ],
-)
-def test_a_task_that_is_misplaced_names_its_node(change, node, says):
-    seen = [task(0, "n0"), task(1, "n1") | change]
-    ((blamed, text),) = placement.misplaced(seen, ["n0", "n1"], 1)
-    assert blamed == node
-    assert says in text
-
-
-@pytest.mark.parametrize("count", [0, 1, 3])
-def test_too_few_and_too_many_tasks_are_misplaced(count):
-    seen = [task(k, "n0", 2) for k in range(count)]
-    assert placement.misplaced(seen, ["n0"], 2)
 
 
 # --- isolation
@@ -115,217 +75,6 @@ def test_what_opens_beside_one_s_own_is_let_in_and_a_way_unseen_is_no_proof():
     assert let_in(step=kept, batch=seen()) is None
 
 
-# --- binding
-
-
-@pytest.mark.parametrize(
-    ("cores", "wrong"),
-    [([[0, 1], [2, 3]], 0), ([[0, 1], [1, 2], [3]], 2), ([[0, 1], [0, 1]], 2), ([[0]], 0)],
-)
-def test_ranks_that_share_a_core_are_counted(cores, wrong):
-    assert len(binding.ranks_sharing_cores(cores)) == wrong
-
-
-def test_sets_of_cores_are_read_and_spelled():
-    assert numa.parse_cpulist("0-3,8\n") == {0, 1, 2, 3, 8}
-    assert binding.format_ranges({8, 0, 1, 2, 3}) == "0-3,8"
-    assert binding.format_ranges(set()) == "none"
-
-
-@pytest.mark.parametrize(
-    ("numa_node", "nodes", "near"),
-    [
-        ("1", {"0": "0-3", "1": "4-7"}, {4, 5, 6, 7}),
-        ("-1", {"0": "0-7"}, set(range(8))),
-        ("-1", {"0": "0-3", "1": "4-7"}, None),
-        (None, {"0": "0-3", "1": "4-7"}, None),
-    ],
-)
-def test_the_cores_near_a_gpu_are_those_of_its_numa_node(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numa_node, nodes, near
-):
-    for number, cores in nodes.items():
-        folder = tmp_path / "devices/system/node" / f"node{number}"
-        folder.mkdir(parents=True)
-        (folder / "cpulist").write_text(f"{cores}\n")
-    if numa_node is not None:
-        gpu = tmp_path / "bus/pci/devices/0000:0a:00.0"
-        gpu.mkdir(parents=True)
-        (gpu / "numa_node").write_text(f"{numa_node}\n")
-    monkeypatch.setattr(core_binding.devices, "pci_of_rank", lambda rank: "00000000:0A:00.0")
-    found, _ = core_binding.near_cores(0, tmp_path)
-    assert found == near
-
-
-def host_of(folder: Path, numa_nodes: dict[int, str], gpus: list[int], threads: int = 1) -> Path:
-    """A /sys with these NUMA nodes (number -> cores), and GPU k on node gpus[k]."""
-    cores: set[int] = set()
-    for number, cpulist in numa_nodes.items():
-        node = folder / f"devices/system/node/node{number}"
-        node.mkdir(parents=True)
-        (node / "cpulist").write_text(f"{cpulist}\n")
-        cores |= numa.parse_cpulist(cpulist)
-    (folder / "devices/system/cpu").mkdir(parents=True)
-    (folder / "devices/system/cpu/online").write_text(f"0-{max(cores)}\n")
-    half = len(cores) // threads
-    for core in cores:
-        topology = folder / f"devices/system/cpu/cpu{core}/topology"
-        topology.mkdir(parents=True)
-        twins = ",".join(str(c) for c in sorted(cores) if c % half == core % half)
-        (topology / "thread_siblings_list").write_text(f"{twins}\n")
-    for k, number in enumerate(gpus):
-        gpu = folder / f"bus/pci/devices/0000:0{k}:00.0"
-        gpu.mkdir(parents=True)
-        (gpu / "numa_node").write_text(f"{number}\n")
-    return folder
-
-
-DGX_A100 = {n: f"{16 * n}-{16 * n + 15},{128 + 16 * n}-{143 + 16 * n}" for n in range(8)}
-DGX_A100_GPUS = [3, 3, 1, 1, 7, 7, 5, 5]
-"""As `nvidia-smi topo -m` shows them: two sockets of four NUMA nodes, two threads per core."""
-
-
-class Kernel:
-    """What the kernel lets a process bind itself to: at most the cpuset of its cgroup."""
-
-    def __init__(self, cpuset: set[int], bound: set[int]) -> None:
-        self.cpuset, self.bound = cpuset, bound
-
-    def set(self, pid: int, cores: set[int]) -> None:
-        if not cores & self.cpuset:
-            raise OSError(22, "Invalid argument")
-        self.bound = set(cores) & self.cpuset
-
-    def get(self, pid: int) -> set[int]:
-        return set(self.bound)
-
-
-def binding_row(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, kernel: Kernel, local_rank: int, ranks: int
-) -> tuple[core_binding.CoreBinding, Measurement]:
-    """What a rank binds itself to, and the measurement of scheduler.numa for it."""
-    monkeypatch.setattr(core_binding.devices, "pci_of_rank", lambda k: f"00000000:0{k}:00.0")
-    monkeypatch.setattr(core_binding.os, "sched_setaffinity", kernel.set)
-    monkeypatch.setattr(core_binding.os, "sched_getaffinity", kernel.get)
-    bound = core_binding.bind_near_gpu(local_rank, ranks, folder)
-    spec = {"nodes": ["n0"], "ranks_per_node": ranks, "directory": "/", "device": "cuda"}
-    me = Identity(rank=local_rank, local_rank=local_rank, world_size=ranks, node="n0")
-    this_rank = Ranks(spec, me)
-    this_rank.core_binding = bound
-    (measurement,) = binding.run(this_rank, ["numa"], system=folder).measurements
-    return bound, measurement
-
-
-def test_ranks_of_a_dgx_a100_run_near_their_gpus(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    host = host_of(tmp_path, DGX_A100, DGX_A100_GPUS, threads=2)
-    taken: list[int] = []
-    for k in range(8):
-        # Slurm binds block:block: rank k to the k-th eighth, which is NUMA node k.
-        kernel = Kernel(set(range(256)), numa.parse_cpulist(DGX_A100[k]))
-        bound, measured = binding_row(monkeypatch, host, kernel, k, 8)
-        assert bound.bound <= numa.parse_cpulist(DGX_A100[DGX_A100_GPUS[k]])
-        assert len(bound.bound) == 16
-        assert bound.given == frozenset(numa.parse_cpulist(DGX_A100[k])), "what Slurm gave is kept"
-        assert measured.value == 0
-        taken += bound.bound
-    assert len(taken) == len(set(taken)) == 128, "no two ranks have a core in common"
-
-
-def test_a_job_without_a_core_near_the_gpu_is_told_by_rank(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    host = host_of(tmp_path, {0: "0-3", 1: "4-7"}, [1, 0])
-    kernel = Kernel({0, 1, 2, 3}, {0, 1})
-    bound, measured = binding_row(monkeypatch, host, kernel, 0, 2)
-    assert bound.bound == {0, 1}
-    assert measured.value == 1
-    assert measured.notes == [
-        "rank 0 is bound to cores 0-1, its GPU is near 4-7; of those the job has none"
-    ]
-    _, other = binding_row(monkeypatch, host, Kernel({0, 1, 2, 3}, {2, 3}), 1, 2)
-    assert other.value == 0
-
-
-def test_a_rank_keeps_its_cores_where_nobody_says_what_is_near(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    host = host_of(tmp_path, {0: "0-3", 1: "4-7"}, [-1, -1])
-    monkeypatch.setattr(core_binding.devices, "pci_of_rank", lambda k: f"00000000:0{k}:00.0")
-    kernel = Kernel(set(range(8)), {0, 1})
-    monkeypatch.setattr(core_binding.os, "sched_setaffinity", kernel.set)
-    monkeypatch.setattr(core_binding.os, "sched_getaffinity", kernel.get)
-    assert core_binding.bind_near_gpu(0, 2, host).bound == {0, 1}
-
-
-def test_a_host_without_numa_gives_every_rank_its_share(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cpu = tmp_path / "devices/system/cpu"
-    cpu.mkdir(parents=True)
-    (cpu / "online").write_text("0-7\n")
-    bound, measured = binding_row(monkeypatch, tmp_path, Kernel(set(range(8)), set(range(8))), 1, 2)
-    assert bound.bound == {4, 5, 6, 7}
-    assert measured.value == 0
-
-
-def test_more_ranks_than_near_cores_keep_what_slurm_gave(tmp_path: Path) -> None:
-    assert core_binding.shares([{0, 1}, {0, 1}, {0, 1}], tmp_path) == [set(), set(), set()]
-    assert core_binding.shares([{0, 1, 2}, {0, 1, 2}, None], tmp_path) == [{0}, {1}, set()]
-
-
-# --- where ranks meet
-
-
-@pytest.mark.parametrize(
-    ("nodelist", "first"),
-    [
-        ("worker0", "worker0"), ("worker[0,2]", "worker0"), ("gpu[08-10]-ib,x", "gpu08-ib"),
-        ("a,b[1-2]", "a"), ("", ""),
-        ("rack[2-3]n[07-08],x", "rack2n07"), ("r[1,3]n[2]-ib", "r1n2-ib"),
-    ],
-)  # fmt: skip
-def test_the_first_node_of_a_host_list(nodelist, first):
-    assert first_node(nodelist) == first
-
-
-# --- memory limit
-
-
-@pytest.mark.parametrize(
-    ("said", "fails", "value"),
-    [
-        ("begun\nsurvived\nended 0\n", False, "not enforced"),
-        ("begun\nended 137\n", False, "enforced"),
-        ("begun\nrefused\nended 0\n", False, "enforced"),
-        ("srun: error: n0: task 0: Out Of Memory", True, "enforced"),
-        ("slurmstepd: error: Detected 1 oom_kill event in StepId=5.1", True, "enforced"),
-        ("srun: error: Unable to create step: Requested nodes are busy", True, None),
-        ("begun\nended 1\n", False, None),
-    ],
-)
-def test_only_what_was_stopped_for_its_memory_is_enforced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said, fails, value
-):
-    def attach(*_: str, **__: Any) -> str:
-        if not fails:
-            return said
-        error = job_steps.StepError("failed")
-        error.output = said
-        raise error
-
-    monkeypatch.setattr(memory_limit.job_steps, "attach", attach)
-    spec = {
-        "nodes": ["n0"], "ranks_per_node": 1, "directory": str(tmp_path), "device": "cpu",
-        "memory_mib": 256,
-    }  # fmt: skip
-    ranks = Ranks(spec, Identity(rank=0, local_rank=0, world_size=1, node="n0"))
-    (found,) = memory_limit.run(ranks, ["limit"]).measurements
-    assert found.value == value
-    assert (found.notes == []) == (value == "enforced")
-
-
 # --- the login side
 
 
@@ -367,3 +116,115 @@ def test_controllers_that_do_not_answer_are_counted_and_none_at_all_is_not_measu
 )
 def test_only_an_exclusive_partition_gives_out_whole_nodes(shown, whole):
     assert allocates_whole_nodes({"OverSubscribe": shown}) is whole
+
+
+# --- two jobs of a node
+
+
+class Halves:
+    """One of two jobs, whose process and steps see what a test says."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
+        self.ranks = SimpleNamespace(
+            rank=rank, node="n0", directory=folder,
+            spec={"nonce": "a", "attempt": 1, "gpus_per_node": 1},
+        )  # fmt: skip
+        gpus = [(f"/dev/gpu{k}", k == rank) for k in range(2)]
+        self.step = {
+            **seen(*gpus, given=str(rank)), "job": str(rank), "visible": str(rank),
+            "emulated": False,
+        }  # fmt: skip
+        monkeypatch.setattr(isolation.gpu_visibility, "observe", lambda: self.step)
+        monkeypatch.setattr(isolation, "_observe_overridden", lambda: self.step)
+        monkeypatch.setattr(isolation.job_steps, "observe_tasks", lambda *_: [self.step])
+        monkeypatch.setattr(isolation.devices, "open_handles", lambda: ["a", "b"])
+        monkeypatch.setattr(
+            isolation.devices, "query_nvml", lambda _, handle: "GPU-a" if handle == "a" else None
+        )
+        write_json(folder / f"batch{rank}.json", self.step)
+
+    def run(self, *metrics: str) -> Any:
+        return isolation.run(self.ranks, list(metrics), patience_s=0)
+
+
+def test_both_jobs_report_what_they_hold_and_open(tmp_path, monkeypatch):
+    other = side("195:1", uuids=("GPU-b",))
+    signed = {**other, "nonce": "a", "attempt": 1}
+    for name in ("here1", "seen1"):
+        write_json(tmp_path / f"{name}.json", signed)
+    job = Halves(tmp_path, monkeypatch, 0)
+    found = job.run("shared", "count", "visible", "let_in", "unknown")
+    assert [(m.metric, m.value, m.notes) for m in found.measurements] == [
+        ("shared", 0, []), ("count", 0, []), ("visible", 0, []), ("let_in", 0, []),
+    ]  # fmt: skip
+    assert found.facts["mine"] == {"job": "0", "held": ["195:0"], "uuids": ["GPU-a"]}
+    assert (found.facts["asked"], set(found.facts["ways"])) == (
+        1, {"step", "overridden", "batch", "attached"},
+    )  # fmt: skip
+    assert "emulated" not in found.facts
+    job.step["emulated"] = True
+    monkeypatch.setattr(isolation.job_steps, "observe_tasks", lambda *_: [])
+    (tmp_path / "batch0.json").unlink()
+    broken = job.run("let_in")
+    assert broken.facts["emulated"] is True
+    assert broken.measurements[0].value is None
+    assert [note.partition(":")[0] for note in broken.measurements[0].notes] == [
+        "batch", "attached",
+    ]  # fmt: skip
+    assert "the batch script left no line" in broken.facts["ways"]["batch"]
+
+
+def test_a_job_waits_for_the_other_of_this_attempt(tmp_path, monkeypatch):
+    now = [0.0]
+
+    def passes(seconds: float) -> None:
+        now[0] += 10
+
+    monkeypatch.setattr(isolation.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(isolation.time, "sleep", passes)
+    write_json(tmp_path / "here1.json", {"nonce": "a", "attempt": 2})
+    job = Halves(tmp_path, monkeypatch, 0)
+    with pytest.raises(RuntimeError, match="no second job on n0 within 30 s"):
+        isolation._exchange(job.ranks, "here", {}, isolation.PATIENCE_S)
+    assert now[0] == 40
+
+
+def test_a_process_with_all_gpus_in_its_variable_is_observed(monkeypatch):
+    asked: list[str] = []
+    answers: list[Any] = ['{"gpus": []}', "no json", OSError("no memory")]
+
+    def run(*_: Any, env: dict[str, str], **__: Any) -> Any:
+        asked.append(env["CUDA_VISIBLE_DEVICES"])
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return SimpleNamespace(stdout=answer)
+
+    monkeypatch.setattr(isolation.subprocess, "run", run)
+    files = [Path("/dev/a"), Path("/dev/b")]
+    monkeypatch.setattr(isolation.gpu_visibility, "gpu_files", lambda: (files, True))
+    assert isolation._observe_overridden() == {"gpus": []}
+    assert isinstance(isolation._observe_overridden(), str)
+    files.clear()
+    assert isolation._observe_overridden() == "no memory"
+    assert asked == ["0,1", "0,1", "0"]
+
+
+def test_gpus_too_many_or_too_few_are_counted_with_who_has_them():
+    for count, value in ((2, 0), (1, 1), (4, 2)):
+        row = isolation._count("count", 2, count, "job 7 holds")
+        assert (row.metric, row.value) == ("count", value)
+        assert row.notes == ([] if value == 0 else [row.notes[0]])
+        assert not value or row.notes[0].startswith(f"job 7 holds {count} GPU")
+    assert isolation._visible({"visible": "0,1,1,", "job": "7"})[0] == 2
+    assert isolation._visible({"visible": None, "job": "7"})[0] == 0
+
+
+def test_a_gpu_that_is_let_in_is_named_with_its_owner():
+    open_ = seen(("/dev/nvidia0", True), ("/dev/nvidia1", True), ("/dev/nvidia2", True))
+    neighbour = {**side("195:1"), "job": "9"}
+    row = isolation._let_in({"step": open_}, ["195:0"], neighbour)
+    assert row.value == 2
+    assert [("of job 9" in n, "of none" in n) for n in row.notes] == [(True, False), (False, True)]
+    both = isolation._shared({**side("195:0"), "job": "8"}, side("195:0", uuids=("GPU-a",)))
+    assert both.notes == ["jobs 8 and 1 both hold 195:0"]

@@ -7,29 +7,21 @@ import json
 import os
 import select
 import signal
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fixtures.records.model import Measurement, Record
-from fixtures.sandbox import Sandbox, emulation, platforms
+from fixtures.sandbox import Sandbox, emulation
 from fixtures.sandbox.processes import wait_until
 from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.judge import judge
 from fixtures.verdict.model import Outcome, Verdict
-from fixtures.workloads.devices import devices, nics, nvml_fields
-from fixtures.workloads.infiniband import infiniband
-from fixtures.workloads.inventory import drift
-from fixtures.workloads.runtime.rank_main import run_spec
-from fixtures.workloads.runtime.watchdog import Watchdog
 from fixtures.workloads.telemetry import telemetry
 from tests.selftests import support
-from tests.selftests.rank_job import Job
 
 pytestmark = pytest.mark.cpu
 
@@ -132,118 +124,7 @@ def test_fact_that_a_node_does_not_have_is_not_measured(limits: Thresholds) -> N
     assert found.reason == "kernel was not found on worker2"
 
 
-# --- sysfs under another root
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """The tree that the sandbox emulates: four InfiniBand ports."""
-    emulation.make_hardware(platforms.find(""), tmp_path / "sys" / "class")
-    return tmp_path
-
-
-def port(root: Path, nic: str = "mlx5_0") -> Path:
-    return root / "sys" / "class" / "infiniband" / nic / "ports" / "1"
-
-
-def states(root: Path, nic: str = "mlx5_0") -> dict[str, Any]:
-    return infiniband._states(root, port(root, nic))
-
-
-def test_healthy_port(root: Path) -> None:
-    assert list(nics.choose(root, order={}).ports(root)) == list(platforms.find("").ordered_nics)
-    assert states(root) == {
-        "fabric": "InfiniBand", "state": "ACTIVE", "physical_state": "LinkUp", "rate": 400.0,
-        "verbs": "present",
-    }  # fmt: skip
-
-
-def test_roce_and_efa_are_told_apart_from_infiniband(root: Path) -> None:
-    platforms.write_sysfs_file(port(root) / "link_layer", "Ethernet")
-    assert states(root)["fabric"] == "RoCE"
-    driver = root / "drivers" / "efa"
-    driver.mkdir(parents=True)
-    device = port(root, "mlx5_1").parents[1] / "device"
-    (device / "driver").unlink()
-    (device / "driver").symlink_to(driver)
-    found = states(root, "mlx5_1")
-    # EFA always says ACTIVE: without a network device nothing is known of its link.
-    assert (found["fabric"], found["state"], found["physical_state"]) == ("EFA", None, None)
-    platforms.write_sysfs_file(device / "net" / "eth0" / "carrier", "0")
-    assert states(root, "mlx5_1")["state"] == "DOWN"
-
-
-def test_port_that_says_nothing_leaves_no_measurement(root: Path) -> None:
-    for name in platforms.port_files(platforms.NIC_KINDS["virtual"]):
-        (port(root) / name).unlink()
-    assert {k for k, v in states(root).items() if v is not None} == {"verbs"}
-
-
-def test_virtual_functions_are_no_nics_and_no_nics_give_nothing(root: Path) -> None:
-    (port(root).parents[1] / "device" / "physfn").mkdir()
-    chosen = nics.choose(root, order={})
-    assert "mlx5_0" not in chosen.ports(root)
-    assert chosen.left_out == {"mlx5_0": "a virtual function of another device"}
-    assert nics.choose(root / "nowhere", order={}).ports(root) == {}
-
-
-def test_gpudirect_by_module_by_driver_or_not_at_all(root: Path) -> None:
-    assert infiniband.gpudirect(root) is None
-    platforms.write_sysfs_file(
-        root / "proc/driver/nvidia/version", "NVIDIA UNIX Open Kernel Module  580.1"
-    )
-    assert infiniband.gpudirect(root) == "dma-buf"
-    platforms.write_sysfs_file(root / "sys" / emulation.PEERMEM_FILE, "live")
-    assert infiniband.gpudirect(root) == "nvidia_peermem"
-
-
-def test_firmware_is_compared_over_all_nics_of_a_kind(root: Path) -> None:
-    expected = list(platforms.find("").ordered_nics)
-    found = drift.firmware(root, expected)
-    assert [m.at["part"] for m in found] == expected
-    assert {m.at["fact"] for m in found} == {"firmware of MT4129 EMULATED0001"}
-
-
-# --- the driver
-
-
-class Driver:
-    """As much of pynvml as the choice of a GPU needs."""
-
-    NVML_ERROR_NO_PERMISSION = 4
-
-    class NVMLError(Exception):
-        def __init__(self, value: int) -> None:
-            self.value = value
-
-    def __init__(self, *errors: int) -> None:
-        self.errors = errors
-
-    def nvmlDeviceGetCount(self) -> int:
-        return len(self.errors)
-
-    def nvmlDeviceGetHandleByIndex(self, k: int) -> str:
-        if self.errors[k]:
-            raise self.NVMLError(self.errors[k])
-        return f"gpu{k}"
-
-
-def test_lost_gpu_keeps_its_seat_and_a_forbidden_one_has_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
-    monkeypatch.setattr(devices, "nvml", lambda: Driver(4, 0, 15, 0))
-    assert devices.gpu_handle(0)[0] == "gpu1"
-    assert devices.gpu_handle(1) == (None, "NVMLError")
-    assert devices.gpu_handle(2)[0] == "gpu3"
-
-
-def test_field_value_that_is_unsupported_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    pynvml = pytest.importorskip("pynvml")
-    value = SimpleNamespace(nvmlReturn=pynvml.NVML_ERROR_NOT_SUPPORTED)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetFieldValues", lambda *_: [value])
-    with pytest.raises(pynvml.NVMLError_NotSupported):
-        nvml_fields.read_field(pynvml, None, nvml_fields.POWER_CAP_NS)
+# --- the sandbox
 
 
 def test_sandbox_without_a_compiler_comes_up_without_a_driver(
@@ -256,64 +137,6 @@ def test_sandbox_without_a_compiler_comes_up_without_a_driver(
         assert not emulation.has_driver(up.state)
         assert (up.state.home / "emulation.log").read_text() == "gcc is not installed\n"
         assert up.node_states() == {"worker0": "idle"}
-
-
-# --- around the others
-
-
-AROUND = """\
-from fixtures.records.model import Measurement, Result
-from fixtures.workloads.runtime.spec import Workload
-WORKLOAD = Workload(metrics=dict(order="ranks"), needs_torch=False, seconds=1, cpu_seconds=1,
-                    deadline_s=30, spans_job=True)
-def begin(ranks):
-    if {broken}:
-        raise OSError("no counters")
-    return "began"
-def run(ranks, metrics):
-    return Result(facts=dict(begun=ranks.begin_notes["around"]))
-"""
-
-
-@pytest.fixture
-def around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Job:
-    """A job of `environment` and of a workload that goes around it."""
-    (tmp_path / "around.py").write_text(AROUND.format(broken=request.param))
-    job = Job(tmp_path)
-    job.spec["workloads"] = [
-        {"name": "around", "module": "around", "placement": "localhost", "metrics": ["order"]},
-        {"name": "environment", "module": "fixtures.workloads.inventory.environment",
-         "placement": "localhost", "metrics": ["versions"]},
-    ]  # fmt: skip
-    job.spec["directory"] = str(tmp_path / "job")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "around", raising=False)
-    return job
-
-
-def told(job: Job) -> list[dict[str, Any]]:
-    text = (Path(job.spec["directory"]) / "rank0.jsonl").read_text()
-    return [json.loads(line) for line in text.splitlines()]
-
-
-@pytest.mark.parametrize("around", [False], indirect=True)
-def test_workload_around_the_others_begins_first_and_runs_last(around: Job) -> None:
-    run_spec(around.spec)
-    results = [line for line in told(around) if line["event"] == "result"]
-    assert [line["workload"] for line in results] == ["environment", "around"]
-    assert results[1]["facts"]["begun"] == "began"
-
-
-@pytest.mark.parametrize("around", [True], indirect=True)
-def test_workload_whose_beginning_fails_is_the_one_that_is_named(
-    around: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A failed rank is ended for good after a while; this process is not a rank.
-    monkeypatch.setattr(Watchdog, "force_exit_after", lambda *_: None)
-    with pytest.raises(OSError, match="no counters"):
-        run_spec(around.spec)
-    last = told(around)[-1]
-    assert (last["event"], last["workload"]) == ("error", "around")
 
 
 # --- telemetry

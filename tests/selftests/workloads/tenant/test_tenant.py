@@ -20,7 +20,7 @@ from fixtures.run.pending_jobs import SessionPlanner
 from fixtures.sandbox.processes import wait_until
 from fixtures.thresholds import loader
 from fixtures.verdict.model import Outcome
-from fixtures.workloads.tenant import tenant, tenant_marks, tenant_memory
+from fixtures.workloads.tenant import tenant, tenant_marks
 from tests.selftests import support
 from tests.selftests.judging import judged
 from tests.selftests.support import SHIPPED
@@ -262,18 +262,6 @@ def test_a_search_that_fails_says_why_and_excuses_no_other_gpu(ranks: Any, monke
             assert (verdict.worst["gpu"], verdict.value) == (1, 3)
 
 
-def test_the_words_are_searched_for_as_they_are_written():
-    memory = tenant_memory.HostMemory()
-    first, second = tenant_marks.words("token")
-    assert first != second
-    assert memory.fill(first, 0.5) == tenant_memory.CPU_BYTES // 2
-    (pages,) = memory._pages
-    read = memoryview(pages).cast("q")
-    assert read[0] == read[-1] == first
-    assert memory.search([first, second]) == (tenant_memory.CPU_BYTES, [0, 0], 0)
-    read.release()
-
-
 def test_a_process_that_cannot_do_it_says_why():
     with tenant_marks.memory_process() as child, pytest.raises(RuntimeError, match="fill: "):
         child.ask({"do": "fill", "device": "cpu", "index": 0, "words": [1, 2], "part": 0.5})
@@ -311,48 +299,3 @@ def test_a_repeated_search_has_new_marks(tmp_path: Path):
     pending = planner.plan(items, [items[0]])
     assert pending.expected == {("tenant", NODE): 1, ("tenant_marks", NODE): 2}
     assert [[w for w, _ in job.workloads] for job in pending.jobs] == [["tenant_marks"], ["tenant"]]
-
-
-def test_memory_of_a_gpu_is_filled_and_searched_in_whole_chunks(monkeypatch: Any):
-    torch = pytest.importorskip("torch")
-    chunk, reserve = 1 << 20, 1 << 20
-    monkeypatch.setattr(tenant_memory, "CHUNK", chunk)
-    monkeypatch.setattr(tenant_memory, "RESERVE", reserve)
-    memory = object.__new__(tenant_memory.GpuMemory)
-    memory._device, memory._tensors = torch.device("cpu"), []
-
-    def free_and_total(device: Any) -> tuple[int, int]:
-        held = sum(tensor.numel() * 8 for tensor in memory._tensors)
-        return 9 * chunk + reserve - held, 12 * chunk
-
-    calls: list[str] = []
-    count = memory.count
-
-    def free_and_counted(device: Any) -> tuple[int, int]:
-        calls.append("take")
-        return free_and_total(device)
-
-    def count_and_note(words: Any) -> Any:
-        calls.append("count")
-        return count(words)
-
-    monkeypatch.setattr(memory, "count", count_and_note)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", free_and_counted)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-    first, second = tenant_marks.words("token")
-    assert memory.fill(first, 0.5) == 4 * chunk
-    memory._tensors[0][0, 3] = second
-    memory._tensors[0][1, 7] = 0
-    assert memory.count([first, second]) == ([4 * chunk // 8 - 2, 1], 4 * chunk // 8 - 1)
-    given = torch.full((9, chunk // 8), first)
-    monkeypatch.setattr(torch, "empty", lambda count, *_, **__: given[:count])
-    memory._tensors = []
-    # What a search takes, also for its kernels, it does not write to.
-    assert memory.search([first, second]) == (9 * chunk, [9 * chunk // 8, 0], 9 * chunk // 8)
-    monkeypatch.setattr(torch, "empty", torch.zeros)
-    memory._tensors = []
-    calls.clear()
-    assert memory.search([first, second]) == (9 * chunk, [0, 0], 0)
-    # Kernels are loaded before the memory is taken, in which they would have no room.
-    in_turn = [call for call, _ in itertools.groupby(calls)]
-    assert in_turn == ["count", "take", "count"]
