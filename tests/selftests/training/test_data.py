@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
 from training.settings import Settings, SettingsError
 
 pytestmark = pytest.mark.cpu
+
+PSEUDO = [0, 2065550767, 565798388]
+SAMPLE = [185, 201, 202, 203, 232, 252, 206, 207, 208, 164, 210, 195, 212, 213, 214, 215]
+"""As they were when the losses of the reference run were written."""
 
 
 def test_broken_lines_of_a_data_file_are_named_by_number(tmp_path):
@@ -91,3 +96,72 @@ def test_too_little_data_for_a_step_is_refused():
 
     with pytest.raises(SettingsError, match="the data: 4 samples; a step takes 8"):
         BatchLoader(Synthetic(256, 8, 4, 0), Settings(batch=4), rank=0, team_size=2)
+
+
+def test_synthetic_samples_are_the_same_everywhere():
+    """Losses are compared between machines and versions: another token would change them."""
+    from training.data import Synthetic, pseudo_random
+
+    assert pseudo_random(torch.tensor([0, 1, 2])).tolist() == PSEUDO
+    data = Synthetic(256, 15, 4, seed=1)
+    index, tokens = data[2]
+    assert (len(data), index, tokens.tolist()) == (4, 2, SAMPLE)
+    assert Synthetic(100_000, 8, 1, seed=1).distinct_tokens == 512
+    assert Synthetic(256, 8, 1, seed=1).distinct_tokens == 256
+
+
+def test_most_synthetic_tokens_count_in_equal_steps():
+    from training.data import Synthetic
+
+    tokens = torch.stack([Synthetic(256, 63, 50, seed=5)[k][1] for k in range(50)])
+    steps = tokens.diff(dim=1) % 256
+    usual = steps.mode(dim=1, keepdim=True).values
+    assert set(usual.flatten().tolist()) <= {1, 2, 3, 4}
+    # One token in eight is random, and so are two steps for each of them.
+    assert 0.6 < (steps == usual).float().mean() < 0.9
+
+
+def test_a_text_has_its_bytes_and_json_lines_their_texts(tmp_path):
+    from training.data import Text, dataset
+
+    text, lines = tmp_path / "a.txt", tmp_path / "a.jsonl"
+    text.write_bytes(b"{\n" + b"x" * 15)
+    lines.write_text('{"text": "abcd"}\n{"text": "efgh"}\n')
+    assert len(Text(text, 16)) == 1
+    index, tokens = Text(lines, 4)[1]
+    assert (index, bytes(tokens.tolist())) == (1, b"\nefgh"), "a line ends between two texts"
+    found = dataset(Settings(data=str(lines), sequence=4), samples=9)
+    assert (type(found), len(found)) == (Text, 2)  # type: ignore[arg-type]
+    made = dataset(Settings(sequence=4, seed=3), samples=9)
+    assert len(made) == 9  # type: ignore[arg-type]
+    assert torch.equal(made[1][1], dataset(Settings(sequence=4, seed=3), samples=9)[1][1])
+
+
+@pytest.mark.parametrize(("size", "sequences"), [(0, None), (16, None), (17, 1), (32, 1), (33, 2)])
+def test_a_sequence_needs_one_token_more_than_its_length(size, sequences, tmp_path):
+    from training.data import Text
+
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"x" * size)
+    if sequences is None:
+        with pytest.raises(SettingsError, match=f"{size} bytes, fewer than"):
+            Text(path, 16)
+    else:
+        assert len(Text(path, 16)) == sequences
+
+
+def test_five_broken_lines_are_all_named(tmp_path):
+    from training.data import Text
+
+    path = tmp_path / "broken.jsonl"
+    path.write_text("{\n" * 5)
+    with pytest.raises(SettingsError, match=r"line 5: ") as error:
+        Text(path, 16)
+    assert "more" not in str(error.value)
+
+
+def test_data_for_exactly_one_step_is_enough():
+    from training.data import BatchLoader, Synthetic
+
+    loader = BatchLoader(Synthetic(256, 8, 8, 0), Settings(batch=4), rank=0, team_size=2)
+    assert (loader.steps_per_epoch, loader.samples_per_step) == (1, 8)

@@ -46,9 +46,7 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> Any:
     def pause(seconds: float) -> None:
         clock.now += seconds
 
-    monkeypatch.setattr(
-        failures, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=pause)
-    )
+    monkeypatch.setattr(failures, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=pause))
     monkeypatch.setattr(failures, "job_processes", lambda job: [])
     monkeypatch.setattr(failures, "shared_memory", lambda: [])
     monkeypatch.setattr(failures, "_open_files", set)
@@ -87,9 +85,7 @@ def test_every_metric_that_was_asked_for_is_measured_and_no_other(tmp_path, clea
     assert measured(1, METRICS) == {k: expected[k] for k in ("end", "named", "left", "kept")}
 
 
-def test_the_files_of_ranks_and_a_checkpoint_are_awaited_within_the_deadline(
-    tmp_path, monkeypatch
-):
+def test_the_files_of_ranks_and_a_checkpoint_are_awaited_within_the_deadline(tmp_path, monkeypatch):
     awaited = []
     write_lines(tmp_path / "victim", {"event": "saved", "step": 1})
     monkeypatch.setattr(failures, "is_visible", lambda path, limit: awaited.append(limit) or True)
