@@ -50,3 +50,29 @@ def a_group(size: int = 1, rank: int = 0) -> Iterator[Any]:
         yield dist.group.WORLD
     finally:
         dist.destroy_process_group()
+
+
+def of_gpus(gib: int, **more: Any) -> Any:
+    """As much of Ranks as says which GPUs they have."""
+    return a_rank(
+        on_gpu=True, device_facts=lambda: {"name": "any", "memory_bytes": gib * 2**30}, **more
+    )
+
+
+def a_timed_run(
+    settings: Any = None, team: Any = None, *, seconds: Any = (1.0,) * 5, excluded: int = 2,
+    **more: Any,
+) -> Any:  # fmt: skip
+    """A timed run of 100 tokens a step on a CPU, unless told otherwise."""
+    from training.run import TimedRun
+    from training.settings import Settings
+
+    steps = len(seconds) + excluded
+    values: dict[str, Any] = {
+        "settings": settings or Settings(), "team": team or a_team(), "seconds": list(seconds),
+        "started": 100.0, "ended": [101.0 + k for k in range(len(seconds))], "tokens": 100,
+        "first_step": 0, "overlap": 0.987654, "losses": [8.0 - k for k in range(steps)],
+        "norms": [1.0] * steps, "learning_rates": [0.1] * steps,
+        "state_bytes": {"parameters": 4}, "peak_gib": None,
+    }  # fmt: skip
+    return TimedRun(**{**values, **more})

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.selftests.training.one_rank import of_gpus
 from training.settings import Settings
 
 pytestmark = pytest.mark.cpu

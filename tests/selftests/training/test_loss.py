@@ -39,3 +39,70 @@ def test_the_loss_in_pieces_has_the_value_and_gradients_of_the_whole(
     torch.testing.assert_close(pieces, whole)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other)
+
+
+def test_as_many_logits_are_held_as_memory_and_indexes_allow():
+    """1 GiB in bf16, and compiled as many as an index of 32 bits counts."""
+    import torch
+
+    from training import loss
+
+    assert loss.MAX_CHUNK_LOGITS * torch.bfloat16.itemsize == 2**30
+    assert torch.iinfo(torch.int32).max == loss.MAX_FUSED_LOGITS
+
+
+def test_of_some_tokens_the_sum_is_taken_and_the_projection_stays_frozen():
+    import torch
+    from torch.nn import functional
+
+    from training import loss
+
+    generator = torch.Generator().manual_seed(1)
+    hidden = torch.randn(6, 16, generator=generator).requires_grad_()
+    weight = torch.randn(32, 16, generator=generator).requires_grad_()
+    targets = torch.tensor([0, 1, -100, 5, -1, 31])
+    found = loss.sum_of_learned(hidden, weight, targets, chunk_size=2, compiled=False)
+    learned = targets >= 0
+    expected = functional.cross_entropy(
+        hidden[learned] @ weight.t(), targets[learned], reduction="sum"
+    )
+    torch.testing.assert_close(found, expected)
+    (wanted,) = torch.autograd.grad(expected, hidden)
+    found.backward()
+    torch.testing.assert_close(hidden.grad, wanted)
+    assert weight.grad is None
+
+
+def test_without_gradients_no_gradient_is_computed(monkeypatch):
+    import torch
+
+    from training import loss
+
+    honest, products = torch.mm, []
+    monkeypatch.setattr(
+        torch, "mm", lambda a, b, **more: products.append(a.shape) or honest(a, b, **more)
+    )
+    hidden, weight = torch.ones(4, 8, requires_grad=True), torch.ones(16, 8, requires_grad=True)
+    targets = torch.zeros(4, dtype=torch.long)
+    with torch.no_grad():
+        loss.head_loss(hidden, weight, targets, compiled=False)
+    assert products == []
+    loss.head_loss(hidden, weight, targets, compiled=False)
+    assert len(products) == 1
+
+
+def test_many_chunks_in_bf16_add_their_gradients_in_fp32(monkeypatch):
+    """In bf16 the 257th of equal contributions would be rounded away."""
+    import torch
+
+    from training import loss
+
+    monkeypatch.setattr(loss, "MAX_CHUNK_LOGITS", 16)
+    hidden = torch.ones(600, 8, dtype=torch.bfloat16)
+    weight = torch.zeros(16, 8, requires_grad=True)
+    targets = torch.zeros(600, dtype=torch.long)
+    loss.head_loss(hidden, weight, targets, compiled=False).backward()
+    assert weight.grad is not None
+    assert weight.grad.dtype is torch.float32
+    assert weight.grad[0].tolist() == pytest.approx([1 / 16 - 1] * 8, rel=0.01)
+    assert weight.grad[1].tolist() == pytest.approx([1 / 16] * 8, rel=0.01)
