@@ -60,13 +60,12 @@ def test_a_rank_finds_its_team_and_its_place_in_it(groups):
 
 
 def test_teams_are_of_one_rank_of_one_node_or_of_all(groups):
-    ranks = a_rank(
-        rank=2, world_size=3, node="b", nodes=["a", "b"], gather=lambda own: ["b", "a", own]
-    )
+    nodes = ["b", "a", "b", "c"]
+    ranks = a_rank(rank=2, world_size=4, node="b", nodes=["a", "b", "c"], gather=lambda own: nodes)
     assert facts(strategies.one_team_per_rank(ranks)) == ((2,), 0, None)
     alone = strategies.one_team_per_rank(ranks, make_groups=True)
     assert facts(alone) == ((2,), 0, "group of [2]")
-    assert facts(strategies.one_team(ranks)) == ((0, 1, 2), 2, "world")
+    assert facts(strategies.one_team(ranks)) == ((0, 1, 2, 3), 2, "world")
     assert facts(strategies.one_team_per_node(ranks)) == ((0, 2), 1, "group of [0, 2]")
 
 
