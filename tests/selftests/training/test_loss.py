@@ -106,3 +106,49 @@ def test_many_chunks_in_bf16_add_their_gradients_in_fp32(monkeypatch):
     assert weight.grad.dtype is torch.float32
     assert weight.grad[0].tolist() == pytest.approx([1 / 16 - 1] * 8, rel=0.01)
     assert weight.grad[1].tolist() == pytest.approx([1 / 16] * 8, rel=0.01)
+
+
+@pytest.fixture
+def aot_eager(monkeypatch):
+    """What compiles goes without a compiler of C++: as above."""
+    import torch
+
+    from training import loss
+
+    compiles = functools.partial(torch.compile, backend="aot_eager")
+    monkeypatch.setattr(torch, "compile", compiles)
+    loss._compiled_chunk_loss.cache_clear()
+    yield
+    loss._compiled_chunk_loss.cache_clear()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what compiles
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_loss_of_the_head_is_cross_entropy(compiled, dtype, aot_eager):
+    import torch
+
+    from training.finetune.packing import IGNORE_INDEX
+    from training.loss import sum_of_learned
+
+    torch.manual_seed(0)
+    kind = getattr(torch, dtype)
+    hidden = torch.randn(64, 16, dtype=kind, requires_grad=True)
+    weight, wanted = torch.randn(100, 16, dtype=kind), torch.randint(0, 100, (64,))
+    weight.requires_grad_()  # frozen by the loss, not by who calls it
+    wanted[::5] = IGNORE_INDEX
+    usual = hidden.detach().clone().requires_grad_()
+    expected = torch.nn.functional.cross_entropy(
+        (usual @ weight.t()).float(), wanted, reduction="sum", ignore_index=IGNORE_INDEX
+    )
+    (3 * expected).backward()
+    weight.grad = None
+    loss = sum_of_learned(hidden, weight, wanted, chunk_size=16, compiled=compiled)
+    (3 * loss).backward()
+    torch.testing.assert_close(loss, expected.detach())
+    near = {} if kind == torch.float32 else {"rtol": 0.016, "atol": 0.03}  # bf16 has 8 bits
+    torch.testing.assert_close(hidden.grad, usual.grad, **near)
+    assert weight.grad is None
+    with torch.no_grad():
+        again = sum_of_learned(hidden, weight, wanted, chunk_size=16, compiled=compiled)
+    assert torch.equal(loss, again)
