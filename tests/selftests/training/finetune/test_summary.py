@@ -12,7 +12,7 @@ from tests.selftests.finetuning_cases import judged
 pytestmark = pytest.mark.cpu
 
 
-def test_a_loss_that_is_no_number_ends_the_workload(learned):
+def test_a_loss_that_is_no_number_ends_the_workload():
     from training.finetune import summary
 
     broken = SimpleNamespace(losses=[1.0, float("nan")], norms=[1.0, 1.0])
