@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -44,3 +45,24 @@ def test_without_nvml_or_on_a_cpu_there_is_no_clock(monkeypatch):
     with sm_clock.ClockSampler(None) as found:
         pass
     assert found.between(0, 1e12) == []
+
+
+def test_twenty_samples_a_second_are_taken_and_ends_belong_to_a_window(monkeypatch):
+    sampler = sm_clock.ClockSampler(None)
+    waits: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        return len(waits) > 4
+
+    clocks = iter([1000, None, 1500, 2000])
+    times = iter([10.0, 20.0, 30.0])
+    monkeypatch.setattr(sm_clock.devices, "nvml", FakeNvml)
+    monkeypatch.setattr(sm_clock.devices, "query_nvml", lambda *given: next(clocks))
+    monkeypatch.setattr(sm_clock.time, "time", lambda: next(times))
+    monkeypatch.setattr(sampler, "_stopped", SimpleNamespace(wait=wait))
+    sampler._sample()
+    assert set(waits) == {0.05}
+    assert sampler.between(0, 99) == [1000.0, 1500.0, 2000.0]
+    assert sampler.between(10, 20) == [1000.0, 1500.0]
+    assert sampler.between(10.1, 19.9) == []
