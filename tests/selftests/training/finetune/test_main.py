@@ -6,12 +6,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.selftests import support
 from tests.selftests.finetuning_cases import ROW
 from tests.selftests.rank_job import clean_environment
+from training.finetune import __main__ as program
 
 pytestmark = pytest.mark.cpu
 
@@ -51,3 +53,67 @@ def test_what_is_given_wrong_ends_a_run_by_hand_before_torch_is_there(tmp_path):
         " batch_size x GPUs = 4 x 3; take a multiple of 12\n"
     )
     assert not (tmp_path / "out").exists()
+
+
+# --- what is asked of the ranks
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Starts the program in this process, up to the ranks; returns what it asks of them."""
+
+    def start(*arguments: str) -> Any:
+        requests: list[Any] = []
+        command = ["finetune", *arguments, "--out", str(tmp_path / "out")]
+        monkeypatch.setattr(sys, "argv", command)
+        monkeypatch.setattr(program.standalone, "start", requests.append)
+        program.main()
+        return requests[0]
+
+    monkeypatch.setattr(program, "check_packages", lambda strategy: checked.append(strategy))
+    checked: list[str] = []
+    start.checked = checked  # type: ignore[attr-defined]
+    return start
+
+
+def test_without_settings_it_runs_what_the_suite_runs(asked, monkeypatch):
+    for installed, more in ((None, set()), ("deepspeed", {"zero3_loss"})):
+        monkeypatch.setattr(program.importlib.util, "find_spec", lambda name, i=installed: i)
+        request = asked()
+        assert (request.params, request.deadline_s) == ({}, None)
+        assert set(request.metrics) == {m for m in program.WORKLOAD.metrics
+                                        if m != "zero3_loss"} | more  # fmt: skip
+    assert asked.checked == ["plain"] * 2
+
+
+def test_with_settings_a_training_may_take_a_week(asked, tmp_path, monkeypatch):
+    (tmp_path / "data.jsonl").write_text(f"{json.dumps(ROW)}\n")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    request = asked("--config", "small", "--data", str(tmp_path / "data.jsonl"),
+                    "--strategy", "fsdp")  # fmt: skip
+    assert request.params == {
+        "configs": ["small"], "model_path": None, "data_path": str(tmp_path / "data.jsonl"),
+        "strategy": "fsdp",
+    }  # fmt: skip
+    assert (request.metrics, request.deadline_s) == ([], 7 * 86400)
+    assert asked.checked == ["fsdp", "fsdp"]
+
+
+@pytest.mark.parametrize("option", ["--model", "--data", "--strategy"])
+def test_options_of_a_file_need_one(option, asked, capsys):
+    value = "fsdp" if option == "--strategy" else "x"
+    with pytest.raises(SystemExit):
+        asked(option, value)
+    assert "go with --config" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("rank", "lines"), [("0", 1), ("1", 0)])
+def test_of_all_ranks_one_says_what_is_wrong(rank, lines, asked, monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("RANK", rank)
+    (tmp_path / "data.jsonl").write_text("{\n")
+    with pytest.raises(SystemExit) as ended:
+        asked("--config", "small", "--data", str(tmp_path / "data.jsonl"))
+    assert ended.value.code == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == lines
+    assert all("conversations are broken" in line for line in said)
