@@ -84,3 +84,22 @@ def test_what_is_held_out_is_not_trained_on():
     assert (len(training), len(held_out)) == (30, 10)
     assert Counter(map(repr, training + held_out)) == Counter(map(repr, conversations))
     assert glaive.split(conversations, 0.25, 3) == (training, held_out)
+
+
+def test_only_what_the_assistant_says_ends_and_is_learned():
+    conversation = glaive.parse(ROW)
+    row = glaive.row_of(conversation)
+    assert row["chat"].count("<|endoftext|>") == 2
+    assert row["chat"].startswith("USER: Call it.\n\n\nASSISTANT: <functioncall>")
+    parts = list(glaive.segments(conversation, "<end>"))
+    learned = [text for text, is_learned in parts if is_learned]
+    assert [text.endswith("<end>") for text, _ in parts] == [t in learned for t, _ in parts]
+    assert learned[-1] == " Done.<end>"
+    assert len(learned) == 2
+
+
+def test_a_call_is_asked_for_after_all_that_came_before_it():
+    ((prompt, expected),) = glaive.expected_calls(glaive.parse(ROW), "<end>")
+    assert "".join(prompt) == "SYSTEM: You may call f.\n\nUSER: Call it.\n\nASSISTANT:"
+    assert expected.startswith("<functioncall>")
+    assert "<end>" not in expected

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import torch
 
 from tests.selftests.finetuning_cases import CALL, ROW
-from training.finetune import glaive
+from training.finetune import glaive, packing
 from training.finetune.settings import InputError
 
 pytestmark = pytest.mark.cpu
@@ -77,3 +80,59 @@ def test_the_ranks_together_take_every_sequence_once_an_epoch(count, world, size
     assert len(taken) == passes * size * world
     for epoch in range(len(taken) // count):
         assert sorted(taken[epoch * count : (epoch + 1) * count]) == list(range(count))
+
+
+# --- batches
+
+
+def packed_rows(length: int = 8) -> Any:
+    tokens = torch.arange(1, 2 * length + 1, dtype=torch.int32).reshape(2, length)
+    part = torch.ones_like(tokens)
+    part[:, -1] = 0
+    labels = tokens.clone()
+    labels[:, :3] = labels[:, -1:] = packing.IGNORE_INDEX
+    return packing.PackedSequences(tokens, labels, part)
+
+
+def test_learned_tokens_are_counted_and_tensors_named():
+    packed = packed_rows()
+    assert packed.counts() == {
+        "sequences": 2, "conversations": 2, "tokens": 14, "learned_tokens": 8, "padding": 0.125,
+    }  # fmt: skip
+    assert list(packed.tensors()) == ["tokens", "labels", "part"]
+    # PyTorch's cross entropy leaves out this label unless told otherwise.
+    assert torch.nn.CrossEntropyLoss().ignore_index == packing.IGNORE_INDEX
+
+
+def test_losses_are_computed_for_1024_positions_at_most():
+    batch = packing.batch_of(packed_rows(3000), [0, 1], separate=False)
+    assert batch.chunk_size == 1024
+    assert len(batch.targets) % 1024 == 0
+    assert batch.learned_count == 2 * 2996
+    assert batch.token_count == 2 * 2999
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_a_batch_moves_and_is_pinned_as_a_whole(separate, monkeypatch):
+    batch = packing.batch_of(packed_rows(), [0], separate=separate)
+    assert (batch.position_ids is not None) is separate
+    there = batch.to(torch.device("meta"))
+    assert there.tokens.device.type == there.targets.device.type == "meta"
+    assert (there.position_ids is not None) is separate
+    assert there.learned_count == batch.learned_count
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor + 0)
+    pinned = batch.pin_memory()
+    assert torch.equal(pinned.tokens, batch.tokens)
+    assert pinned.tokens is not batch.tokens
+    assert (pinned.position_ids is not None) is separate
+
+
+def test_batches_come_in_the_order_of_the_passes():
+    from training.finetune.settings import DataSettings
+
+    data = packing._BatchDataset(packed_rows(), [[1], [0]], False)
+    assert len(data) == 2
+    assert data[0].tokens[0, 0] == 9
+    rows = [[1], [0, 1]]
+    found = list(packing.load_batches(packed_rows(), rows, DataSettings(), on_gpu=False))
+    assert [batch.tokens[:, 0].tolist() for batch in found] == [[9], [1, 9]]
