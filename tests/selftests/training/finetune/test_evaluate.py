@@ -1,26 +1,19 @@
-"""The criteria of the LoRA fine-tuning: grades of answers, and jobs of two ranks with faults."""
+"""The evaluation of a fine-tuning: grades of answers, and how they are judged."""
 
 from __future__ import annotations
 
-import subprocess
-from pathlib import Path
+import json
+from typing import Any
 
 import pytest
+import torch
 
-from fixtures.thresholds import loader
-from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.model import Outcome
-from tests.selftests import support
-from tests.selftests.finetuning_cases import CALL, decided, judged
-from tests.selftests.rank_job import TORCH, Job
-from training.finetune import WORKLOAD, evaluate, settings
+from tests.selftests.finetuning_cases import CALL, ROW, judged
+from training.finetune import evaluate, glaive, settings
+from training.finetune.settings import InputError
 
 pytestmark = pytest.mark.cpu
-
-
-@pytest.fixture(scope="module")
-def limits() -> Thresholds:
-    return loader.load(support.SHIPPED)
 
 
 # --- grades of answers
@@ -68,99 +61,55 @@ def test_what_was_not_measured_never_passes(limits, key):
     assert judged(limits, f"finetune.{key}", None).outcome is Outcome.NOT_MEASURED
 
 
-# --- as a job
+# --- answers
 
 
-def test_the_example_for_sbatch_is_a_script_that_starts_the_fine_tuning():
-    path = settings.HERE / "finetune_2nodes.sbatch"
-    subprocess.run(["bash", "-n", str(path)], check=True, timeout=30)
-    assert '-m training.finetune --out "$OUT" "$@"' in path.read_text()
+class Replies:
+    """A model and its tokenizer in one: the reply to any prompt is `yes`."""
+
+    eos_token, eos_token_id, pad_token_id = "<end>", 1, 0
+
+    def __init__(self) -> None:
+        self.batches: list[Any] = []
+
+    def parameters(self) -> Any:
+        return iter([torch.zeros(1)])
+
+    def eval(self) -> None:
+        pass
+
+    def __call__(self, text: str, *, add_special_tokens: bool) -> Any:
+        return {"input_ids": [2] * len(text)}
+
+    def generate(self, *, input_ids: Any, attention_mask: Any, **how: Any) -> Any:
+        self.batches.append((input_ids, attention_mask, how["max_new_tokens"]))
+        return input_ids
+
+    def batch_decode(self, ids: Any, **how: Any) -> list[str]:
+        return [" yes "] * len(ids)
 
 
-WARM = (*TORCH, "torch.distributed.fsdp", "transformers", "peft")
+def test_calls_are_answered_sixteen_at_a_time_and_padded_on_the_left():
+    short, long = glaive.parse(ROW), glaive.parse({**ROW, "system": "SYSTEM: " + "x" * 50})
+    model = Replies()
+    found = evaluate.generate_answers(model, model, [long] + [short] * 19)
+    assert [len(ids) for ids, _, _ in model.batches] == [16, 4]
+    assert (len(found), {a.text for a in found}) == (20, {"yes"})
+    assert {a.expected for a in found} == {CALL}
+    ids, mask, most = model.batches[1]
+    assert ids[0, 0] == 0, "the shorter prompts come first in the batch"
+    assert (ids[3, 0], mask[0, 0], mask[0, -1]) == (2, 0, 1)
+    assert most == len(CALL) + len(CALL) // 2
+    longer = {**ROW, "chat": ROW["chat"].replace("Oslo", "O" * 400)}
+    evaluate.generate_answers(model, model, [glaive.parse(longer)])
+    assert model.batches[-1][2] == 200
 
 
-def job_of(root: Path, metrics: list[str], module: str = "training.finetune") -> Job:
-    job = Job(root, nodes=["worker0", "worker1"])
-    job.spec["workloads"].append(
-        {
-            "name": "training_finetune", "module": module, "placement": "all",
-            "metrics": metrics, "params": {}, "deadline_s": 110,
-        }
-    )  # fmt: skip
-    return job
-
-
-FAULTS = '''
-"""In every rank: FSDP shards nothing, and on rank 1 attention is slow."""
-import os, sys, time
-
-class Finder:
-    def find_spec(self, name, path=None, target=None):
-        if name == "training.finetune.loop":
-            import torch.distributed.fsdp as fsdp
-            from torch.nn import functional
-            fsdp.fully_shard = lambda module, **settings: module
-            attention = functional.scaled_dot_product_attention
-            def slow(*given, **more):
-                time.sleep(0.05)
-                return attention(*given, **more)
-            if os.environ.get("SLURM_PROCID") == "1":
-                functional.scaled_dot_product_attention = slow
-        return None
-
-sys.meta_path.insert(0, Finder())
-from training.finetune import WORKLOAD, run
-'''
-
-
-def test_faults_are_red_and_name_the_rank(tmp_path, limits):
-    """Unsharded weights, and a rank whose kernels are slow: the job's rate is that rank's."""
-    job = job_of(tmp_path, ["fsdp_loss", "fsdp_share", "rate", "speedup"], "faulty")
-    (tmp_path / "faulty.py").write_text(FAULTS)
-    assert job.run(slurm=True, warm=WARM) == [0, 0], job.output()
-    record = job.record("training_finetune")
-    share = decided(limits, "finetune.fsdp.share", record)
-    assert (share.outcome, share.value) == (Outcome.FAIL, 200.0), share.line
-    assert decided(limits, "finetune.fsdp.loss", record).ok
-    rate = decided(limits, "finetune.rate", record)
-    assert rate.worst is not None
-    assert rate.worst["node"] == "worker1"
-    assert any("worker1 gpu0 takes" in note for note in rate.notes), rate.line
-    # Fifty times slower than it is, both settings, nobody is an outlier: the floor is what is red.
-    for rank in record.ranks:
-        for m in rank.measurements:
-            if m.metric == "rate":
-                m.samples[:] = [s / 50 for s in m.samples]
-    for key in ("finetune.rate", "finetune.rate_optimised"):
-        assert decided(limits, key, record).outcome is Outcome.FAIL
-    for rank in record.ranks:
-        for m in rank.measurements:
-            if m.metric == "rate":
-                m.samples[:] = [s * 1e9 for s in m.samples]
-    assert decided(limits, "finetune.rate", record).outcome is Outcome.NOT_MEASURED
-
-
-def test_fsdp_has_the_losses_of_the_plain_training_and_shards(tmp_path, limits):
-    job = job_of(tmp_path, ["fsdp_loss", "fsdp_share"])
-    assert job.run(slurm=True, warm=WARM) == [0, 0], job.output()
-    record = job.record("training_finetune")
-    for key in ("finetune.fsdp.loss", "finetune.fsdp.share"):
-        verdict = decided(limits, key, record)
-        assert verdict.ok, verdict.line
-    assert {m.metric for r in record.ranks for m in r.measurements} <= set(WORKLOAD.metrics)
-
-
-def test_logs_that_lack_a_step_are_red(limits, tmp_path):
-    from training.finetune import summary
-
-    log = summary.TensorBoardLog(tmp_path)
-    for step in range(3):
-        log.add_step(step, 1.0, 1.0, 1.0)
-    log.close()
-    assert log.completeness(3) == summary.COMPLETE
-    assert judged(limits, "finetune.logs", log.completeness(3)).ok
-    state = log.completeness(4)
-    assert state == "TensorBoard has 3 of 4 values of loss"
-    assert judged(limits, "finetune.logs", state).outcome is Outcome.FAIL
-    assert judged(limits, "finetune.logs", None).outcome is Outcome.NOT_MEASURED
+def test_the_settings_of_a_final_are_read_again(tmp_path):
+    wanted = settings.load(settings.find("small"))
+    (tmp_path / "settings.json").write_text(json.dumps(wanted.to_json()))
+    assert evaluate.settings_of(tmp_path) == wanted
+    for text in ("{", "{}", '{"name": "x", "model": {"nothing": 1}}'):
+        (tmp_path / "settings.json").write_text(text)
+        with pytest.raises(InputError, match=r"is not the final/ of a training"):
+            evaluate.settings_of(tmp_path)

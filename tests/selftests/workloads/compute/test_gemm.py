@@ -5,8 +5,6 @@ A fault of the workload is planted in a copy of it.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,11 +15,9 @@ from fixtures import hardware
 from fixtures.records.model import Measurement, Record
 from fixtures.statistics.fleet_slots import Like
 from fixtures.verdict.model import Outcome, Verdict
-from fixtures.workloads.compute import gemm, gemm_search, sm_clock
+from fixtures.workloads.compute import gemm
 from fixtures.workloads.compute.gemm import PER_GHZ, Round
 from fixtures.workloads.devices import devices
-from fixtures.workloads.runtime.identity import Identity
-from fixtures.workloads.runtime.ranks import Ranks
 from fixtures.workloads.timing.timing import Batches
 from tests.selftests import support
 from tests.selftests.gemm_judging import LIMITS, verdict_on
@@ -31,47 +27,7 @@ from tests.selftests.support import H200
 pytestmark = pytest.mark.cpu
 
 
-def alone(tmp_path: Path) -> Ranks:
-    """The only rank of a job on the CPU."""
-    job = Job(tmp_path)
-    return Ranks(job.spec, Identity(rank=0, local_rank=0, world_size=1, node="worker0"))
-
-
 # --- the product and its shapes
-
-
-def test_a_product_of_any_shape_is_right_and_its_operands_take_turns(tmp_path: Path) -> None:
-    from fixtures.workloads.compute.matmul import MatMul
-
-    product = MatMul(alone(tmp_path), "fp32", (96, 160, 224), sets=4)
-    assert product.flops == 2 * 96 * 160 * 224
-    seen = []
-    for _ in range(8):
-        product.launch()
-        seen.append(product.a.data_ptr())
-        checks, _ = product.check()
-        assert checks["relative_error"] < 2e-5
-        assert checks["operand_std"] == pytest.approx(1, abs=0.05)
-    assert len(set(seen)) == 4
-    assert seen[:4] == seen[4:]
-
-
-def test_one_seed_gives_all_ranks_the_same_operands_and_none_gives_each_its_own(
-    tmp_path: Path,
-) -> None:
-    import torch
-
-    from fixtures.workloads.compute.matmul import MatMul
-
-    job = Job(tmp_path)
-    two = [
-        Ranks(job.spec, Identity(rank=k, local_rank=k, world_size=2, node="worker0"))
-        for k in range(2)
-    ]
-    own = [MatMul(ranks, "bf16", (32, 32, 32)).a for ranks in two]
-    same = [MatMul(ranks, "bf16", (32, 32, 32), seed=1).a for ranks in two]
-    assert not torch.equal(*own)
-    assert torch.equal(*same)
 
 
 def test_the_published_shapes_are_of_known_gpus_and_fit_the_tensor_cores():
@@ -236,40 +192,6 @@ def test_each_round_has_the_clock_of_its_own_window():
     assert [len(samples) for samples in (rates.samples, *rates.rounds)] == [20, 20, 20]
 
 
-class FakeNvml:
-    NVML_CLOCK_SM = 1
-
-
-def test_the_clock_is_sampled_while_the_block_runs_and_by_its_time(monkeypatch):
-    asked = threading.Semaphore(0)
-
-    def ask(call: str, *arguments: Any) -> Any:
-        if call == "nvmlDeviceGetHandleByUUID":
-            return "handle"
-        asked.release()
-        return 1455
-
-    monkeypatch.setattr(sm_clock.devices, "nvml", FakeNvml)
-    monkeypatch.setattr(sm_clock.devices, "query_nvml", ask)
-    with sm_clock.ClockSampler("GPU-0") as found:
-        for _ in range(3):
-            assert asked.acquire(timeout=30)
-    assert set(found.between(0, 1e12)) == {1455.0}
-    assert found.between(0, 1) == [], "of another window"
-    assert not [t for t in threading.enumerate() if t.name == "clocks"]
-
-
-def test_without_nvml_or_on_a_cpu_there_is_no_clock(monkeypatch):
-    monkeypatch.setattr(sm_clock.devices, "nvml", lambda: None)
-    with sm_clock.ClockSampler("GPU-0") as found:
-        pass
-    assert found.between(0, 1e12) == []
-    monkeypatch.setattr(sm_clock.devices, "nvml", FakeNvml)
-    with sm_clock.ClockSampler(None) as found:
-        pass
-    assert found.between(0, 1e12) == []
-
-
 # --- faults of the workload, planted in a copy
 
 ZEROS = '''
@@ -340,32 +262,3 @@ def test_the_honest_workload_is_measured(tmp_path: Path) -> None:
     assert verdict.outcome is not Outcome.NOT_MEASURED, verdict.line
     assert verdict.value is not None
     assert verdict.value < verdict.ceiling, "how fast depends on who else is at work here"
-
-
-# --- the search
-
-
-def test_a_search_tries_a_hundred_shapes_at_most_and_measures_the_best_again(
-    tmp_path: Path,
-) -> None:
-    gpu: Callable[[], Any] = type("Gpu", (), {"on_gpu": True})
-    tried = gemm_search.shapes(gpu())
-    assert len(set(tried)) == len(tried) <= 100
-    job = Job(tmp_path, per_node=2)
-    job.add("gemm_search", ["search", "cube"], soak_s=0.01)
-    assert job.run(warm=TORCH) == [0, 0], job.output()
-    record = job.record("gemm_search")
-    for rank in record.ranks:
-        found = {m.metric: m for m in rank.measurements}
-        assert set(found) == {"search", "cube"}
-        assert len(found["search"].samples) >= gemm_search.REPEATS
-        # 8192 cubed, or what stands for it, takes part whether it is among the best or not.
-        assert len(rank.facts["finalists"]) in (gemm_search.FINALISTS, gemm_search.FINALISTS + 1)
-        assert len(rank.facts["tried"]) == 8
-    shapes = {only_note(rank.measurements) for rank in record.ranks}
-    assert len(shapes) == 1, "all ranks measure the same shapes"
-
-
-def only_note(measurements: list[Measurement]) -> str:
-    (note,) = next(m.notes for m in measurements if m.metric == "cube")
-    return note

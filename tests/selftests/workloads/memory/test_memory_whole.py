@@ -18,7 +18,7 @@ from fixtures.verdict.model import Outcome, Verdict
 from fixtures.workloads.memory import memory_whole
 from fixtures.workloads.memory.memory import MIB
 from fixtures.workloads.memory.memory_whole import Coverage, mix, unmix
-from fixtures.workloads.memory.wrong_words import LOCATED, WrongWord, WrongWords
+from fixtures.workloads.memory.wrong_words import LOCATED, WrongWords
 from fixtures.workloads.runtime.identity import Identity
 from fixtures.workloads.runtime.ranks import Ranks
 from tests.selftests import support
@@ -216,38 +216,7 @@ def test_what_was_read_wrong_only_once_is_told(coverage, monkeypatch):
     assert word.text.endswith(", right when read again")
 
 
-def test_more_bits_than_a_line_has_room_for_are_counted():
-    few = {"offset": 0, "chunk": 0, "number": 0, "stays": True, "belongs": ""}
-    word = WrongWord(wrote=0, read=0b11111, **few)
-    assert word.what == "5 bits"
-    bits = [WrongWord(wrote=0, read=1 << k, **few) for k in range(6)]
-    assert "2 others" in WrongWords(6, bits).summary
-    assert "more than 4 bits in 1" in WrongWords(1, [word]).summary
-
-
 # --- how much of it
-
-
-@pytest.mark.parametrize(
-    ("pieces", "sizes"),
-    [([100], [100]), ([60, 40], [50, 25, 12, 6, 3, 3, 1]), ([1, 1, 1], [1, 1, 1]), ([0], [])],
-)
-def test_as_few_tensors_as_possible_take_all_that_can_be_had(pieces, sizes):
-    """Free memory that lies in pieces; each allocation takes the first that is large enough."""
-    import torch
-
-    free = list(pieces)
-
-    def new(chunks):
-        for k, piece in enumerate(free):
-            if piece >= chunks:
-                free[k] -= chunks
-                return torch.empty(chunks)
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    tensors = memory_whole.allocate(new, lambda taken: sum(pieces) - taken)
-    assert [len(t) for t in tensors] == sizes
-    assert free == [0] * len(pieces)
 
 
 def test_what_is_too_little_is_not_measured(small):
