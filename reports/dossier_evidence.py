@@ -187,9 +187,10 @@ def lines_of_bug_report(path: Path) -> Json:
             text = raw[:MAX_REPORT_BYTES].decode("utf-8", "replace")
     except (OSError, EOFError) as error:
         raise CommandError(f"--bug-report {path}: {error}") from None
-    for line in text.splitlines():
-        if _OF_GPU.search(line) and line not in lines[-1:]:
-            lines.append(line.strip()[:400])
+    for whole in text.splitlines():
+        line = whole.strip()[:400]
+        if _OF_GPU.search(whole) and line not in lines[-1:]:
+            lines.append(line)
     return {
         "name": path.name, "bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest(),
         "lines": lines[:MAX_LOG_LINES], "more_lines": max(0, len(lines) - MAX_LOG_LINES),

@@ -46,7 +46,7 @@ def defect_of(path: Path) -> str | None:
     try:
         manifest = read_json(path / MANIFEST)
         files = {str(n): (int(size), str(sha)) for n, (size, sha) in manifest["files"].items()}
-    except (OSError, RecordError, KeyError, TypeError, ValueError) as error:
+    except (OSError, RecordError, KeyError, TypeError, ValueError, AttributeError) as error:
         return f"{path.name}/{MANIFEST}: {type(error).__name__}: {error}"
     for name, (size, sha) in files.items():
         file = path / name
