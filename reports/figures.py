@@ -124,7 +124,7 @@ def parts(
         loss=drawn.loss,
         recorded=_recorded(criteria),
     )
-    failures = banner.render("failures.jinja2", failed=entries, max_shown=MAX_SHOWN)
+    failures = banner.render("failed_rows.jinja2", failed=entries, max_shown=MAX_SHOWN)
     return Parts(failures, body)
 
 

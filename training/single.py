@@ -12,7 +12,7 @@ import statistics
 from typing import TYPE_CHECKING, Any
 
 from fixtures.records.model import Measurement, Result
-from fixtures.records.settings import CUDA, MATH
+from fixtures.records.tuning_variables import CUDA, MATH
 from fixtures.workloads.runtime.ranks import Ranks
 from fixtures.workloads.runtime.spec import Workload
 

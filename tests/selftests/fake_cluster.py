@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from fixtures.jobs import deadlines, scheduler
+from fixtures.jobs import deadlines, job_queue
 from fixtures.jobs.context import RunContext
 from fixtures.jobs.deadlines import Deadlines
 from fixtures.jobs.destructive_stage import DestructiveStage
 from fixtures.jobs.fault_injector import CommandFaultInjector
+from fixtures.jobs.job_queue import RunCallbacks, Scheduler
 from fixtures.jobs.launcher import JobRequest, SlurmBusy
-from fixtures.jobs.scheduler import RunCallbacks, Scheduler
 from fixtures.jobs.watcher import JobState
 from fixtures.plan.items import planned_list
 from fixtures.plan.jobs import jobs_for
@@ -194,7 +194,7 @@ class Conducted:
     """What a scheduler left behind."""
 
     cluster: FakeCluster
-    scheduler: Scheduler
+    job_queue: Scheduler
     directory: RunDirectory
     planned: list[tuple[str, str]]
 
@@ -234,7 +234,7 @@ BEFORE_TRAINING = ("node", "pair", "cluster")
 
 def conductor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Conduct:
     """Run the plan of a small population on a fake cluster; its waiting is cut short."""
-    monkeypatch.setattr(scheduler, "TICK_S", 0.002)
+    monkeypatch.setattr(job_queue, "TICK_S", 0.002)
     monkeypatch.setattr(deadlines, "FILE_GRACE_S", 0.0)
     monkeypatch.setattr(deadlines, "STATE_LAG_S", 0.0)
 

@@ -111,7 +111,7 @@ INCIDENTS = (
     Incident(
         ("NVIDIA/NVSentinel#1585",),
         "a GPU was replaced, and the state of the old one stayed",
-        SelfTest("run/test_identity.py",
+        SelfTest("run/test_devices_of_record.py",
                  "test_a_replaced_gpu_voids_its_records_and_no_others",
                  "device replaced: only its rows are measured again"),
     ),
@@ -233,7 +233,7 @@ INCIDENTS = (
     Incident(
         ("NVIDIA/DCGM#272", "NVIDIA/DCGM#247"),
         "a diagnostic hung, or left its load in the next test",
-        SelfTest("jobs/test_scheduler_failures.py",
+        SelfTest("jobs/test_job_queue_failures.py",
                  "test_a_rank_that_falls_silent_has_hung_and_the_rest_is_measured",
                  "a deadline per workload; the rest is measured"),
     ),
@@ -250,7 +250,7 @@ INCIDENTS = (
     Incident(
         ("awslabs/awsome-distributed-ai#1089",),
         "a container could not be pulled, and the fabric was suspected",
-        SelfTest("jobs/test_failures_first_contact.py",
+        SelfTest("jobs/test_diagnosis_first_contact.py",
                  "test_what_the_site_does_not_allow_or_provide_blames_no_node",
                  "kind container; no node is blamed"),
     ),
@@ -263,14 +263,14 @@ INCIDENTS = (
     Incident(
         ("rwth-i6/sisyphus#281",),
         "sbatch timed out, and the job was submitted twice",
-        SelfTest("jobs/test_scheduler.py",
+        SelfTest("jobs/test_job_queue.py",
                  "test_a_job_that_was_taken_though_sbatch_failed_is_not_submitted_twice",
                  "it is looked up by its name"),
     ),
     Incident(
         ("facebookincubator/submitit#1660",),
         "a job id was used again, and an old result was taken",
-        SelfTest("jobs/test_scheduler_failures.py",
+        SelfTest("jobs/test_job_queue_failures.py",
                  "test_lines_of_another_run_are_nobody_s",
                  "every line has the run's nonce"),
     ),

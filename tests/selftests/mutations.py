@@ -25,8 +25,8 @@ from fixtures.run.options import RunOptions
 from fixtures.run.run import Run
 from fixtures.thresholds.loader import Criterion
 from fixtures.verdict import recorded
-from fixtures.verdict.facts import collect_facts
 from fixtures.verdict.model import Case, Outcome
+from fixtures.verdict.record_facts import collect_facts
 from fixtures.verdict.samples import OVER_CEILING, compare
 from tests.selftests.support import SHIPPED
 

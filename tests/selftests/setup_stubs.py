@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.setup import command, environment, host, install, torch_build
+from fixtures.setup import command, environment, install, system, torch_build
 from fixtures.setup.environment import Environment
 from fixtures.setup.install import Pip
 from tests.selftests.support import CHECKOUT
@@ -104,9 +104,9 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(torch_build, "torch_of_interpreter", lambda: None)
     # Without ensurepip the pip of this interpreter fills the environment: much faster.
     monkeypatch.setattr(environment, "_has_ensurepip", lambda: False)
-    monkeypatch.setattr(host, "lacks", lambda **_: [])
-    monkeypatch.setattr(host, "has_nvidia", lambda: False)
-    monkeypatch.setattr(host, "in_cluster", lambda: False)
+    monkeypatch.setattr(system, "lacks", lambda **_: [])
+    monkeypatch.setattr(system, "has_nvidia", lambda: False)
+    monkeypatch.setattr(system, "in_cluster", lambda: False)
     monkeypatch.setattr(install, "PACKAGES_GB", 0.0)
     monkeypatch.setattr(Pip, "_run", unpack)
     for name in [n for n in os.environ if n.startswith("PIP_")]:

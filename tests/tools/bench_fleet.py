@@ -48,7 +48,7 @@ from fixtures.records.files import read_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run import batch_judging
 from fixtures.run.evidence import Evidence
-from fixtures.run.identity import DeviceIndex
+from fixtures.run.devices_of_record import DeviceIndex
 from fixtures.thresholds import loader
 from fixtures.thresholds.contract import Contract
 

@@ -35,7 +35,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from fixtures.setup import host
+from fixtures.setup import system
 from tests.tools import debian_snapshot
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -55,17 +55,17 @@ FILES = (Path("/etc/resolv.conf"), Path("/etc/hosts"), Path("/etc/pip.conf"))
 """Files of this host that are mounted inside, where they exist."""
 TESTS = (
     "sandbox/test_sandbox.py",
-    "sandbox/test_host.py",
-    "jobs/test_failures_first_contact.py",
+    "sandbox/test_resources.py",
+    "jobs/test_diagnosis_first_contact.py",
     "slurm/test_client.py",
     "jobs/test_launcher.py",
-    "jobs/test_scheduler.py",
+    "jobs/test_job_queue.py",
     "whole_runs/test_lost_nodes.py",
     "whole_runs/test_interrupt.py",
     "workloads/scheduler/test_isolation.py",
     "whole_runs/test_bad_input.py",
     "tools/test_debian_root.py",
-    "setup/test_host.py",
+    "setup/test_system.py",
     "setup/test_environment.py",
     "setup/test_torch_build.py",
 )
@@ -98,7 +98,7 @@ class RootError(Exception):
 def packages() -> list[str]:
     """Return the packages of a root for tests: those that the set-up would install as root."""
     python = ("python3-venv", "python3-dev", "gcc", "libc6-dev")
-    return sorted({*BARE, *python, *host.SLURM.values(), *host.TESTS.values()})
+    return sorted({*BARE, *python, *system.SLURM.values(), *system.TESTS.values()})
 
 
 def mirror(folder: Path = Path("/etc/apt")) -> str | None:
@@ -158,12 +158,12 @@ def make_root(root: Path, release: str, contents: Sequence[str]) -> int:
 
 def find_debootstrap() -> str:
     """Return the path of debootstrap; it is installed where apt can."""
-    if host.program("debootstrap") is None and host.is_root() and host.has_apt():
+    if system.program("debootstrap") is None and system.is_root() and system.has_apt():
         try:
-            host.install_packages(["debootstrap", "debian-archive-keyring"])
-        except host.SetupError as error:
+            system.install_packages(["debootstrap", "debian-archive-keyring"])
+        except system.SetupError as error:
             raise RootError(str(error)) from error
-    path = host.program("debootstrap")
+    path = system.program("debootstrap")
     if path is None:
         raise RootError("debootstrap is not on this host: install its package")
     return path

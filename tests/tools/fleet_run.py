@@ -29,8 +29,8 @@ from fixtures.paths import CHECKOUT
 from fixtures.plan.items import ALL, facts_of, planned_list
 from fixtures.thresholds import loader, nccl_model
 from fixtures.thresholds.contract import Contract
-from fixtures.thresholds.facts import facts_of_site
 from fixtures.thresholds.loader import Criterion, Thresholds
+from fixtures.thresholds.site_facts import facts_of_site
 
 DATA = Path(__file__).parents[1] / "selftests" / "data"
 NODE, PAIR, CPU = DATA / "h200-1x4", DATA / "h200-2x2", DATA / "sandbox-2x2-cpu"

@@ -31,7 +31,7 @@ from types import TracebackType
 
 import psutil
 
-from fixtures.sandbox import host, tools
+from fixtures.sandbox import resources, tools
 from fixtures.sandbox.cgroups import Cgroups
 from fixtures.sandbox.errors import SandboxError
 from fixtures.sandbox.node import cgroup_lines
@@ -164,7 +164,7 @@ class ForeignSite:
             name: [str(self.home / "private" / f"gpu{k}") for k in range(GPUS)]
             for name in GPU_NODES
         }
-        memory = host.memory_mib() // len(HOSTS)
+        memory = resources.memory_mib() // len(HOSTS)
         slurm, state = self.home / "slurm", self.home / "state"
         files = {
             self.home / "passwd": lines,
@@ -280,7 +280,7 @@ class ForeignSite:
             "mount -t tmpfs -o mode=1777 shm /dev/shm",
             "mount -t tmpfs -o mode=755 spool /var/spool",
             f"mount -t tmpfs -o mode=755,dev private {place}",
-            *(f"mknod -m 666 {place}/gpu{k} c {host.fake_major()} {number + k}"
+            *(f"mknod -m 666 {place}/gpu{k} c {resources.fake_major()} {number + k}"
               for k in range(GPUS if name in GPU_NODES else 0)),
             *(f"mount -t tmpfs -o mode=1777 hidden {self.user_home / path}"
               for path in self.variant.hidden.get(name, ())),

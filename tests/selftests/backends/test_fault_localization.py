@@ -14,7 +14,7 @@ import pytest
 from fixtures.backends import fault_localization as module
 from fixtures.backends.fault_localization import find_culprits
 from fixtures.errors import RunError
-from fixtures.jobs.failures import Kind
+from fixtures.jobs.diagnosis import Kind
 from fixtures.localization.culprits import Culprit, Finding
 from fixtures.localization.measuring import Measurement, Stopped
 from fixtures.plan.items import Item

@@ -14,7 +14,7 @@ import pytest
 from fixtures.backends import live as module
 from fixtures.backends.live import LiveBackend, refuse_nodelist
 from fixtures.errors import ConfigError
-from fixtures.run.guests import KEY_OF, GuestFiles
+from fixtures.run.guest_results import KEY_OF, GuestFiles
 from fixtures.run.options import RunOptions
 from fixtures.run.run import Run
 from fixtures.thresholds import loader

@@ -13,9 +13,9 @@ import yaml
 
 from fixtures.cluster import population
 from fixtures.errors import ConfigError, UnknownGpu
-from fixtures.sandbox import cgroups, emulation, host, platforms
+from fixtures.sandbox import cgroups, emulation, platforms, resources
 from fixtures.slurm.client import SlurmNode
-from fixtures.thresholds import definitions, facts
+from fixtures.thresholds import definitions, site_facts
 from fixtures.thresholds.contract import Contract
 from tests.selftests import support
 from tests.selftests.fleets import NODES, fleet, whole_fleet
@@ -313,7 +313,7 @@ def test_the_options_of_a_sandbox_are_an_order(monkeypatch):
 
 @pytest.mark.parametrize("able", [True, False])
 def test_a_sandbox_has_what_this_host_can_enforce(monkeypatch, able):
-    monkeypatch.setattr(host, "can_bind_cores", lambda nodes, gpus: able)
+    monkeypatch.setattr(resources, "can_bind_cores", lambda nodes, gpus: able)
     monkeypatch.setattr(cgroups, "controls_memory", lambda: able)
     monkeypatch.setattr(emulation, "refusal", lambda: None if able else "no gcc")
     found = population.from_sandbox(ordered(2, **FABRIC))
@@ -391,7 +391,7 @@ def test_what_was_installed_then_decides_and_not_what_is_installed_here(fleet, t
 
     fleet.change("training_finetune@all.json", mostly_wrong)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(facts, "installed_here", nothing_installed)
+        patch.setattr(site_facts, "installed_here", nothing_installed)
         verdict, rows = fleet.judged(tmp_path / "judged")
     assert rows[key]["outcome"] == "FAIL"
     assert verdict["verdict"] == "REJECTED"

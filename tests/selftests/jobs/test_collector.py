@@ -10,7 +10,7 @@ import pytest
 from fixtures.jobs import collector
 from fixtures.jobs.collector import ResultCollector
 from fixtures.jobs.context import RunContext
-from fixtures.jobs.failures import Failure, Kind
+from fixtures.jobs.diagnosis import Failure, Kind
 from fixtures.jobs.submission import Submission
 from fixtures.jobs.watcher import JobState
 from fixtures.plan.jobs import Job

@@ -11,7 +11,7 @@ import pytest
 
 from fixtures.jobs import deadlines
 from fixtures.jobs.deadlines import DeadlineMonitor, Deadlines
-from fixtures.jobs.failures import Failure, Kind
+from fixtures.jobs.diagnosis import Failure, Kind
 from fixtures.jobs.submission import Submission
 from fixtures.jobs.watcher import JobState
 from fixtures.plan.jobs import Job, Victim

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 
 import pytest
 
-from fixtures.jobs.failures import REMEDY
+from fixtures.jobs.diagnosis import REMEDY
 from fixtures.run.options import RunOptions
 from fixtures.thresholds import loader
 from fixtures.thresholds.definitions import shipped

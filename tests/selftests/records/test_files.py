@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fixtures import entry
-from fixtures.jobs import failures
-from fixtures.jobs.failures import Kind
+from fixtures.jobs import diagnosis
+from fixtures.jobs.diagnosis import Kind
 from fixtures.records import files
 from training import checkpoint_integrity
 
@@ -26,7 +26,7 @@ def test_a_file_that_never_comes_is_the_run_directory_s_fault(tmp_path, monkeypa
     monkeypatch.setattr(entry, "is_visible", lambda path: files.is_visible(path, 0.0))
     with pytest.raises(files.RecordError) as caught:
         entry.run(str(tmp_path / "spec.json"))
-    failure = failures.diagnose(
+    failure = diagnosis.diagnose(
         [], state="FAILED", log_tail=f"fixtures.RecordError: {caught.value}", job="7", world_size=2
     )
     assert failure.kind is Kind.NOT_VISIBLE

@@ -49,7 +49,7 @@ def shown(monkeypatch):
         scope = None if nodes is None else {"nodes": nodes}
         verdict = {"criteria": criteria, "scope": scope}
         made = figures.parts(RunDirectory(Path("nowhere")), verdict, run)
-        assert (made.failures, made.body) == ("<failures.jinja2>", "<figures.jinja2>")
+        assert (made.failures, made.body) == ("<failed_rows.jinja2>", "<figures.jinja2>")
         return SimpleNamespace(**given)
 
     monkeypatch.setattr(figures.banner, "render", render)
@@ -62,7 +62,7 @@ def test_both_parts_are_one_text(shown):
     shown([])
     verdict = {"criteria": [], "scope": None}
     text = figures.figures(RunDirectory(Path("nowhere")), verdict, {})
-    assert text == "<failures.jinja2><figures.jinja2>"
+    assert text == "<failed_rows.jinja2><figures.jinja2>"
 
 
 def test_the_first_200_failures_are_counted_and_40_shown_in_full(shown):

@@ -17,7 +17,7 @@ from fixtures.plan.budget import BudgetedPlan
 from fixtures.plan.items import Item
 from fixtures.records.files import read_json, read_lines
 from fixtures.run import run as module
-from fixtures.run.guests import GuestFiles
+from fixtures.run.guest_results import GuestFiles
 from fixtures.run.repairs import Repair
 from fixtures.run.run import Run, new_run_id, verdict_json
 from fixtures.verdict.model import Outcome, Verdict

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fixtures.sandbox import cleanup, cluster, faults, hardware_faults, host, network, startup
+from fixtures.sandbox import cleanup, cluster, faults, hardware_faults, network, resources, startup
 from fixtures.sandbox.cgroups import Cgroups
 from fixtures.sandbox.cluster import Sandbox
 from fixtures.sandbox.errors import HeldError, SandboxError
@@ -97,7 +97,7 @@ def started(monkeypatch, tmp_path) -> SimpleNamespace:
     monkeypatch.setattr(cluster, "REGISTRY", tmp_path / "usual")
     for name, call in (("check_host", seen.checked), ("find", seen.found)):
         monkeypatch.setattr(cluster, name, call)
-    monkeypatch.setattr(host, "share_gpus", seen.shared)
+    monkeypatch.setattr(resources, "share_gpus", seen.shared)
     monkeypatch.setattr(cleanup, "sweep", seen.swept)
     monkeypatch.setattr(cleanup, "start_cleanup_process", Calls("helper"))
     monkeypatch.setattr(cleanup, "stop_cleanup_process", seen.stopped)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.sandbox import config, host
+from fixtures.sandbox import config, resources
 from fixtures.sandbox.state import State
 from tests.selftests.sandbox import parts
 
@@ -108,7 +108,7 @@ def test_the_light_form_has_one_line_for_all_nodes_and_a_port_for_each(light):
 
 def test_a_sandbox_is_set_up_for_nodes_of_its_own(two, monkeypatch):
     for bound, plugin in ((True, "task/affinity,task/cgroup"), (False, "task/cgroup")):
-        monkeypatch.setattr(host, "can_bind_cores", lambda *given, bound=bound: bound)
+        monkeypatch.setattr(resources, "can_bind_cores", lambda *given, bound=bound: bound)
         lines = slurm_conf(two)
         assert f"TaskPlugin={plugin}" in lines
     assert {"ClusterName=sandbox-ab1", "ProctrackType=proctrack/cgroup", "SlurmctldPort=7001",

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.sandbox import host, network, node, processes
+from fixtures.sandbox import network, node, processes, resources
 from fixtures.sandbox.cgroups import Cgroups
 from fixtures.sandbox.errors import SandboxError
-from fixtures.sandbox.host import Gpu
+from fixtures.sandbox.resources import Gpu
 from fixtures.sandbox.state import State
 from tests.selftests.sandbox import parts
 from tests.selftests.sandbox.parts import DEAD, Calls, faked
@@ -46,7 +46,7 @@ def clock(monkeypatch) -> list[float]:
 
 def test_a_node_is_bound_to_its_cores_where_it_has_enough(two, monkeypatch):
     cores, which = Calls("0,1"), Calls("/bin/taskset")
-    monkeypatch.setattr(host, "cores_of_node", cores)
+    monkeypatch.setattr(resources, "cores_of_node", cores)
     monkeypatch.setattr(node.shutil, "which", which)
     argv = node.namespace_command(two, "worker1")
     assert argv[:4] == ["taskset", "--cpu-list", "0,1", "unshare"]
@@ -60,7 +60,7 @@ def test_a_node_is_bound_to_its_cores_where_it_has_enough(two, monkeypatch):
 
 
 def test_fake_gpus_are_devices_that_no_other_node_or_sandbox_has(two, monkeypatch):
-    monkeypatch.setattr(host, "fake_major", lambda: 120)
+    monkeypatch.setattr(resources, "fake_major", lambda: 120)
     assert node.device_lines(two, "worker1") == []
     two.devices = {name: [f"/run/my {name}/gpu{k}" for k in range(2)] for name in two.names}
     lines = node.device_lines(two, "worker1")
@@ -72,7 +72,9 @@ def test_fake_gpus_are_devices_that_no_other_node_or_sandbox_has(two, monkeypatc
 
 
 def test_real_gpus_of_other_nodes_are_hidden(two, monkeypatch):
-    monkeypatch.setattr(host, "gpus", lambda: [Gpu(f"/dev/nvidia{k}", "", "") for k in range(3)])
+    monkeypatch.setattr(
+        resources, "gpus", lambda: [Gpu(f"/dev/nvidia{k}", "", "") for k in range(3)]
+    )
     two.gpu_uuids = {"worker0": ["GPU-0"]}
     two.devices = {"worker0": ["/dev/nvidia0"], "worker1": ["/dev/nvidia1"]}
     assert node.device_lines(two, "worker1") == [

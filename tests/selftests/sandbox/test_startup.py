@@ -11,16 +11,16 @@ import pytest
 from fixtures.sandbox import (
     accounting,
     emulation,
-    host,
     light,
     network,
     node,
     processes,
+    resources,
     startup,
 )
 from fixtures.sandbox.cgroups import Cgroups
 from fixtures.sandbox.errors import SandboxError
-from fixtures.sandbox.host import Gpu
+from fixtures.sandbox.resources import Gpu
 from fixtures.sandbox.state import State, load
 from tests.selftests.sandbox import parts
 from tests.selftests.sandbox.parts import DEAD, Calls, faked
@@ -95,8 +95,8 @@ def test_a_registry_that_goes_meanwhile_is_made_again(tmp_path, monkeypatch, any
 
 
 def test_nodes_share_memory_and_have_stand_ins_for_gpus(two, monkeypatch):
-    monkeypatch.setattr(host, "memory_mib", lambda: 9001)
-    monkeypatch.setattr(host, "claimed_cpus", lambda nodes, gpus: 10 * nodes + gpus)
+    monkeypatch.setattr(resources, "memory_mib", lambda: 9001)
+    monkeypatch.setattr(resources, "claimed_cpus", lambda nodes, gpus: 10 * nodes + gpus)
     startup.assign_resources(two, None, [])
     assert (two.cpus, two.memory_mib) == (22, 4500)
     assert two.devices["worker1"] == [
@@ -105,7 +105,7 @@ def test_nodes_share_memory_and_have_stand_ins_for_gpus(two, monkeypatch):
     assert (two.gpu_uuids, two.gpu_model) == ({}, "cpu")
     startup.assign_resources(two, 6, [])
     assert two.cpus == 6
-    monkeypatch.setattr(host, "memory_mib", lambda: 4)
+    monkeypatch.setattr(resources, "memory_mib", lambda: 4)
     startup.assign_resources(two, 6, [])
     assert two.memory_mib == 6  # 1 MiB per CPU, or no job could run
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from fixtures.errors import ConfigError
-from fixtures.setup import command, host, install
+from fixtures.setup import command, install, system
 from fixtures.setup.environment import Asked, Environment
-from fixtures.setup.host import SetupError
+from fixtures.setup.system import SetupError
 
 pytestmark = pytest.mark.cpu
 
@@ -26,9 +26,9 @@ def host_of(monkeypatch, tmp_path) -> Any:
     environment = Environment(tmp_path, tmp_path / ".venv")
     monkeypatch.setattr(command, "Environment", lambda: environment)
     monkeypatch.setattr(command, "relaunch", lambda *_, **__: None)
-    monkeypatch.setattr(host, "in_cluster", lambda: seen.cluster)
-    monkeypatch.setattr(host, "has_nvidia", lambda: seen.nvidia)
-    monkeypatch.setattr(host, "provide", lambda **given: seen.provided.append(given))
+    monkeypatch.setattr(system, "in_cluster", lambda: seen.cluster)
+    monkeypatch.setattr(system, "has_nvidia", lambda: seen.nvidia)
+    monkeypatch.setattr(system, "provide", lambda **given: seen.provided.append(given))
     monkeypatch.setattr(Environment, "misfit", lambda self, asked: seen.misfit)
     monkeypatch.setattr(Environment, "remove", lambda self: seen.removed.append(self))
     monkeypatch.setattr(
@@ -45,10 +45,10 @@ def provided(seen: Any, *argv: str) -> dict[str, Any]:
 
 def test_each_goal_provides_what_it_needs_of_the_system(host_of):
     for goal, programs, named in (
-        ("packages", host.SLURM, "make sandbox-packages"),
-        ("site-packages", host.SLURM | host.ACCOUNTING, "make site-packages"),
-        ("run", {}, "make setup"), ("accept", host.SLURM, "make accept"),
-        ("development", {}, "make setup-dev"), ("test", host.SLURM | host.TESTS, "make test"),
+        ("packages", system.SLURM, "make sandbox-packages"),
+        ("site-packages", system.SLURM | system.ACCOUNTING, "make site-packages"),
+        ("run", {}, "make setup"), ("accept", system.SLURM, "make accept"),
+        ("development", {}, "make setup-dev"), ("test", system.SLURM | system.TESTS, "make test"),
         ("wheelhouse", {}, "make wheelhouse"),
     ):  # fmt: skip
         given = provided(host_of, goal)
@@ -63,7 +63,7 @@ def test_a_host_of_a_cluster_needs_no_sandbox_and_is_not_judged(host_of):
     for goal in ("accept", "test"):
         given = provided(host_of, goal)
         assert (given["programs"], given["rows"], given["judged"]) == ({}, False, False)
-    assert provided(host_of, "site-packages")["programs"] == host.SLURM | host.ACCOUNTING
+    assert provided(host_of, "site-packages")["programs"] == system.SLURM | system.ACCOUNTING
     host_of.cluster, host_of.nvidia = False, True
     assert provided(host_of, "accept")["judged"] is False
 

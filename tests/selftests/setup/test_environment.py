@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.setup import command, environment, host, install
+from fixtures.setup import command, environment, install, system
 from fixtures.setup.environment import Asked, Environment
 from tests.selftests import setup_stubs
 from tests.selftests.setup_stubs import real_pip, small
@@ -74,9 +74,9 @@ def plain(tmp_path, monkeypatch) -> Environment:
     (made.path / "bin").mkdir(parents=True)
     made.write_origin(torch="default", torch_index="I")
     made.mark("run")
-    monkeypatch.setattr(host, "has_nvidia", lambda: False)
-    monkeypatch.setattr(host, "in_cluster", lambda: False)
-    monkeypatch.setattr(host, "has_pip_for_venv", lambda: False)
+    monkeypatch.setattr(system, "has_nvidia", lambda: False)
+    monkeypatch.setattr(system, "in_cluster", lambda: False)
+    monkeypatch.setattr(system, "has_pip_for_venv", lambda: False)
     probed(monkeypatch)
     return made
 
@@ -145,7 +145,7 @@ def test_why_it_must_be_made_anew(plain, monkeypatch):
     ):  # fmt: skip
         probed(monkeypatch, **said)
         assert reason in misfit(plain), reason
-    monkeypatch.setattr(host, "has_pip_for_venv", lambda: True)
+    monkeypatch.setattr(system, "has_pip_for_venv", lambda: True)
     probed(monkeypatch, pip=False)
     assert misfit(plain) == ""
     plain.write_origin(torch="none", torch_index="")
@@ -183,7 +183,7 @@ def test_what_is_asked_for_makes_it_anew(plain, monkeypatch):
         assert bool(misfit(plain, **asked)) is bool(reason), (torch, asked)
     for name in ("has_nvidia", "in_cluster"):
         with monkeypatch.context() as patch:
-            patch.setattr(host, name, lambda: True)
+            patch.setattr(system, name, lambda: True)
             assert misfit(plain) == ""
             plain.write_origin(torch="cpu", torch_index="I")
             assert "a GPU or a cluster now" in misfit(plain)
@@ -220,7 +220,7 @@ def test_what_is_removed_may_be_a_file_a_link_or_nothing(plain, tmp_path, monkey
         raise PermissionError("not yours")
 
     monkeypatch.setattr(environment.shutil, "rmtree", refuses)
-    with pytest.raises(host.SetupError, match="belongs to another user"):
+    with pytest.raises(system.SetupError, match="belongs to another user"):
         plain.remove()
 
 
@@ -243,7 +243,7 @@ def test_it_is_made_by_this_interpreter_with_pip_where_it_can(plain, monkeypatch
         ("out", "a\nerr\n", "err"),
     ):
         plain.path.mkdir(exist_ok=True)
-        with pytest.raises(host.SetupError, match=f"failed: {said}$"):
+        with pytest.raises(system.SetupError, match=f"failed: {said}$"):
             plain.create()
         assert not plain.path.exists()
     result.returncode, result.stdout = 0, "/v/site-packages\n"
@@ -292,11 +292,11 @@ def test_what_does_not_fit_is_made_anew_with_one_line_and_what_fits_is_left_alon
     assert environment.misfit(NOTHING) is None
     for spoil, reason in SPOILT:
         spoil(small)
-        monkeypatch.setattr(host, "has_nvidia", lambda r=reason: "GPU" in r)
+        monkeypatch.setattr(system, "has_nvidia", lambda r=reason: "GPU" in r)
         assert reason in (environment.misfit(NOTHING) or ""), reason
         shutil.rmtree(small / ".venv")
         shutil.copytree(keep, small / ".venv", symlinks=True)
-    monkeypatch.setattr(host, "has_nvidia", lambda: False)
+    monkeypatch.setattr(system, "has_nvidia", lambda: False)
     for asked, reason in (
         (Asked(False, "none", ""), "TORCH=none"),
         (Asked(False, "", "https://i.example"), "TORCH_INDEX=https://i.example"),

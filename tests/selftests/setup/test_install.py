@@ -15,8 +15,8 @@ import pytest
 
 from fixtures.setup import install, torch_build
 from fixtures.setup.environment import Asked, Environment, Origin
-from fixtures.setup.host import SetupError
 from fixtures.setup.install import Pip
+from fixtures.setup.system import SetupError
 from fixtures.setup.torch_build import Torch
 from tests.selftests import setup_stubs
 

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fixtures.setup import host, torch_build
+from fixtures.setup import system, torch_build
 from fixtures.setup.environment import Asked
 from tests.selftests import setup_stubs
 from tests.selftests.fake_commands import command
@@ -65,7 +65,7 @@ def test_the_version_is_the_one_of_constraints(tmp_path):
     (tmp_path / "constraints.txt").write_text("torchvision==1\ntorch==2.1.0\nnumpy==2\n")
     assert torch_build.pinned_version(tmp_path) == "2.1.0"
     (tmp_path / "constraints.txt").write_text("torchvision==1\n")
-    with pytest.raises(host.SetupError, match="has no line torch==VERSION"):
+    with pytest.raises(system.SetupError, match="has no line torch==VERSION"):
         torch_build.pinned_version(tmp_path)
 
 
@@ -85,8 +85,8 @@ def indexes(monkeypatch) -> list[set[str]]:
     found: list[set[str]] = [set(), set()]
     monkeypatch.setattr(torch_build, "pinned_version", lambda *_: "2.1")
     monkeypatch.setattr(torch_build, "versions_of_torch", lambda pip, sources: found)
-    monkeypatch.setattr(host, "has_nvidia", lambda: False)
-    monkeypatch.setattr(host, "in_cluster", lambda: False)
+    monkeypatch.setattr(system, "has_nvidia", lambda: False)
+    monkeypatch.setattr(system, "in_cluster", lambda: False)
     return found
 
 
@@ -117,7 +117,7 @@ def test_every_wish_goes_before_what_the_host_is(indexes, monkeypatch):
     assert of("own", borrows=True).kind == "default"
     for name in ("has_nvidia", "in_cluster"):
         with monkeypatch.context() as patch:
-            patch.setattr(host, name, lambda: True)
+            patch.setattr(system, name, lambda: True)
             indexes[:] = [{"2.1+cpu"}, set()]
             chosen = of()
             assert (chosen.kind, chosen.requirement) == ("default", "torch==2.1")
@@ -205,7 +205,7 @@ def test_a_gpu_or_a_cluster_gets_the_default_build_and_no_index_is_asked(small, 
     monkeypatch.setattr(torch_build, "versions_of_torch", lambda *_: pytest.fail("asked"))
     for name in ("has_nvidia", "in_cluster"):
         with monkeypatch.context() as patch:
-            patch.setattr(host, name, lambda: True)
+            patch.setattr(system, name, lambda: True)
             assert choose().kind == "default"
 
 
@@ -219,4 +219,4 @@ def test_a_gpu_or_a_cluster_gets_the_default_build_and_no_index_is_asked(small, 
 )
 def test_a_cluster_that_does_not_answer_is_one(command, said, status, expected):
     command("sinfo", said if not status else "", err=said if status else "", status=status)
-    assert host.in_cluster() is expected
+    assert system.in_cluster() is expected

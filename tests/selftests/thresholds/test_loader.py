@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fixtures.errors import ConfigError, UnknownGpu
 from fixtures.slurm.hostlist import expand_hostlist
-from fixtures.thresholds import definitions, facts, lint, loader
+from fixtures.thresholds import definitions, lint, loader, site_facts
 from fixtures.thresholds.contract import Contract
 from fixtures.thresholds.loader import Criterion, Thresholds, ValidWhere
 from fixtures.wording import digits
@@ -264,7 +264,7 @@ def test_reasons_for_not_running(tmp_path):
     gemm, gpus = small.criteria["gemm.bf16"], small.criteria["inventory.gpus"]
     assert small.not_applicable(gemm, {"model": "cpu"}, set()) == "no such unit"
     assert small.not_applicable(gemm, H200, set()) is None
-    assert small.not_applicable(gpus, H200, set()) == facts.FACTS["order"].otherwise
+    assert small.not_applicable(gpus, H200, set()) == site_facts.FACTS["order"].otherwise
     assert small.not_applicable(gpus, H200, {"order"}) is None
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from fixtures.conclusion.node_lists import RowNodes, node_lists
-from fixtures.jobs.failures import Kind
+from fixtures.jobs.diagnosis import Kind
 from fixtures.records.files import RecordError
 from fixtures.records.run_directory import RunDirectory, assemble
 from fixtures.thresholds import loader

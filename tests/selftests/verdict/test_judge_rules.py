@@ -13,7 +13,7 @@ import pytest
 from fixtures.records.model import Record, Void
 from fixtures.thresholds.loader import Thresholds, Waiver
 from fixtures.thresholds.spread import Spread
-from fixtures.verdict import host_load, recorded, settings
+from fixtures.verdict import host_load, recorded, tuning_variables
 from fixtures.verdict import judge as judging
 from fixtures.verdict.causes import Cause
 from fixtures.verdict.judge import judge
@@ -216,7 +216,7 @@ def test_only_what_is_recorded_is_told_apart_by_the_shape_of_the_measurement(mon
 
 def test_a_verdict_on_a_record_is_explained_by_settings_and_load(monkeypatch):
     explained: list[str] = []
-    for module in (settings, host_load):
+    for module in (tuning_variables, host_load):
         monkeypatch.setattr(
             module, "explain",
             lambda verdict, case, record, name=module.__name__: explained.append(name) or verdict,
@@ -224,7 +224,7 @@ def test_a_verdict_on_a_record_is_explained_by_settings_and_load(monkeypatch):
     judged(criterion(BELOW), None)
     assert explained == []
     judged(criterion(BELOW), record(*ranks(100, 90)))
-    assert explained == ["fixtures.verdict.settings", "fixtures.verdict.host_load"]
+    assert explained == ["fixtures.verdict.tuning_variables", "fixtures.verdict.host_load"]
 
 
 # --- the deciding figure

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.sandbox import Sandbox, emulation, host
+from fixtures.sandbox import Sandbox, emulation, resources
 from tests.selftests import faults, faults_scheduler
 from tests.selftests.faults import Fault
 from tests.selftests.sandboxes import refuse
@@ -47,7 +47,7 @@ def test_fault_of_the_binding_names_the_node(
     request: pytest.FixtureRequest, fault: Fault, tmp_path: Path
 ):
     refuse(request, Sandbox.refusal())
-    if not host.can_bind_cores(1, 2):
+    if not resources.can_bind_cores(1, 2):
         pytest.skip("this host has one core, or its first ones are not ours")
     with Sandbox.up(nodes=1, gpus=2) as one:
         healthy = faults.drill(one, quiet(fault), tmp_path / "healthy")

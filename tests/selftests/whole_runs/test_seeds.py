@@ -15,9 +15,9 @@ from fixtures.errors import ConfigError
 from fixtures.plan.items import planned_list
 from fixtures.records.model import Measurement, Record
 from fixtures.thresholds import loader
-from fixtures.thresholds.facts import INSTALLED
 from fixtures.thresholds.limits import Limit
 from fixtures.thresholds.loader import Thresholds
+from fixtures.thresholds.site_facts import INSTALLED
 from fixtures.verdict.judge import judge
 from fixtures.verdict.model import Case, Outcome, Verdict
 from tests.selftests import support

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fixtures.jobs.failures import Kind
+from fixtures.jobs.diagnosis import Kind
 from fixtures.records.files import read_lines
 from fixtures.sandbox import Sandbox
 from tests.selftests import support

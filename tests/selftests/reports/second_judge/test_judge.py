@@ -15,7 +15,7 @@ from fixtures import entry, hardware
 from fixtures.paths import CHECKOUT
 from fixtures.thresholds import loader
 from fixtures.thresholds.criteria import OVER, PER, STATISTICS, TIERS
-from fixtures.thresholds.facts import FACTS, INSTALLED
+from fixtures.thresholds.site_facts import FACTS, INSTALLED
 from reports import rejudge
 from reports.second_judge import physics, plan
 from tests.selftests import derive_runs, golden, support

@@ -14,7 +14,7 @@ import pytest
 from fixtures.workloads.collectives import nccl_algorithms
 from fixtures.workloads.nccl import nccl
 from fixtures.workloads.nccl.collective_ops import Peers
-from fixtures.workloads.runtime import settings
+from fixtures.workloads.runtime import tuning_variables
 from tests.selftests import support
 
 pytestmark = pytest.mark.cpu
@@ -171,4 +171,4 @@ def test_where_nccl_is_part_of_torch_nothing_is_concluded(
 def test_nothing_that_nccl_will_remove_is_called() -> None:
     root = Path(nccl.__file__).parents[1]
     assert [p for p in root.rglob("*.py") if "ncclResetDebugInit" in p.read_text()] == []
-    assert settings.SET_ASIDE[:3] == ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE")
+    assert tuning_variables.SET_ASIDE[:3] == ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE")

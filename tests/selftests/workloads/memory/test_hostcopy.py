@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from fixtures.thresholds import facts
+from fixtures.thresholds import site_facts
 from fixtures.verdict.model import Outcome
 from fixtures.workloads.devices import numa
 from fixtures.workloads.memory import hostcopy
@@ -76,7 +76,7 @@ def test_virtual_nodes_of_one_host_cannot_copy_alone():
     people = support.population(2, 2, "H200 SXM")
     for way in ("h2d", "d2h_all"):
         reason = support.item(f"hostcopy.{way}", LIMITS, people, "worker0").not_applicable
-        assert reason == facts.FACTS["own_host"].otherwise
+        assert reason == site_facts.FACTS["own_host"].otherwise
     assert support.item("p2p.write", LIMITS, people, "worker0").not_applicable is None
 
 

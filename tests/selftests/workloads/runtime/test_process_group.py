@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from fixtures.workloads.runtime import process_group, settings
+from fixtures.workloads.runtime import process_group, tuning_variables
 from fixtures.workloads.runtime.identity import Identity
 from fixtures.workloads.runtime.ranks import Ranks
 
@@ -87,7 +87,7 @@ def test_the_environment_is_set_for_the_backend(
     process_group.prepare(rank_of(tmp_path), "gloo")
     assert environment["GLOO_SOCKET_IFNAME"] == "eth0"
     environment.clear()
-    monkeypatch.setattr(settings, "nccl_settings", dict)
+    monkeypatch.setattr(tuning_variables, "nccl_settings", dict)
     process_group.prepare(rank_of(tmp_path), "nccl")
     assert environment == {
         "TORCH_FR_BUFFER_SIZE": "500", "NCCL_SOCKET_IFNAME": "=eth0", "NCCL_DEBUG": "INFO",

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fixtures.entry import Workload, describe, module_of
-from fixtures.jobs.failures import Kind, kind_of_text
+from fixtures.jobs.diagnosis import Kind, kind_of_text
 from fixtures.records.model import Measurement, Record
 from fixtures.records.run_directory import assemble
 from fixtures.workloads.inventory import inventory

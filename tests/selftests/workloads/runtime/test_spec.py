@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.records.settings import CUDA, MATH, NCCL
+from fixtures.records.tuning_variables import CUDA, MATH, NCCL
 from fixtures.workloads.runtime import spec
 from fixtures.workloads.runtime.spec import Workload
 

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from fixtures.sandbox import host
+from fixtures.sandbox import resources
 from fixtures.sandbox.errors import SandboxError
-from fixtures.sandbox.host import Gpu, short_model
+from fixtures.sandbox.resources import Gpu, short_model
 from tests.selftests.sandbox.parts import Calls, faked
 
 pytestmark = pytest.mark.cpu
@@ -26,14 +26,14 @@ def root(tmp_path, monkeypatch) -> Path:
         def is_char_device(self) -> bool:
             return "block" not in self.read_text()
 
-    monkeypatch.setattr(host, "Path", lambda path: Device(tmp_path) / path.lstrip("/"))
+    monkeypatch.setattr(resources, "Path", lambda path: Device(tmp_path) / path.lstrip("/"))
     for name in ("dev", "proc", "sys/fs/cgroup/memory"):
         (tmp_path / name).mkdir(parents=True)
     return tmp_path
 
 
 def on_cores(monkeypatch, *numbers: int) -> None:
-    monkeypatch.setattr(host, "os", faked(os, sched_getaffinity=lambda _: {*numbers}))
+    monkeypatch.setattr(resources, "os", faked(os, sched_getaffinity=lambda _: {*numbers}))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def information(root: Path, name: str, text: str) -> None:
 
 
 def test_gpus_are_in_the_order_of_their_devices(root, monkeypatch):
-    assert host.gpus() == []
+    assert resources.gpus() == []
     for name in ("nvidia10", "nvidia2", "nvidia7", "nvidia2x", "nvidiactl", "nvidia3"):
         (root / "dev" / name).touch()
     (root / "dev" / "nvidia3").write_text("block")
@@ -92,8 +92,8 @@ def test_gpus_are_in_the_order_of_their_devices(root, monkeypatch):
     information(root, "0000:3b:00.0", "GPU UUID: GPU-c3\n")
     information(root, "0000:4b:00.0", "Device Minor: 7\n")
     (root / "proc/driver/nvidia/gpus/broken/information").mkdir(parents=True)
-    monkeypatch.setattr(host, "gpu_facts_from_nvidia_smi", dict)
-    assert host.gpus() == [
+    monkeypatch.setattr(resources, "gpu_facts_from_nvidia_smi", dict)
+    assert resources.gpus() == [
         Gpu(str(root / "dev" / "nvidia2"), "GPU-a1", ""),
         Gpu(str(root / "dev" / "nvidia7"), "", ""),
         Gpu(str(root / "dev" / "nvidia10"), "GPU-b1", "NVIDIA H200"),
@@ -104,26 +104,26 @@ def test_a_container_without_the_drivers_files_asks_nvidia_smi(root, monkeypatch
     for name in ("nvidia2", "nvidia10"):
         (root / "dev" / name).touch()
     monkeypatch.setattr(shutil, "which", Calls(None))
-    assert host.gpu_facts_from_nvidia_smi() == {}
+    assert resources.gpu_facts_from_nvidia_smi() == {}
     monkeypatch.setattr(shutil, "which", Calls("/usr/bin/nvidia-smi"))
     monkeypatch.setattr(subprocess, "run", Calls(SimpleNamespace(stdout=SMI)))
-    assert host.gpu_facts_from_nvidia_smi() == {10: ("GPU-b", "NVIDIA H200"), 2: ("GPU-a", "")}
-    assert [(gpu.uuid, gpu.model) for gpu in host.gpus()] == [
+    assert resources.gpu_facts_from_nvidia_smi() == {10: ("GPU-b", "NVIDIA H200"), 2: ("GPU-a", "")}
+    assert [(gpu.uuid, gpu.model) for gpu in resources.gpus()] == [
         ("GPU-a", ""), ("GPU-b", "NVIDIA H200")
     ]  # fmt: skip
 
 
 def test_gpus_are_shared_out_or_too_few(monkeypatch):
     every = [Gpu(f"/dev/nvidia{k}", f"GPU-{k}", "") for k in range(4)]
-    monkeypatch.setattr(host, "gpus", lambda: every)
-    assert host.share_gpus(2, 2) == every
-    assert host.share_gpus(1, 3) == every[:3]
-    assert host.share_gpus(2, 1) == every[:2]
-    assert host.share_gpus(2, 0) == []
+    monkeypatch.setattr(resources, "gpus", lambda: every)
+    assert resources.share_gpus(2, 2) == every
+    assert resources.share_gpus(1, 3) == every[:3]
+    assert resources.share_gpus(2, 1) == every[:2]
+    assert resources.share_gpus(2, 0) == []
     with pytest.raises(SandboxError, match="2 nodes of 3 GPUs need 6, this host has 4"):
-        host.share_gpus(2, 3)
-    monkeypatch.setattr(host, "gpus", list)
-    assert host.share_gpus(2, 3) == []
+        resources.share_gpus(2, 3)
+    monkeypatch.setattr(resources, "gpus", list)
+    assert resources.share_gpus(2, 3) == []
 
 
 def test_fake_gpus_have_a_major_that_nobody_uses(root):
@@ -133,11 +133,11 @@ def test_fake_gpus_have_a_major_that_nobody_uses(root):
     ):  # fmt: skip
         lines = "\n".join(f"{number} driver" for number in used)
         (root / "proc" / "devices").write_text(text.format(used=lines))
-        assert host.fake_major() == major
+        assert resources.fake_major() == major
     lines = "\n".join(f"{number} driver" for number in (*range(120, 128), *range(60, 64)))
     (root / "proc" / "devices").write_text(text.format(used=lines))
     with pytest.raises(SandboxError, match="no local character major"):
-        host.fake_major()
+        resources.fake_major()
 
 
 # --- memory and cores
@@ -145,7 +145,7 @@ def test_fake_gpus_have_a_major_that_nobody_uses(root):
 
 def test_a_tenth_of_the_available_memory_is_left_to_the_host(root):
     (root / "proc" / "meminfo").write_text("MemTotal: 9999999 kB\nMemAvailable: 1024000 kB\n")
-    assert host.memory_mib() == 900
+    assert resources.memory_mib() == 900
     limits = [
         root / "sys/fs/cgroup" / name for name in ("memory.max", "memory/memory.limit_in_bytes")
     ]
@@ -156,12 +156,12 @@ def test_a_tenth_of_the_available_memory_is_left_to_the_host(root):
             file.unlink(missing_ok=True)
             if text:
                 file.write_text(f"{text}\n")
-        assert host.memory_mib() == mib
+        assert resources.memory_mib() == mib
 
 
 def test_cores_are_those_that_this_process_may_use(monkeypatch):
     on_cores(monkeypatch, 5, 2, 9)
-    assert host.cores() == [2, 5, 9]
+    assert resources.cores() == [2, 5, 9]
 
 
 def test_nodes_claim_their_share_of_the_cores(monkeypatch):
@@ -169,9 +169,9 @@ def test_nodes_claim_their_share_of_the_cores(monkeypatch):
     for nodes, gpus, claimed in (
         (1, 2, 16), (2, 2, 8), (8, 2, 2), (16, 2, 4), (8, 3, 4), (5, 2, 4), (3, 0, 6), (4, 6, 6),
     ):  # fmt: skip
-        assert host.claimed_cpus(nodes, gpus) == claimed, (nodes, gpus)
+        assert resources.claimed_cpus(nodes, gpus) == claimed, (nodes, gpus)
     on_cores(monkeypatch, 0)
-    assert [host.claimed_cpus(n, 0) for n in (1, 2, 3)] == [2, 4, 4]
+    assert [resources.claimed_cpus(n, 0) for n in (1, 2, 3)] == [2, 4, 4]
 
 
 def test_cores_are_bound_where_one_node_has_all_of_them(monkeypatch):
@@ -180,12 +180,12 @@ def test_cores_are_bound_where_one_node_has_all_of_them(monkeypatch):
         (1, 2, None, True), (1, 2, 4, True), (1, 2, 5, False), (2, 2, 2, False),
         (1, 6, None, False),        (1, 6, 4, True),
     ):  # fmt: skip
-        assert host.can_bind_cores(nodes, gpus, cpus) is can, (nodes, gpus, cpus)
+        assert resources.can_bind_cores(nodes, gpus, cpus) is can, (nodes, gpus, cpus)
     on_cores(monkeypatch, 4, 5, 6, 7)
-    assert host.can_bind_cores(1, 2) is False
+    assert resources.can_bind_cores(1, 2) is False
 
 
 def test_each_node_has_cores_of_its_own_where_there_are_enough(monkeypatch):
     on_cores(monkeypatch, *range(10, 15))
-    assert [host.cores_of_node(k, 2, 2) for k in range(2)] == ["10,11", "12,13"]
-    assert host.cores_of_node(0, 2, 3) is None
+    assert [resources.cores_of_node(k, 2, 2) for k in range(2)] == ["10,11", "12,13"]
+    assert resources.cores_of_node(0, 2, 3) is None

@@ -11,7 +11,7 @@ import pytest
 
 from fixtures.records.model import RankResult, Record
 from fixtures.records.run_directory import RunDirectory
-from fixtures.run.identity import DeviceIndex, NodeDevices, _replaced, is_gpu, nics_of
+from fixtures.run.devices_of_record import DeviceIndex, NodeDevices, _replaced, is_gpu, nics_of
 from fixtures.run.repairs import FIRMWARE, Repair
 from fixtures.verdict.causes import Cause
 from tests.selftests.run.small_run import PEOPLE, RUN_ID

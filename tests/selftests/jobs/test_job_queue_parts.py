@@ -11,14 +11,14 @@ import pytest
 
 from fixtures.entry import SmallJob
 from fixtures.errors import RunError
-from fixtures.jobs import scheduler as module
+from fixtures.jobs import job_queue as module
 from fixtures.jobs.context import RunContext
 from fixtures.jobs.deadlines import Deadlines
 from fixtures.jobs.destructive_stage import DestructiveStage
-from fixtures.jobs.failures import Failure, Kind
+from fixtures.jobs.diagnosis import Failure, Kind
 from fixtures.jobs.fault_injector import CommandFaultInjector
+from fixtures.jobs.job_queue import RunCallbacks, Scheduler
 from fixtures.jobs.launcher import SlurmBusy, SlurmRefused
-from fixtures.jobs.scheduler import RunCallbacks, Scheduler
 from fixtures.jobs.submission import Submission
 from fixtures.jobs.submission_queue import QueuedJob
 from fixtures.jobs.watcher import JobState

@@ -11,8 +11,8 @@ import pytest
 
 from fixtures.backends import choose as backends
 from fixtures.errors import ConfigError, RunError
-from fixtures.jobs import failures, watcher
-from fixtures.jobs.failures import Kind
+from fixtures.jobs import diagnosis, watcher
+from fixtures.jobs.diagnosis import Kind
 from fixtures.run.options import RunOptions
 from fixtures.slurm import client, membership
 from fixtures.verdict.causes import Cause, of_missing
@@ -146,7 +146,7 @@ def test_what_the_site_does_not_allow_or_provide_blames_no_node(kind):
     ],
 )  # fmt: skip
 def test_a_text_of_the_site_has_its_kind(text, kind):
-    assert failures.kind_of_text(text) is kind
+    assert diagnosis.kind_of_text(text) is kind
 
 
 def test_a_transport_error_is_named_by_its_nic_before_the_lost_peers():
@@ -161,7 +161,7 @@ def test_a_transport_error_is_named_by_its_nic_before_the_lost_peers():
         line(0, "error", kind="peer_lost", error=lost),
         line(1, "error", kind="peer_lost", error=lost, stack=stack),
     ]  # fmt: skip
-    failure = failures.diagnose(lines, state="FAILED", job="7", world_size=2)
+    failure = diagnosis.diagnose(lines, state="FAILED", job="7", world_size=2)
     assert failure.kind is Kind.FABRIC
     assert "hca mlx5_3" in failure.reason
     assert (failure.node, failure.rank, failure.workload) == ("n1", 1, "allreduce")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.jobs.failures import REMEDY, Failure, Kind, diagnose, first_dead_ranks, kind_of_text
+from fixtures.jobs.diagnosis import REMEDY, Failure, Kind, diagnose, first_dead_ranks, kind_of_text
 from tests.selftests.support import line, result_line
 
 pytestmark = pytest.mark.cpu

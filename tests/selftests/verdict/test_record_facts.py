@@ -8,7 +8,7 @@ import pytest
 
 from fixtures.records.model import Void
 from fixtures.verdict.causes import Cause
-from fixtures.verdict.facts import collect_facts
+from fixtures.verdict.record_facts import collect_facts
 from fixtures.verdict.samples import Invalid
 from tests.selftests.verdict import made
 from tests.selftests.verdict.made import criterion, measured, points, rank, record, row

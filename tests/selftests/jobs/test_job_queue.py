@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from fixtures.jobs import scheduler, submission_queue
+from fixtures.jobs import job_queue, submission_queue
 from fixtures.jobs.watcher import JobState
 from fixtures.records.files import read_json
 from tests.selftests.fake_cluster import (
@@ -261,7 +261,7 @@ def test_what_was_measured_does_not_stay_in_memory(conduct):
 
 
 def test_few_files_are_looked_into_at_a_time_and_all_of_them_in_turn(conduct, monkeypatch):
-    monkeypatch.setattr(scheduler, "FILES_PER_TICK", 2)
+    monkeypatch.setattr(job_queue, "FILES_PER_TICK", 2)
     done = conduct(nodes=3, only=[f"node-worker{k}" for k in range(3)])
     assert sorted(done.records) == sorted(done.planned)
 

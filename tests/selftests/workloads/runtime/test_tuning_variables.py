@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.workloads.runtime import settings
+from fixtures.workloads.runtime import tuning_variables
 
 pytestmark = pytest.mark.cpu
 
@@ -16,7 +16,7 @@ def test_the_environment_comes_before_files_and_the_first_file_before_others(tmp
     own.write_text(" NCCL_ALGO = Ring \n#NCCL_PROTO=LL\nOTHER=1\n")
     system.write_text("NCCL_ALGO=Tree\nNCCL_PROTO=Simple\nNCCL_NTHREADS=8\n")
     environment = {"NCCL_NTHREADS": "16", "PATH": "/bin"}
-    found = settings.nccl_settings(environment, [own, tmp_path / "missing", system])
+    found = tuning_variables.nccl_settings(environment, [own, tmp_path / "missing", system])
     assert found == {
         "NCCL_ALGO": ("Ring", str(own)), "NCCL_PROTO": ("Simple", str(system)),
         "NCCL_NTHREADS": ("16", "environment"),
@@ -29,7 +29,7 @@ def test_nccl_s_files_are_the_named_one_or_the_user_s_and_the_system_s():
         ({"NCCL_CONF_FILE": "/a", "HOME": "/home/me"}, "/a"), ({"HOME": "/h"}, "/h/.nccl.conf"),
         ({}, "/.nccl.conf"),
     ):  # fmt: skip
-        assert settings.configuration_files(environment) == [Path(first), etc]
+        assert tuning_variables.configuration_files(environment) == [Path(first), etc]
 
 
 def test_the_environment_of_this_process_is_read_where_none_is_given(
@@ -39,11 +39,11 @@ def test_the_environment_of_this_process_is_read_where_none_is_given(
     monkeypatch.setenv("NCCL_CONF_FILE", str(tmp_path / "conf"))
     monkeypatch.setenv("NCCL_ALGO", "Ring")
     monkeypatch.setenv("NCCL_DEBUG", "WARN")
-    found = settings.nccl_settings()
+    found = tuning_variables.nccl_settings()
     assert found["NCCL_ALGO"] == ("Ring", "environment")
     assert found["NCCL_PROTO"] == ("LL", str(tmp_path / "conf"))
-    assert settings.take()["known"]["NCCL_ALGO"] == ["Ring", "environment"]
-    assert "NCCL_DEBUG" not in settings.os.environ
+    assert tuning_variables.take()["known"]["NCCL_ALGO"] == ["Ring", "environment"]
+    assert "NCCL_DEBUG" not in tuning_variables.os.environ
 
 
 def test_settings_are_taken_by_what_may_be_recorded_of_them(tmp_path: Path):
@@ -52,7 +52,7 @@ def test_settings_are_taken_by_what_may_be_recorded_of_them(tmp_path: Path):
         "NCCL_ALGO": "Ring", "NCCL_DEBUG": "INFO", "NCCL_SECRET": "s", "PATH": "/bin",
         "CUDA_LAUNCH_BLOCKING": "1", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1",
     }  # fmt: skip
-    taken = settings.take(environment, [tmp_path / "conf"])
+    taken = tuning_variables.take(environment, [tmp_path / "conf"])
     assert taken == {
         "known": {
             "CUDA_LAUNCH_BLOCKING": ["1", "environment"], "NCCL_ALGO": ["Ring", "environment"],
@@ -65,6 +65,6 @@ def test_settings_are_taken_by_what_may_be_recorded_of_them(tmp_path: Path):
         },
         "others": ["NCCL_SECRET"],
     }  # fmt: skip
-    assert not set(settings.SET_ASIDE) & environment.keys()
+    assert not set(tuning_variables.SET_ASIDE) & environment.keys()
     assert environment["NCCL_ALGO"] == "Ring"
-    assert settings.take({}, []) == {}
+    assert tuning_variables.take({}, []) == {}

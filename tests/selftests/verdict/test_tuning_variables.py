@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from fixtures.records.model import Measurement, RankResult
-from fixtures.records.settings import FAMILIES, KNOWN
+from fixtures.records.tuning_variables import FAMILIES, KNOWN
 from fixtures.thresholds import loader
 from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.model import Outcome, Verdict
-from fixtures.workloads.runtime import process_group, settings
+from fixtures.workloads.runtime import process_group, tuning_variables
 from fixtures.workloads.runtime.identity import Identity
 from fixtures.workloads.runtime.ranks import Ranks
 from tests.selftests import support
@@ -28,7 +28,7 @@ def test_the_environment_comes_before_the_user_s_file_and_that_before_the_host_s
     own, host = tmp_path / "own.conf", tmp_path / "host.conf"
     host.write_text("NCCL_A=host\nNCCL_B = host\nNCCL_C=host\n# NCCL_D=comment\n")
     own.write_text("NCCL_B=own\nNCCL_C=own\n")
-    found = settings.nccl_settings({"NCCL_C": "env", "HOME": "/x"}, [own, host])
+    found = tuning_variables.nccl_settings({"NCCL_C": "env", "HOME": "/x"}, [own, host])
     assert {name: value for name, (value, _) in found.items()} == {
         "NCCL_A": "host", "NCCL_B": "own", "NCCL_C": "env",
     }  # fmt: skip
@@ -37,9 +37,11 @@ def test_the_environment_comes_before_the_user_s_file_and_that_before_the_host_s
 
 
 def test_files_are_those_that_nccl_reads(tmp_path: Path) -> None:
-    named = settings.configuration_files({"NCCL_CONF_FILE": "/site/nccl.conf", "HOME": "/h"})
+    named = tuning_variables.configuration_files(
+        {"NCCL_CONF_FILE": "/site/nccl.conf", "HOME": "/h"}
+    )
     assert named == [Path("/site/nccl.conf"), Path("/etc/nccl.conf")]
-    usual = settings.configuration_files({"HOME": "/h"})
+    usual = tuning_variables.configuration_files({"HOME": "/h"})
     assert usual == [Path("/h/.nccl.conf"), Path("/etc/nccl.conf")]
 
 
@@ -82,7 +84,7 @@ def test_known_settings_have_values_and_all_others_names_only(tmp_path: Path) ->
     conf = tmp_path / "nccl.conf"
     conf.write_text("NCCL_MAX_NCHANNELS=8\nNCCL_SITE_TOKEN=secret\n")
     env = {"NCCL_P2P_DISABLE": "1", "CUDA_API_KEY": "secret", "HOME": "/x", "PATH": "/bin"}
-    taken = settings.take(env, [conf])
+    taken = tuning_variables.take(env, [conf])
     assert taken == {
         "known": {
             "NCCL_MAX_NCHANNELS": ["8", str(conf)], "NCCL_P2P_DISABLE": ["1", "environment"],
@@ -94,7 +96,7 @@ def test_known_settings_have_values_and_all_others_names_only(tmp_path: Path) ->
 
 def test_what_would_blind_or_falsify_a_measurement_is_set_aside() -> None:
     env = {"NCCL_DEBUG": "WARN", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1", "NCCL_ALGO": "Ring"}
-    taken = settings.take(env, [])
+    taken = tuning_variables.take(env, [])
     assert env == {"NCCL_ALGO": "Ring"}
     assert taken["set_aside"] == {
         "NCCL_DEBUG": ["WARN", "environment"],

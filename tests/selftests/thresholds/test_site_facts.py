@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from fixtures.cluster.population import Population
-from fixtures.thresholds import facts
-from fixtures.thresholds.facts import FACTS, facts_of_site
+from fixtures.thresholds import site_facts
 from fixtures.thresholds.overview import OrderedSite
+from fixtures.thresholds.site_facts import FACTS, facts_of_site
 
 pytestmark = pytest.mark.cpu
 
@@ -87,15 +87,15 @@ def test_a_package_is_there_if_all_its_parts_are_and_a_program_if_the_path_has_i
     found = {"transformers", "peft", "accelerate"}
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name in found else None)
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert facts.installed_here() == ("finetune",)
+    assert site_facts.installed_here() == ("finetune",)
     found.remove("peft")
-    assert facts.installed_here() == ()
+    assert site_facts.installed_here() == ()
     monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
-    assert facts.installed_here() == ("all_reduce_perf",)
+    assert site_facts.installed_here() == ("all_reduce_perf",)
 
 
 def test_a_site_that_does_not_say_what_is_installed_is_looked_at(monkeypatch):
-    monkeypatch.setattr(facts, "installed_here", lambda: ("zero3",))
+    monkeypatch.setattr(site_facts, "installed_here", lambda: ("zero3",))
     here = Population(
         origin="cluster", nodes=("n",), gpus_per_node=8, gpu_model="H200 SXM", ordered=True
     )

@@ -19,9 +19,9 @@ import pytest
 from fixtures import __main__ as accept
 from fixtures.errors import RunError
 from fixtures.sandbox import tools
-from fixtures.setup import command, host, install
+from fixtures.setup import command, install, system
 from fixtures.setup.environment import Environment
-from fixtures.setup.host import SetupError
+from fixtures.setup.system import SetupError
 from fixtures.workloads.host import host as host_rows
 from tests.selftests import setup_stubs
 from tests.selftests.setup_stubs import small
@@ -51,14 +51,14 @@ def test_a_gpu_is_a_display_of_nvidia_with_a_driver_or_without(tmp_path):
         root = tmp_path / str(k)
         (root / "sys/bus/pci/devices/broken").mkdir(parents=True)
         device(root, "zz", vendor, pci_class)
-        assert host.has_nvidia(root) is has
-    assert host.has_nvidia(tmp_path) is False
+        assert system.has_nvidia(root) is has
+    assert system.has_nvidia(tmp_path) is False
     (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
-    assert host.has_nvidia(tmp_path) is True
+    assert system.has_nvidia(tmp_path) is True
     (tmp_path / "0" / "dev").mkdir()
     (tmp_path / "1" / "dev").mkdir()
     (tmp_path / "1" / "dev" / "nvidiactl").touch()
-    assert host.has_nvidia(tmp_path / "1") is True
+    assert system.has_nvidia(tmp_path / "1") is True
 
 
 def test_a_cluster_that_does_not_answer_is_a_cluster(monkeypatch):
@@ -66,34 +66,34 @@ def test_a_cluster_that_does_not_answer_is_a_cluster(monkeypatch):
         raise RunError("no answer")
 
     for answers, expected in ((lambda: True, True), (lambda: False, False), (fails, True)):
-        monkeypatch.setattr(host, "slurm_answers", answers)
-        assert host.in_cluster() is expected
+        monkeypatch.setattr(system, "slurm_answers", answers)
+        assert system.in_cluster() is expected
 
 
 def test_debian_is_known_by_its_release_and_apt(monkeypatch):
-    monkeypatch.setattr(host, "program", lambda name: "/usr/bin/apt-get")
+    monkeypatch.setattr(system, "program", lambda name: "/usr/bin/apt-get")
     for fields, has in (
         ({"ID": "debian"}, True), ({"ID": "mint", "ID_LIKE": "ubuntu debian"}, True),
         ({"ID": "fedora"}, False), ({}, False),
     ):  # fmt: skip
-        monkeypatch.setattr(host.platform, "freedesktop_os_release", lambda fields=fields: fields)
-        assert host.has_apt() is has
-    monkeypatch.setattr(host.platform, "freedesktop_os_release", lambda: {"ID": "debian"})
-    monkeypatch.setattr(host, "program", lambda name: None)
-    assert host.has_apt() is False
+        monkeypatch.setattr(system.platform, "freedesktop_os_release", lambda fields=fields: fields)
+        assert system.has_apt() is has
+    monkeypatch.setattr(system.platform, "freedesktop_os_release", lambda: {"ID": "debian"})
+    monkeypatch.setattr(system, "program", lambda name: None)
+    assert system.has_apt() is False
 
     def unknown() -> dict[str, str]:
         raise OSError("no os-release")
 
-    monkeypatch.setattr(host, "program", lambda name: "/usr/bin/apt-get")
-    monkeypatch.setattr(host.platform, "freedesktop_os_release", unknown)
-    assert host.has_apt() is False
+    monkeypatch.setattr(system, "program", lambda name: "/usr/bin/apt-get")
+    monkeypatch.setattr(system.platform, "freedesktop_os_release", unknown)
+    assert system.has_apt() is False
 
 
 def test_root_is_whoever_has_its_number(monkeypatch):
     for number, root in ((0, True), (1, False), (1000, False)):
         monkeypatch.setattr("os.geteuid", lambda number=number: number)
-        assert host.is_root() is root
+        assert system.is_root() is root
 
 
 def test_programs_are_looked_for_in_sbin_as_well(monkeypatch, tmp_path):
@@ -101,41 +101,41 @@ def test_programs_are_looked_for_in_sbin_as_well(monkeypatch, tmp_path):
         (tmp_path / name).mkdir()
     (tmp_path / "sbin" / "mine").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    assert host.program("mine") is None
-    monkeypatch.setattr(host, "SYSTEM_PATH", str(tmp_path / "sbin"))
-    assert host.program("mine") == str(tmp_path / "sbin" / "mine")
+    assert system.program("mine") is None
+    monkeypatch.setattr(system, "SYSTEM_PATH", str(tmp_path / "sbin"))
+    assert system.program("mine") == str(tmp_path / "sbin" / "mine")
 
 
 def test_one_of_ensurepip_and_pip_is_enough(monkeypatch):
     for there, has in (({"pip"}, True), ({"ensurepip"}, True), (set(), False)):
         monkeypatch.setattr(
-            host.importlib.util, "find_spec", lambda name, there=there: name in there or None
+            system.importlib.util, "find_spec", lambda name, there=there: name in there or None
         )
-        assert host.has_pip_for_venv() is has
+        assert system.has_pip_for_venv() is has
 
 
 def test_the_compiler_is_that_of_cc_or_the_first_there_is(monkeypatch):
     monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr(host, "program", lambda name: f"/bin/{name}" if name in there else None)
+    monkeypatch.setattr(system, "program", lambda name: f"/bin/{name}" if name in there else None)
     for there, found in (({"gcc", "clang"}, "/bin/gcc"), ({"clang"}, "/bin/clang"), (set(), None)):  # noqa: B007
-        assert host.c_compiler() == found
+        assert system.c_compiler() == found
     monkeypatch.setenv("CC", "icc")
     there = {"gcc"}
-    assert host.c_compiler() is None
+    assert system.c_compiler() is None
     there = {"icc"}
-    assert host.c_compiler() == "/bin/icc"
+    assert system.c_compiler() == "/bin/icc"
 
 
 def test_headers_are_those_that_the_compiler_finds(monkeypatch, tmp_path):
-    assert str(host.python_header()).endswith("/Python.h")
+    assert str(system.python_header()).endswith("/Python.h")
     for status, has in ((0, True), (1, False)):
         (tmp_path / "cc").write_text(f"#!/bin/sh\ncat >/dev/null; exit {status}\n")
         (tmp_path / "cc").chmod(0o755)
-        assert host.has_c_headers(str(tmp_path / "cc")) is has
+        assert system.has_c_headers(str(tmp_path / "cc")) is has
     for name, has in (("stdlib.h", True), ("nothing.h", False)):
         (tmp_path / "stdlib.h").touch()
-        monkeypatch.setattr(host, "Path", lambda _, name=name: tmp_path / name)
-        assert host.has_c_headers(None) is has
+        monkeypatch.setattr(system, "Path", lambda _, name=name: tmp_path / name)
+        assert system.has_c_headers(None) is has
 
 
 def test_packages_of_an_interpreter_are_debian_s_alone(monkeypatch):
@@ -147,45 +147,45 @@ def test_packages_of_an_interpreter_are_debian_s_alone(monkeypatch):
     ):  # fmt: skip
         monkeypatch.setattr(sys, "base_prefix", prefix)
         monkeypatch.setattr("os.path.realpath", lambda path, default=default: default)
-        assert host.python_package("venv") == package
+        assert system.python_package("venv") == package
 
 
 def test_what_is_missing_is_listed(monkeypatch, tmp_path):
-    monkeypatch.setattr(host, "has_pip_for_venv", lambda: True)
-    monkeypatch.setattr(host, "program", lambda name: None if name == "slurmd" else "/bin/x")
+    monkeypatch.setattr(system, "has_pip_for_venv", lambda: True)
+    monkeypatch.setattr(system, "program", lambda name: None if name == "slurmd" else "/bin/x")
     programs = {"slurmctld": "a", "slurmd": "b"}
-    found = host.lacks(rows=False, judged=False, programs=programs)
-    assert found == [host.Need("slurmd", "b", False)]
+    found = system.lacks(rows=False, judged=False, programs=programs)
+    assert found == [system.Need("slurmd", "b", False)]
     (tmp_path / "Python.h").touch()
     compiler: list[str | None] = ["gcc"]
-    monkeypatch.setattr(host, "python_header", lambda: tmp_path / "Python.h")
-    monkeypatch.setattr(host, "c_compiler", lambda: compiler[0])
-    monkeypatch.setattr(host, "has_c_headers", lambda name: name is not None)
-    assert host.lacks(rows=True, judged=True, programs={}) == []
+    monkeypatch.setattr(system, "python_header", lambda: tmp_path / "Python.h")
+    monkeypatch.setattr(system, "c_compiler", lambda: compiler[0])
+    monkeypatch.setattr(system, "has_c_headers", lambda name: name is not None)
+    assert system.lacks(rows=True, judged=True, programs={}) == []
     compiler[0] = None
     (tmp_path / "Python.h").unlink()
-    monkeypatch.setattr(host, "python_package", lambda suffix: f"p-{suffix}")
+    monkeypatch.setattr(system, "python_package", lambda suffix: f"p-{suffix}")
     for judged in (True, False):
-        needs = host.lacks(rows=True, judged=judged, programs={})
+        needs = system.lacks(rows=True, judged=judged, programs={})
         assert [need.package for need in needs] == ["p-dev", "gcc", "libc6-dev"]
         assert {need.stops for need in needs} == {judged}
-    monkeypatch.setattr(host, "has_pip_for_venv", lambda: False)
-    (need,) = host.lacks(rows=False, judged=False, programs={})
+    monkeypatch.setattr(system, "has_pip_for_venv", lambda: False)
+    (need,) = system.lacks(rows=False, judged=False, programs={})
     assert (need.package, need.stops) == ("p-venv", True)
-    assert host.packages_of([need, need, host.Need("x", None, False)]) == ["p-venv"]
+    assert system.packages_of([need, need, system.Need("x", None, False)]) == ["p-venv"]
 
 
 def test_root_installs_what_is_missing_and_others_are_told(monkeypatch, capsys):
-    gcc, own = host.Need("a compiler", "gcc", False), host.Need("pip", None, False)
+    gcc, own = system.Need("a compiler", "gcc", False), system.Need("pip", None, False)
     installed: list[list[str]] = []
     asked: list[dict] = []
 
-    def lacks(**given) -> list[host.Need]:
+    def lacks(**given) -> list[system.Need]:
         asked.append(given)
         return [] if installed and clears else [*needs]
 
-    monkeypatch.setattr(host, "lacks", lacks)
-    monkeypatch.setattr(host, "install_packages", lambda packages: installed.append(packages))
+    monkeypatch.setattr(system, "lacks", lacks)
+    monkeypatch.setattr(system, "install_packages", lambda packages: installed.append(packages))
     for root, apt, offline, needs, clears, said, count in (  # noqa: B007
         (True, True, False, [gcc], True, "", 1), (True, True, False, [], True, "", 0),
         (False, True, False, [gcc], True, "brings it, and so does `make x` as root", 0),
@@ -199,9 +199,9 @@ def test_root_installs_what_is_missing_and_others_are_told(monkeypatch, capsys):
     ):  # fmt: skip
         installed.clear()
         asked.clear()
-        monkeypatch.setattr(host, "is_root", lambda root=root: root)
-        monkeypatch.setattr(host, "has_apt", lambda apt=apt: apt)
-        host.provide(
+        monkeypatch.setattr(system, "is_root", lambda root=root: root)
+        monkeypatch.setattr(system, "has_apt", lambda apt=apt: apt)
+        system.provide(
             rows=True, judged=False, programs={"p": "q"}, offline=offline, command="make x"
         )
         printed = capsys.readouterr().out
@@ -211,9 +211,9 @@ def test_root_installs_what_is_missing_and_others_are_told(monkeypatch, capsys):
         assert len(installed) == count
         wanted = {"p": "q"} if root and apt and not offline else {}
         assert asked[0]["programs"] == wanted
-    needs, clears = [host.Need("pip", "python3-venv", True)], False
+    needs, clears = [system.Need("pip", "python3-venv", True)], False
     with pytest.raises(SetupError, match="Then `make x` again; nothing has been written"):
-        host.provide(rows=True, judged=False, programs={}, offline=False, command="make x")
+        system.provide(rows=True, judged=False, programs={}, offline=False, command="make x")
 
 
 def test_what_apt_says_is_shown(monkeypatch, capsys):
@@ -231,14 +231,14 @@ def test_what_apt_says_is_shown(monkeypatch, capsys):
     def answer(status: int = 0, text: str | None = "") -> SimpleNamespace:
         return SimpleNamespace(returncode=status, stdout=text)
 
-    monkeypatch.setattr(host, "_apt", apt)
-    monkeypatch.setattr(host, "sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
+    monkeypatch.setattr(system, "_apt", apt)
+    monkeypatch.setattr(system, "sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
     for text, said in (
         (both, "68 MB to download, 2 GB on disk"),
         ("Need to get 1 MB of archives", ""),
     ):
         results = {"update": answer(), "asked": answer(1, text), "install": answer(0, None)}
-        host.install_packages(["gcc"])
+        system.install_packages(["gcc"])
         printed = capsys.readouterr().out
         assert printed.splitlines()[0] == "packages of this system: gcc"
         assert said in printed
@@ -253,7 +253,7 @@ def test_what_apt_says_is_shown(monkeypatch, capsys):
     ):  # fmt: skip
         results = {"update": update, "asked": answer(1, ""), "install": install_}
         with pytest.raises(SetupError, match=said):
-            host.install_packages(["gcc"])
+            system.install_packages(["gcc"])
 
 
 def test_apt_asks_nothing_and_speaks_english(monkeypatch):
@@ -263,16 +263,16 @@ def test_apt_asks_nothing_and_speaks_english(monkeypatch):
         ran.append((argv, more))
         return "the result"
 
-    monkeypatch.setattr(host.subprocess, "run", run)
+    monkeypatch.setattr(system.subprocess, "run", run)
     for path, name in (("/opt/apt-get", "/opt/apt-get"), (None, "apt-get")):
-        monkeypatch.setattr(host, "program", lambda _, path=path: path)
-        assert host._apt("update", "-q") == "the result"
+        monkeypatch.setattr(system, "program", lambda _, path=path: path)
+        assert system._apt("update", "-q") == "the result"
         argv, more = ran.pop()
         assert argv == [name, "update", "-q"]
         assert more["env"]["DEBIAN_FRONTEND"] == "noninteractive"
         assert more["env"]["LC_ALL"] == "C"
         assert more["stdout"] == subprocess.PIPE
-    host._apt("install", shown=True)
+    system._apt("install", shown=True)
     assert ran[0][1]["stdout"] is None
 
 
@@ -346,15 +346,15 @@ def test_accept_shows_the_status_that_make_hides(monkeypatch, capfd, status, wor
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     """Debian's Python, without python3-venv, headers and compiler, as an ordinary user."""
-    monkeypatch.setattr(host, "has_pip_for_venv", lambda: False)
-    monkeypatch.setattr(host, "python_header", lambda: Path("/nowhere/Python.h"))
-    monkeypatch.setattr(host, "c_compiler", lambda: None)
-    monkeypatch.setattr(host, "has_c_headers", lambda _: False)
-    monkeypatch.setattr(host, "python_package", lambda suffix: f"python3-{suffix}")
-    monkeypatch.setattr(host, "has_apt", lambda: True)
-    monkeypatch.setattr(host, "is_root", lambda: False)
-    monkeypatch.setattr(host, "has_nvidia", lambda: False)
-    monkeypatch.setattr(host, "in_cluster", lambda: False)
+    monkeypatch.setattr(system, "has_pip_for_venv", lambda: False)
+    monkeypatch.setattr(system, "python_header", lambda: Path("/nowhere/Python.h"))
+    monkeypatch.setattr(system, "c_compiler", lambda: None)
+    monkeypatch.setattr(system, "has_c_headers", lambda _: False)
+    monkeypatch.setattr(system, "python_package", lambda suffix: f"python3-{suffix}")
+    monkeypatch.setattr(system, "has_apt", lambda: True)
+    monkeypatch.setattr(system, "is_root", lambda: False)
+    monkeypatch.setattr(system, "has_nvidia", lambda: False)
+    monkeypatch.setattr(system, "in_cluster", lambda: False)
 
 
 @pytest.fixture
@@ -378,8 +378,8 @@ def test_a_user_is_told_every_package_at_once_before_anything_is_written(empty, 
 
 @pytest.mark.usefixtures("bare")
 def test_another_distribution_is_told_what_is_needed_and_nothing_of_apt(empty, capsys, monkeypatch):
-    monkeypatch.setattr(host, "has_apt", lambda: False)
-    monkeypatch.setattr(host, "is_root", lambda: True)
+    monkeypatch.setattr(system, "has_apt", lambda: False)
+    monkeypatch.setattr(system, "is_root", lambda: True)
     assert command.main(["accept"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "apt" not in line
@@ -389,8 +389,8 @@ def test_another_distribution_is_told_what_is_needed_and_nothing_of_apt(empty, c
 
 @pytest.mark.usefixtures("bare")
 def test_with_a_wheelhouse_the_network_is_not_touched(empty, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(host, "is_root", lambda: True)
-    monkeypatch.setattr(host, "install_packages", lambda _: pytest.fail("apt was called"))
+    monkeypatch.setattr(system, "is_root", lambda: True)
+    monkeypatch.setattr(system, "install_packages", lambda _: pytest.fail("apt was called"))
     wheels = setup_stubs.wheelhouse(tmp_path / "wheels")
     assert command.main(["accept", f"--wheelhouse={wheels}"]) == 1
     assert "python3-venv python3-dev gcc libc6-dev" in capsys.readouterr().err
@@ -403,13 +403,13 @@ def test_with_a_wheelhouse_the_network_is_not_touched(empty, tmp_path, capsys, m
 def test_without_a_compiler_only_a_demonstration_of_this_host_stops(
     goal, stops, monkeypatch, capsys
 ):
-    monkeypatch.setattr(host, "has_pip_for_venv", lambda: True)
+    monkeypatch.setattr(system, "has_pip_for_venv", lambda: True)
     arguments = {"rows": True, "judged": goal == "accept", "programs": {}, "offline": False}
     if stops:
         with pytest.raises(SetupError, match="python3-dev gcc libc6-dev"):
-            host.provide(**arguments, command=f"make {goal}")
+            system.provide(**arguments, command=f"make {goal}")
     else:
-        host.provide(**arguments, command=f"make {goal}")
+        system.provide(**arguments, command=f"make {goal}")
         assert "python3-dev gcc libc6-dev" in capsys.readouterr().out
 
 
@@ -421,9 +421,9 @@ def test_a_login_node_needs_no_compiler_and_a_gpu_host_is_judged_as_it_is(
     small, monkeypatch, nvidia, cluster, judged, rows
 ):
     asked = {}
-    monkeypatch.setattr(host, "has_nvidia", lambda: nvidia)
-    monkeypatch.setattr(host, "in_cluster", lambda: cluster)
-    monkeypatch.setattr(host, "provide", lambda **kw: asked.update(kw))
+    monkeypatch.setattr(system, "has_nvidia", lambda: nvidia)
+    monkeypatch.setattr(system, "in_cluster", lambda: cluster)
+    monkeypatch.setattr(system, "provide", lambda **kw: asked.update(kw))
     monkeypatch.setattr(install, "set_up", lambda *_, **__: None)
     assert command.main(["accept"]) == 0
     assert (asked["judged"], asked["rows"]) == (judged, rows)
@@ -457,11 +457,11 @@ def test_root_on_debian_installs_what_is_missing_before_pip(
     small, apt, tmp_path, monkeypatch, capsys
 ):
     log = apt(install=f"touch {tmp_path}/installed")
-    needs = [host.Need("x", "python3-venv", True), host.Need("y", "gcc", True)]
+    needs = [system.Need("x", "python3-venv", True), system.Need("y", "gcc", True)]
     monkeypatch.setattr(
-        host, "lacks", lambda **_: [] if (tmp_path / "installed").exists() else needs
+        system, "lacks", lambda **_: [] if (tmp_path / "installed").exists() else needs
     )
-    monkeypatch.setattr(host, "is_root", lambda: True)
+    monkeypatch.setattr(system, "is_root", lambda: True)
     monkeypatch.setattr(
         install, "set_up", lambda *_, **__: log.write_text(log.read_text() + "pip\n")
     )
@@ -483,7 +483,7 @@ EXPIRED = (
 
 def test_a_mirror_that_is_out_of_date_is_named_and_its_packages_are_tried(apt, capsys):
     apt(update=EXPIRED)
-    host.install_packages(["gcc"])
+    system.install_packages(["gcc"])
     said = capsys.readouterr().out
     assert "mirror is out of date: http://m.example/dists/sid/InRelease" in said
 
@@ -495,7 +495,7 @@ def test_a_mirror_that_is_out_of_date_is_named_and_its_packages_are_tried(apt, c
 def test_apt_that_fails_is_one_message(apt, update, reason):
     apt(update=update, install="echo 'E: Unable to locate package gcc'; exit 100")
     with pytest.raises(SetupError, match=re.escape(reason)):
-        host.install_packages(["gcc"])
+        system.install_packages(["gcc"])
 
 
 @pytest.mark.parametrize(
@@ -516,7 +516,7 @@ def test_a_gpu_is_seen_with_a_driver_or_without(tmp_path, files, expected):
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert host.has_nvidia(tmp_path) is expected
+    assert system.has_nvidia(tmp_path) is expected
 
 
 # --- what the suite demands of a host is what the set-up brings
@@ -531,7 +531,7 @@ def test_the_compiler_row_and_the_set_up_want_the_same(tmp_path, monkeypatch, cc
         path.write_text("#!/bin/sh\nexit 0\n")
         path.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(host, "SYSTEM_PATH", str(tmp_path))
+    monkeypatch.setattr(system, "SYSTEM_PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
     if cc:
         monkeypatch.setenv("CC", cc)
@@ -540,9 +540,9 @@ def test_the_compiler_row_and_the_set_up_want_the_same(tmp_path, monkeypatch, cc
     if header:
         (include / "Python.h").touch()
     monkeypatch.setattr("sysconfig.get_path", lambda *_: str(include))
-    monkeypatch.setattr(host, "has_c_headers", lambda _: True)
+    monkeypatch.setattr(system, "has_c_headers", lambda _: True)
     row = host_rows._compiler(None, tmp_path)
-    assert (row.value == "missing") is bool(host.lacks_for_rows(judged=True))
+    assert (row.value == "missing") is bool(system.lacks_for_rows(judged=True))
 
 
 def programs_of_nodes() -> set[str]:
@@ -564,7 +564,7 @@ def programs_of_nodes() -> set[str]:
 
 
 def test_programs_and_headers_of_the_workloads_are_brought_by_the_set_up():
-    brought = {**host.SLURM, **host.TESTS, **tools.PACKAGES}
+    brought = {**system.SLURM, **system.TESTS, **tools.PACKAGES}
     named = programs_of_nodes()
     assert {"srun", "nvidia-smi"} <= named, "the search finds nothing"
     foreign = {
@@ -576,10 +576,10 @@ def test_programs_and_headers_of_the_workloads_are_brought_by_the_set_up():
         for path in CHECKOUT.glob("fixtures/**/workloads/**/*.py")
         for word in re.findall(r'"(\w+\.h)"', path.read_text())
     }
-    assert headers == {host.python_header().name}
+    assert headers == {system.python_header().name}
 
 
 def test_the_packages_of_the_sandbox_are_those_of_the_set_up():
     minimal = {"util-linux", "mount"}  # of every Debian
-    assert set(tools.PACKAGES.values()) - minimal == set(host.SLURM.values())
-    assert set(tools.ACCOUNTING.values()) <= {*host.SLURM.values(), *host.ACCOUNTING.values()}
+    assert set(tools.PACKAGES.values()) - minimal == set(system.SLURM.values())
+    assert set(tools.ACCOUNTING.values()) <= {*system.SLURM.values(), *system.ACCOUNTING.values()}

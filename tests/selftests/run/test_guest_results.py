@@ -12,7 +12,7 @@ import pytest
 from fixtures.conclusion.contradictions import OURS, TOOLS, with_contradictions
 from fixtures.errors import ConfigError
 from fixtures.records.run_directory import RunDirectory
-from fixtures.run import guests as run_guests
+from fixtures.run import guest_results as run_guests
 from fixtures.run.judge_item import unplanned_verdict
 from fixtures.thresholds import loader
 from fixtures.verdict.causes import Cause
