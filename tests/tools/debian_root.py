@@ -54,21 +54,13 @@ ENVIRONMENT = re.compile(
 FILES = (Path("/etc/resolv.conf"), Path("/etc/hosts"), Path("/etc/pip.conf"))
 """Files of this host that are mounted inside, where they exist."""
 TESTS = (
-    "sandbox/test_sandbox.py",
-    "sandbox/test_resources.py",
-    "jobs/test_diagnosis_first_contact.py",
-    "slurm/test_client.py",
-    "jobs/test_launcher.py",
-    "jobs/test_job_queue.py",
-    "whole_runs/test_lost_nodes.py",
-    "whole_runs/test_interrupt.py",
-    "workloads/scheduler/test_isolation.py",
-    "whole_runs/test_bad_input.py",
-    "tools/test_debian_root.py",
-    "setup/test_system.py",
-    "setup/test_environment.py",
+    "sandbox/test_sandbox.py", "sandbox/test_resources.py",
+    "jobs/test_diagnosis_first_contact.py", "slurm/test_client.py", "jobs/test_launcher.py",
+    "jobs/test_job_queue.py", "whole_runs/test_lost_nodes.py", "whole_runs/test_interrupt.py",
+    "workloads/scheduler/test_isolation.py", "whole_runs/test_bad_input.py",
+    "tools/test_debian_root.py", "setup/test_system.py", "setup/test_environment.py",
     "setup/test_torch_build.py",
-)
+)  # fmt: skip
 """What Slurm or Python decides, below tests/selftests."""
 ENTER = """\
 set -eu

@@ -139,7 +139,7 @@ def test_without_an_order_it_is_as_large_as_slurm_says(site, options, monkeypatc
     assert site.contracts == [{"nodes": 2, "gpus": 4, "light": True}]
     assert site.opened[1][1] == {"partition": "main", "light": True}
     assert backend.deadlines == LIGHT_DEADLINES
-    # Two dozen jobs a core: they share the cores of this host.
+    # Two dozen jobs per core: they share the cores of this host.
     assert backend.max_jobs == 24 * (os.cpu_count() or 1)
 
 

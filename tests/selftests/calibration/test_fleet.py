@@ -250,6 +250,6 @@ def test_a_criterion_that_is_not_planned_or_not_sampled_has_no_metric(tmp_path, 
     with pytest.raises(ConfigError):
         CalibrationRun.of(tmp_path / "none")
     found = collect_metrics(Fleet([source]), limits, OBSERVED)
-    assert {key for key, _ in found} == {"gemm.bf16"}, "gemm.spread is no rate of its own"
+    assert {key for key, _ in found} == {"gemm.bf16"}, "gemm.spread is not a rate of its own"
     metric = Metric(limits.criteria["gemm.bf16"], {}, {})
     assert metric.values["new"] == {}

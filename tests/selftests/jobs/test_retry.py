@@ -102,7 +102,7 @@ def test_after_a_failure_of_a_workload_the_others_go_on():
     assert next_try(ALL, failure, pending="bc") == ("c", "n1 n2 n3")
     assert next_try(ALL, failure, pending="b") is None
     assert next_try(ALL, failure, pending="") is None
-    # The lost nodes are no reason to leave any out here.
+    # The lost nodes do not leave any out here.
     assert next_try(ALL, failure, "n2", pending="bc") == ("c", "n1 n2 n3")
 
 

@@ -68,7 +68,7 @@ def test_no_contract_on_imports_has_an_exception():
     [
         ("records/files.py", "from fixtures.plan import jobs"),
         ("verdict/judge.py", "from fixtures.run import evidence"),
-        ("jobs/retry.py", "from fixtures.jobs import scheduler"),
+        ("jobs/retry.py", "from fixtures.jobs import job_queue"),
     ],
 )
 def test_an_import_upwards_or_in_a_circle_is_found(file, line, tmp_path):

@@ -81,7 +81,7 @@ def test_each_rail_is_judged_by_itself():
     found, rounds = drive(m.decide_groups([A]), lambda asked: [frozenset([1]) for _ in asked])
     assert found == [frozenset([1])]
     assert len(rounds) == 4
-    assert m.partners.accused == set()  # a group is no node
+    assert m.partners.accused == set()  # a group is not a node
 
 
 def test_who_fails_and_passes_in_turn_is_given_up_after_40_measurements():

@@ -1,7 +1,5 @@
 """What the report is made of: cells, banner, notes and spreadsheet, and that they are escaped."""
 
-# Length: one test for each rule of the module, on the same builders.
-
 from __future__ import annotations
 
 import csv

@@ -54,7 +54,7 @@ def test_a_model_is_its_own_name_or_that_of_nvidia_smi():
     assert contract.did_you_mean_model("H200") == ", did you mean 'H200 SXM' or 'H200 NVL'?"
     assert contract._is_short_for_several("h200")
     assert not contract._is_short_for_several("L40S")
-    assert not contract._is_short_for_several("B20"), "a beginning of a word is no name"
+    assert not contract._is_short_for_several("B20"), "a beginning of a word is not a name"
 
 
 def test_part_of_a_gpu_is_no_model():

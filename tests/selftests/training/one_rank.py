@@ -63,7 +63,7 @@ def a_timed_run(
     settings: Any = None, team: Any = None, *, seconds: Any = (1.0,) * 5, excluded: int = 2,
     **more: Any,
 ) -> Any:  # fmt: skip
-    """A timed run of 100 tokens a step on a CPU, unless told otherwise."""
+    """A timed run of 100 tokens per step on a CPU, unless told otherwise."""
     from training.run import TimedRun
     from training.settings import Settings
 

@@ -347,7 +347,7 @@ def test_a_row_does_not_fail_without_a_node_where_nothing_is_left_to_judge():
 
     assert fails(pair((70, 100), (100, 70))) is True
     assert fails(pair((90, 100), (100, 70))) is False
-    assert fails(pair((70,), (100, 70))) is False, "one of two devices is no measurement"
+    assert fails(pair((70,), (100, 70))) is False, "one of two devices is not a measurement"
     assert fails(record(*ranks(70, 70)), ("worker0",), "worker0") is False
     silent = record(rank(0), *ranks(100, 70, node="worker1", first=1))
     assert fails(silent) is False

@@ -86,7 +86,7 @@ def test_a_row_of_an_earlier_run_may_have_a_code_and_lack_what_is_new():
 
 
 class Row(dict[str, Any]):
-    """A mapping that is no plain dict."""
+    """A mapping that is not a plain dict."""
 
 
 def test_a_row_that_is_no_plain_dict_is_read_with_a_copy():

@@ -32,5 +32,5 @@ def test_as_few_tensors_as_possible_take_all_that_can_be_had(pieces, sizes):
 
 
 def test_a_quarter_of_a_gib_is_left_for_kernels_and_sums():
-    """A kernel that is loaded takes tens of MiB; a thousandth of what a GPU has is no loss."""
+    """A kernel that is loaded takes tens of MiB; a thousandth of what a GPU has is not a loss."""
     assert allocation.RESERVE == 256 * 2**20
