@@ -67,7 +67,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             names = getattr(item, "fixturenames", ())
-            group = item.path.relative_to(SELFTESTS).with_suffix("").as_posix()
+            place = item.path.relative_to(SELFTESTS.parent).with_suffix("")
+            group = place.as_posix().removeprefix("selftests/")
             if "machine" in names:
                 rates = "healthy" in names or group.startswith(MEASURING)
                 functional = "functional-2" if item.path.stem in SECOND else "functional"
