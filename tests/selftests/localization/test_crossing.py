@@ -90,6 +90,18 @@ def test_a_leaf_is_no_suspect_after_one_failure_of_three():
     assert all(x.every_path for asked in rounds for x in asked)
 
 
+def test_where_each_leaf_fails_with_most_of_three_others_no_partner_is_left_to_tell():
+    """Eight of twelve answers fail: too few for the spine, and all four are suspects."""
+    nodes = names(4)
+    m = measuring(nodes, {n: n for n in nodes}, good=True)
+    games = crossing.tournament(list(nodes), 4)
+    failing = [set(pair) for turn in games[:2] for pair in turn]
+    found, _ = drive(
+        crossing._leaves(m, {n: (n,) for n in nodes}), each(lambda group: set(group) in failing)
+    )
+    assert found == []
+
+
 def test_each_leaf_is_measured_with_four_others_at_most():
     nodes = names(8)
     m = measuring(nodes, in_leaves(nodes, 1), good=True)

@@ -392,3 +392,8 @@ def test_files_that_could_not_be_collected_are_remembered_once(owner):
     owner.config.stash = {}
     owner.recorder.pytest_collectreport(pytest.CollectReport("d", "failed", None, None))
     assert owner.state.not_collected == ["a", "c"]
+
+
+def test_a_report_without_text_has_no_message():
+    assert reporting._last_line(SimpleNamespace(longrepr=None)) == "no message"
+    assert reporting._last_line(SimpleNamespace(longrepr="a\nb\n")) == "b"

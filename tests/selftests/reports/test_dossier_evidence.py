@@ -216,7 +216,7 @@ def test_three_hundred_points_of_telemetry_are_shown_whole(directory):
 
 
 def test_lines_on_gpus_are_taken_from_a_bug_report_plain_or_zipped(tmp_path):
-    lines = ["boring", "  NVRM: Xid 79  ", "NVRM: Xid 79", "fine", "ecc error", "NVRM: Xid 79"]
+    lines = ["boring", "  NVRM: Xid 79  ", "  NVRM: Xid 79", "fine", "ecc error", "NVRM: Xid 79"]
     text = "\n".join(lines).encode()
     for raw in (text, gzip.compress(text)):
         path = tmp_path / "report.log"

@@ -59,7 +59,8 @@ def test_verdicts_of_the_ledger_are_read_again_and_all_else_is_passed_over(files
     (more := dict(lines[0])).update(subject="n3", of_a_later_version=1)
     with directory.ledger.open("a") as file:
         file.write(json.dumps(more) + "\n")
-        file.write(json.dumps({"event": "verdict", "criterion": "half", "outcome": "PASS"}) + "\n")
+        for torn in ({"criterion": "half", "outcome": "PASS"}, {"criterion": "no outcome"}):
+            file.write(json.dumps({"event": "verdict", **torn}) + "\n")
     found = list(files.ledger())
     assert [v.subject for v in found] == ["n1", "n2", "n3"]
     assert found[0] == verdict("n1")

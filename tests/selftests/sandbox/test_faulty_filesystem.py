@@ -301,6 +301,14 @@ def test_who_writes_in_another_folder_is_no_crowd(tmp_path, naps, monkeypatch):
     assert naps == [(0.4,)]
 
 
+def test_a_node_s_own_files_in_the_covered_folder_are_no_crowd(tmp_path, naps, monkeypatch):
+    monkeypatch.setattr(faulty_filesystem, "time", faked(time, sleep=naps, time=lambda: 1000.0))
+    node = Node(tmp_path, "crowded")
+    for name in ("mine", "mine too"):
+        node.write(node.create(name), b"x")
+    assert naps == []
+
+
 def test_a_hung_server_answers_no_open_and_a_stuck_one_no_fsync(tmp_path):
     (tmp_path / "file").touch()
     hung, stuck = Node(tmp_path, "hang"), Node(tmp_path, "stuck")

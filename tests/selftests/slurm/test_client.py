@@ -233,6 +233,7 @@ def test_what_slurm_allows_between_a_job_s_start_and_its_first_process(command):
         ("Prolog[0] = /etc/prolog\n", True, 180), ("Prolog[0]               = (null)\n", True, 180),
         ("PrologEpilogTimeout = 65534\nBatchStartTimeout = 200 sec\n", False, 260),
         ("PrologEpilogTimeout = 65533\n", False, 65593),
+        ("TaskProlog =\nBatchStartTimeout = 200 sec\n", False, 260),
         ("PrologEpilogTimeout = 100\nBatchStartTimeout = 90\nPrologTimeout = 50\n", False, 300),
         ("PrologTimeout = unlimited\n", False, 180),
     ):  # fmt: skip

@@ -120,7 +120,8 @@ def test_rdma_devices_are_a_list_or_a_text():
         assert found.nics == ["mlx5_0", "mlx5_3"]
         assert found.nics_per_node == 2
     assert order(nics=["a", "b"], nics_per_node=2).nics_per_node == 2
-    assert order(nics_exclude=["bond_*"]).nics_exclude == ["bond_*"]
+    for pattern in (["bond_*"], "bond_*"):
+        assert order(nics_exclude=pattern).nics_exclude == ["bond_*"]
     assert order().nics is None
 
 

@@ -37,7 +37,7 @@ def test_each_damage_is_told_with_the_file(tmp_path):
     assert integrity.defect_of(path) == "step-000003/a.distcp has 1 byte, expected 7"
     (path / "a.distcp").unlink()
     assert integrity.defect_of(path) == "step-000003/a.distcp is missing"
-    for text in ('{"step": 3}', "{", '{"files": {"a": 1}}'):
+    for text in ('{"step": 3}', "{", '{"files": {"a": 1}}', '{"files": [1]}'):
         (path / "manifest.json").write_text(text)
         assert str(integrity.defect_of(path)).startswith("step-000003/manifest.json: ")
 
