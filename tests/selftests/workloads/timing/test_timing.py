@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,69 +15,94 @@ pytestmark = pytest.mark.cpu
 
 
 def measured(
-    estimates: list[float | None], launch: Any, *, window_s: float = 0.2, batch_s: float = 0.01
+    monkeypatch: pytest.MonkeyPatch,
+    estimates: Sequence[float | None],
+    seconds_of: Callable[[int, float], float],
+    *,
+    window_s: float = 0.2,
+    batch_s: float = 0.01,
+    minimum: int = 3,
 ) -> dict[int, timing.Batches]:
-    """The batches of every rank; one whose estimate is None takes no part."""
-    meeting, found = Meeting(len(estimates)), {}
+    """The batches of every rank, each with a clock of its own; one without estimate takes no part.
+
+    `seconds_of` a rank and its time is how long its launch takes.
+    """
+    clocks, meeting = [0.0] * len(estimates), Meeting(len(estimates))
+    found = dict[int, timing.Batches]()
+
+    def now() -> float:
+        return clocks[own_rank()]
+
+    def launch() -> None:
+        clocks[own_rank()] += seconds_of(own_rank(), now())
+
+    def gather(item: Any) -> list[Any]:
+        answers = meeting.gather(own_rank(), (item, now()))
+        clocks[own_rank()] = max(clock for _, clock in answers)
+        return [answer for answer, _ in answers]
 
     def one(number: int) -> None:
-        ranks, estimate = meeting.rank(number), estimates[number]
+        rank, estimate = SimpleNamespace(
+            device=SimpleNamespace(type="cpu"), gather=gather, gather_node=gather,
+            barrier=lambda: gather(None),
+        ), estimates[number]  # fmt: skip
         if estimate is None:
-            timing.take_no_part(ranks)
+            timing.take_no_part(rank)
         else:
             found[number] = timing.measure_together(
-                ranks, launch, estimate=estimate, batch_s=batch_s, window_s=window_s, minimum=3
-            )
+                rank, launch, estimate=estimate, batch_s=batch_s, window_s=window_s,
+                minimum=minimum,
+            )  # fmt: skip
 
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=now, time=now))
     as_ranks(len(estimates), one)
     return found
 
 
-def test_a_batch_is_as_many_launches_on_a_slow_device_as_on_a_fast_one():
+def always(seconds: float) -> Callable[[int, float], float]:
+    return lambda rank, now: seconds
+
+
+def test_a_batch_is_as_many_launches_on_a_slow_device_as_on_a_fast_one(monkeypatch):
     """Else the batches of one that stands still now and then lie between its halts."""
-    found = measured([0.001, 0.01], lambda: time.sleep(1e-4))
+    found = measured(monkeypatch, [0.001, 0.01], always(1e-4))
     assert {b.launches for b in found.values()} == {10}
     assert all(len(b.seconds) >= 3 for b in found.values())
 
 
-def test_a_device_far_too_slow_gets_smaller_batches_and_not_an_endless_window():
+def test_a_device_far_too_slow_gets_smaller_batches_and_not_an_endless_window(monkeypatch):
     """A GPU at a fortieth of its rate must be named before the deadline of its workload."""
-    found = measured([0.001, 0.04], lambda: time.sleep(1e-4), window_s=0.15)
+    found = measured(monkeypatch, [0.001, 0.04], always(1e-4), window_s=0.15)
     # Five batches of 0.04 s in four windows of 0.15 s: three launches each, not ten.
     assert {b.launches for b in found.values()} == {3}
 
 
-def test_a_device_that_stands_still_now_and_then_keeps_its_large_batches():
+def test_a_device_that_stands_still_now_and_then_keeps_its_large_batches(monkeypatch):
     """In smaller ones most would lie between two halts, and their median look good."""
     done = 0
 
-    def launch() -> None:
+    def seconds_of(rank: int, _: float) -> float:
         nonlocal done
-        halts = False
-        if own_rank() == 1:
-            done += 1
-            halts = done % 8 == 0
-        # Not shorter: a busy host sleeps half a millisecond longer, and fewer would make a batch.
-        time.sleep(0.32 if halts else 0.004)
+        done += rank == 1
+        return 0.32 if rank == 1 and done % 8 == 0 else 0.004
 
-    found = measured([0.004, 0.16], launch, window_s=0.6, batch_s=0.04)
+    found = measured(monkeypatch, [0.004, 0.16], seconds_of, window_s=0.6, batch_s=0.04)
     assert {b.launches for b in found.values()} == {found[0].launches}
     assert found[0].launches >= 8
     assert found[1].median > 0.02
 
 
-def test_who_stands_aside_has_no_say():
-    found = measured([0.002, None], lambda: time.sleep(1e-4))
+def test_who_stands_aside_has_no_say(monkeypatch):
+    found = measured(monkeypatch, [0.002, None], always(1e-4))
     assert found[0].launches == 5
 
 
-def test_a_window_too_short_for_a_slow_device_is_measured_again():
+def test_a_window_too_short_for_a_slow_device_is_measured_again(monkeypatch):
     """It was said to be fast, as one that is stopped now and then may seem between two halts."""
-
-    def launch() -> None:
-        time.sleep(0.01 if own_rank() == 1 else 1e-4)
-
-    found = measured([0.001, 0.001, None], launch, window_s=0.05)
+    found = measured(
+        monkeypatch, [0.001, 0.001, None], lambda rank, _: 0.01 if rank == 1 else 1e-4,
+        window_s=0.05,
+    )  # fmt: skip
     assert all(b.inside >= 3 for b in found.values())
 
 
@@ -88,35 +113,17 @@ def with_a_stall(
     monkeypatch: pytest.MonkeyPatch, at: float, lasting: float, ranks: int
 ) -> dict[int, timing.Batches]:
     """Batches of ranks whose launches take 5 ms each of a clock of their own; the last stalls."""
-    clocks, meeting = [0.0] * ranks, Meeting(ranks)
-    stalled, found = list[float](), dict[int, timing.Batches]()
+    stalled = list[float]()
 
-    def now() -> float:
-        return clocks[own_rank()]
+    def seconds_of(rank: int, now: float) -> float:
+        if rank == ranks - 1 and now + 0.005 >= at and not stalled:
+            stalled.append(now)
+            return 0.005 + lasting
+        return 0.005
 
-    def launch() -> None:
-        clocks[own_rank()] += 0.005
-        if own_rank() == ranks - 1 and now() >= at and not stalled:
-            stalled.append(now())
-            clocks[own_rank()] += lasting
-
-    def gather(item: Any) -> list[Any]:
-        answers = meeting.gather(own_rank(), (item, now()))
-        clocks[own_rank()] = max(clock for _, clock in answers)
-        return [answer for answer, _ in answers]
-
-    def one(number: int) -> None:
-        rank = SimpleNamespace(
-            device=SimpleNamespace(type="cpu"), gather=gather, gather_node=gather,
-            barrier=lambda: gather(None),
-        )  # fmt: skip
-        found[number] = timing.measure_together(
-            rank, launch, estimate=0.005, batch_s=BATCH_S, window_s=WINDOW_S, minimum=FEWEST
-        )
-
-    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=now, time=now))
-    as_ranks(ranks, one)
-    return found
+    return measured(
+        monkeypatch, [0.005] * ranks, seconds_of, window_s=WINDOW_S, batch_s=BATCH_S, minimum=FEWEST
+    )
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
