@@ -1,0 +1,329 @@
+"""`python -m reports`: what each command prints and returns, with replay and checks as fakes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from fixtures.errors import EvidenceError
+from fixtures.records.files import RecordError
+from fixtures.records.run_directory import RunDirectory
+from reports import __main__ as command
+from reports import signature, statement, verify, watch
+
+pytestmark = pytest.mark.cpu
+
+VERDICT = {
+    "schema": 1, "run_id": "a", "verdict": "PARTIAL", "exit_status": 2, "reasons": ["a reason"],
+    "criteria": [], "scope": {"nodes": ["worker0"]},
+    "counts": {"planned": 3, "pass": 2, "not_measured": 1},
+}  # fmt: skip
+
+
+def made(root: Path, **more) -> Path:
+    root.mkdir()
+    (root / "run.json").write_text(json.dumps({"schema": 2, "id": root.name, **more}))
+    return root
+
+
+@pytest.fixture
+def run(tmp_path) -> Path:
+    root = made(tmp_path / "a", origin="cluster")
+    (root / "verdict.json").write_text(json.dumps(VERDICT))
+    return root
+
+
+@pytest.mark.parametrize(
+    ("status", "has_verdict", "expected"),
+    [(0, True, None), (1, True, None), (2, True, None), (3, True, 3), (4, True, 4), (5, True, 5),
+     (0, False, 3), (1, False, 3), (4, False, 4), (5, False, 5), (6, False, 3)],
+)  # fmt: skip
+def test_a_replay_gives_a_verdict_only_with_a_verdicts_exit_status(
+    tmp_path, monkeypatch, status, has_verdict, expected
+):
+    called = {}
+
+    def started(words, **more):
+        called.update(more, words=words)
+        if has_verdict:
+            (tmp_path / "verdict.json").write_text(json.dumps(VERDICT))
+        return subprocess.CompletedProcess(words, status, "some text\nERROR: one\n", "ERROR: two\n")
+
+    monkeypatch.setattr(command.subprocess, "run", started)
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-k none")
+    monkeypatch.setenv("A_VARIABLE", "kept")
+    if expected is None:
+        assert command._replay(Path("/source"), tmp_path, "--more")["verdict"] == "PARTIAL"
+    else:
+        with pytest.raises(command.CommandError) as raised:
+            command._replay(Path("/source"), tmp_path, "--more")
+        assert (raised.value.status, str(raised.value)) == (expected, "one\ntwo")
+    assert not [name for name in called["env"] if name.startswith("PYTEST_")]
+    assert called["env"]["A_VARIABLE"] == "kept"
+    assert called["text"] is called["capture_output"] is True
+    assert called["words"][-1] == "--more"
+
+
+def test_the_first_finding_says_how_many_more_there_are():
+    assert command._first(["x"], Path("/r")) == "x; see `python -m reports verify /r`"
+    assert command._first(["x", "y", "z"], Path("/r")).startswith("x (and 2 more); ")
+    assert command._first(["x", "y"], Path("/r")).startswith("x (and 1 more); ")
+
+
+def test_a_verdict_is_printed_with_its_reasons_and_gives_the_status(capsys):
+    assert command._print_verdict(VERDICT, Path("/r/report.html")) == 2
+    out = capsys.readouterr().out
+    assert out == "PARTIAL: 2 of 3 judged\n  a reason\nreport   /r/report.html\n"
+
+
+def proposal(monkeypatch, limits: object) -> list[tuple]:
+    calls: list[tuple] = []
+
+    def replay(source, into, *options):
+        calls.append((source, *options))
+        into.mkdir()
+        if limits is not None:
+            text = f"# first\n# second\n#\nproposal: {{limits: {limits}}}\n"
+            (into / command.PROPOSAL).write_text(text)
+        return VERDICT
+
+    monkeypatch.setattr(command, "_replay", replay)
+    return calls
+
+
+def test_limits_are_proposed_from_the_newest_run_and_the_others(tmp_path, monkeypatch, capsys):
+    old = made(tmp_path / "old", created="2026-01-01")
+    new = made(tmp_path / "new", created="2026-01-02")
+    calls = proposal(monkeypatch, "[1]")
+    out = tmp_path / "out.yaml"
+    assert command.main(["calibrate", str(new), str(old), "--out", str(out)]) == 0
+    assert calls.pop() == (new, "--calibrate", f"--calibrate-with={old}")
+    assert capsys.readouterr().out == f"proposal {out}\n  second\n"
+    assert out.read_text().startswith("# first\n")
+    assert command.calibrate([old], None) == 0
+    assert calls.pop() == (old, "--calibrate", f"--calibrate-with={old}")
+    assert capsys.readouterr().out == out.read_text()
+    proposal(monkeypatch, "[]")
+    assert command.calibrate([old], None) == 2
+    proposal(monkeypatch, None)
+    with pytest.raises(command.CommandError) as raised:
+        command.calibrate([old], None)
+    assert raised.value.status == 3
+
+
+def test_tables_say_where_there_are_none_and_list_recorded_values(run, monkeypatch, capsys):
+    monkeypatch.setattr(command, "recorded_table", lambda verdict: f"of {verdict['run_id']}")
+    assert command.main(["tables", str(run)]) == 0
+    assert capsys.readouterr().out == "of a\n"
+    (run / "verdict.json").unlink()
+    assert command.main(["tables", str(run)]) == 0
+    assert capsys.readouterr().out.startswith("no collectives, memory or copies")
+
+
+def test_a_run_is_judged_by_a_file_that_exists_into_a_directory_of_its_own(
+    run, tmp_path, monkeypatch, capsys
+):
+    calls = []
+    monkeypatch.setattr(command, "_replay", lambda *words: calls.append(words) or VERDICT)
+    monkeypatch.setattr(command, "RUNS", tmp_path / "runs")
+    limits = tmp_path / "limits.yaml"
+    words = ["judge", str(run), "--thresholds", str(limits)]
+    assert command.main(words) == 4
+    assert "no such file" in capsys.readouterr().err
+    limits.write_text("")
+    assert command.main(words) == 2
+    ((source, into, option),) = calls
+    assert (source, into.parent, option) == (run, tmp_path / "runs", f"--thresholds={limits}")
+    assert into.name.startswith("a-judged-2")
+    assert len(into.name.rpartition("-")[2]) == 4, "four hexadecimal digits tell two apart"
+
+
+def test_the_limits_of_a_replay_are_those_of_the_run(run, monkeypatch):
+    options = []
+
+    def replay(source, into, *more):
+        options.append(more)
+        made(into)
+        if len(options) > 1:
+            (into / "limits.csv").write_bytes(b"limits")
+        return VERDICT
+
+    monkeypatch.setattr(command, "_replay", replay)
+    assert vars(command._rejudge(run, {"id": "a"}, None))["limits_csv"] == b""
+    file = run / "limits.yaml"
+    file.write_text("")
+    found = command._rejudge(run, {"id": "a"}, file)
+    assert (found.verdict, found.limits_csv) == (VERDICT, b"limits")
+    assert options == [("-p", "no:html"), (f"--thresholds={file}", "-p", "no:html")]
+
+
+def findings(monkeypatch, **more) -> list[tuple]:
+    calls: list[tuple] = []
+
+    def check(directory, rejudge, signers, **options):
+        calls.append((directory.root, signers, options))
+        return verify.Findings(**more)
+
+    monkeypatch.setattr(verify, "check", check)
+    monkeypatch.setattr(verify, "check_verdict", lambda *_: verify.Findings(**more))
+    return calls
+
+
+def test_a_verdict_is_used_only_where_nothing_is_wrong_with_it(run, monkeypatch, capsys):
+    findings(monkeypatch)
+    assert command.confirmed_verdict(run, {}) == VERDICT
+    shown = []
+    monkeypatch.setattr(command.github, "show", lambda verdict: shown.append(verdict) or 0)
+    assert command.main(["summary", "--github", str(run)]) == 0
+    assert shown == [VERDICT]
+    findings(monkeypatch, wrong=["one", "two"])
+    with pytest.raises(EvidenceError, match=r"is not confirmed: one \(and 1 more\)"):
+        command.confirmed_verdict(run, {})
+    assert command.summary(run, None) == 4
+    (run / "run.json").unlink()
+    assert command.summary(run, None) == 4
+    (run / "verdict.json").unlink()
+    assert command.summary(run, None) == 2
+    titles = [line.partition("::")[2].split("::")[0] for line in
+              capsys.readouterr().out.splitlines() if line.startswith("::error")]  # fmt: skip
+    assert titles == ["error title=NO VERDICT", "error title=NO VERDICT", "error title=INCOMPLETE"]
+
+
+def test_verify_notes_another_commit_of_the_suite(run, monkeypatch, capsys):
+    calls = findings(monkeypatch)
+    monkeypatch.setattr(command, "commit", lambda: "abc")
+    options = Namespace(thresholds=None, allowed_signers=Path("s"), dsse_key=Path("k"))
+    for stated, note in ((None, False), ("abc", False), ("def", True)):
+        assert command.check(run, {"commit": stated}, options) == 0
+        assert ("note " in capsys.readouterr().out) is note
+    assert calls[0] == (run, Path("s"), {"thresholds": None, "dsse_key": Path("k")})
+    monkeypatch.setattr(command, "commit", lambda: "")
+    command.check(run, {"commit": "def"}, options)
+    assert "made by suite def, this one is not in git" in capsys.readouterr().out
+    assert command.check_run(run).wrong == []
+    assert calls[-1] == (run, None, {"thresholds": None})
+
+
+def test_only_a_confirmed_certificate_of_the_suite_is_signed(run, monkeypatch, capsys):
+    options = Namespace(thresholds=None, key=Path("key"), dsse=False)
+    for origin, remedy in (("cluster", "reports render"), ("replay", "this is a replay")):
+        with pytest.raises(command.CommandError, match=remedy):
+            command.sign(run, {"origin": origin}, options)
+    (run / "certificate.html").write_text("")
+    calls = findings(monkeypatch, wrong=["one"])
+    with pytest.raises(EvidenceError, match="is not signed: one"):
+        command.sign(run, {}, options)
+    assert calls[0][2] == {"thresholds": None, "with_signature": False}
+    findings(monkeypatch, unchecked=["a file"])
+    monkeypatch.setattr(signature, "sign", lambda directory, key: f"S {key}")
+    monkeypatch.setattr(statement, "sign", lambda directory, key: f"E {key}")
+    assert command.sign(run, {}, options) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "not checked: a file", "the signed certificate says NOT ACCEPTED: PARTIAL",
+        "signature S key",
+    ]  # fmt: skip
+    (run / "verdict.json").write_text(json.dumps(VERDICT | {"verdict": "ACCEPTED"}))
+    assert command.sign(run, {}, Namespace(**{**vars(options), "dsse": True})) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out == ["not checked: a file", "signature S key", "envelope E key"]
+
+    def refuse(*_):
+        raise subprocess.CalledProcessError(1, "ssh-keygen", stderr=" no such key\n")
+
+    monkeypatch.setattr(signature, "sign", refuse)
+    with pytest.raises(command.CommandError, match=r"with key: no such key$"):
+        command.sign(run, {}, options)
+
+
+def test_an_ended_run_keeps_its_manifest_and_a_killed_one_gets_one(run, monkeypatch):
+    again = command.Rejudged(VERDICT | {"replay": "of it"}, b"")
+    monkeypatch.setattr(command, "_rejudge", lambda *_: again)
+    monkeypatch.setattr(command, "Artefacts", lambda *_: Namespace(names=()))
+    manifest = RunDirectory(run).manifest
+    for ended, before, kept in ((True, "x", True), (True, None, False), (False, "x", False)):
+        (run / "verdict.json").unlink(missing_ok=True)
+        manifest.unlink(missing_ok=True)
+        if before:
+            manifest.write_text(before)
+        assert command.render(run, {"id": "b", "ended": ended}) == 2
+        assert (manifest.read_text() == "x") is kept
+        stated = json.loads((run / "verdict.json").read_text())
+        assert stated["run_id"] == "b"
+        assert "replay" not in stated
+
+
+def test_each_command_reaches_its_function_and_returns_its_status(run, monkeypatch):
+    reached = []
+
+    def status(name):
+        return lambda *words, **more: reached.append((name, words, more)) or 7
+
+    places = {
+        "watch": (watch, "main"), "limits": (command.limits, "main"),
+        "patrol": (command.patrol, "main"), "predict": (command.predict, "show"),
+        "energy": (command.energy, "show"), "rejudge": (command.rejudge, "main"),
+        "render": (command, "render"), "verify": (command, "check"),
+        "sign": (command, "sign"), "tables": (command, "tables"),
+        "judge": (command, "judge"), "calibrate": (command, "calibrate"),
+        "summary": (command, "summary"), "dossier": (command.dossier, "write"),
+        "export": (command.export, "write"), "join": (command.join, "main"),
+    }  # fmt: skip
+    monkeypatch.setattr(signature, "require_ssh_keygen", lambda: reached.append("ssh-keygen"))
+    monkeypatch.setattr(command, "confirmed_verdict", lambda *_: VERDICT)
+    monkeypatch.setattr(command.loader, "load_with_contract", lambda file, _: file.name)
+    options = Namespace(
+        run=run, runs=[run], out=None, thresholds=None, kind="json", run_dir=None, all=False
+    )
+    for name, (module, function) in places.items():
+        monkeypatch.setattr(module, function, status(name))
+        options.command = name
+        assert command._carry_out(options) == 7, name
+        assert reached[-1][0] == name
+        assert name != "dossier" or reached[-1][1][2] == "thresholds.yaml"
+        reached.pop()
+        assert ("ssh-keygen" in reached) is (name == "sign")
+        reached.clear()
+    monkeypatch.setattr(command.compare, "show", status("compare"))
+    monkeypatch.setattr(command, "join", Namespace(is_joined=lambda _: False))
+    options.command, options.other = "compare", run
+    assert command._carry_out(options) == 7
+    assert reached[-1][1][2] == command.CHECKOUT / "thresholds.yaml"
+    assert reached[-1][2] == {"include_unchanged": False}
+    options.thresholds = Path("own.yaml")
+    command._carry_out(options)
+    assert reached[-1][1][2] == Path("own.yaml")
+    monkeypatch.setattr(
+        command, "join", Namespace(is_joined=lambda _: True, verify_or_sign=lambda *_: 9)
+    )
+    assert command._carry_out(options) == 9
+
+
+def test_errors_become_a_line_and_a_status(run, monkeypatch, capsys):
+    for error, status in (
+        (command.CommandError("wrong", 5), 5), (RecordError("wrong"), 4), (OSError("wrong"), 4),
+        (EvidenceError("wrong"), 4),
+    ):  # fmt: skip
+
+        def refuse(_, error=error):
+            raise error
+
+        monkeypatch.setattr(command, "_carry_out", refuse)
+        assert command.main(["tables", str(run)]) == status
+        assert capsys.readouterr().err == "reports: wrong\n"
+
+
+def test_a_run_of_schema_1_is_checked_by_its_hashes_only(run, monkeypatch):
+    (run / "run.json").write_text('{"schema": 1, "id": "a"}')
+    calls = []
+
+    def hashes(directory, signers, **more):
+        calls.append((directory.root, signers, more))
+        return verify.Findings(judged=False)
+
+    monkeypatch.setattr(verify, "check_hashes", hashes)
+    assert command.main(["verify", str(run), "--allowed-signers", "s", "--dsse-key", "k"]) == 2
+    assert calls == [(run, Path("s"), {"dsse_key": Path("k")})]
