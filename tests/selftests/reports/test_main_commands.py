@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from fixtures.errors import EvidenceError
-from fixtures.records.files import RecordError
 from fixtures.records.run_directory import RunDirectory
 from reports import __main__ as command
-from reports import signature, statement, verify, watch
+from reports import signature, statement, verify
 
 pytestmark = pytest.mark.cpu
 
@@ -115,15 +114,6 @@ def test_limits_are_proposed_from_the_newest_run_and_the_others(tmp_path, monkey
     assert raised.value.status == 3
 
 
-def test_tables_say_where_there_are_none_and_list_recorded_values(run, monkeypatch, capsys):
-    monkeypatch.setattr(command, "recorded_table", lambda verdict: f"of {verdict['run_id']}")
-    assert command.main(["tables", str(run)]) == 0
-    assert capsys.readouterr().out == "of a\n"
-    (run / "verdict.json").unlink()
-    assert command.main(["tables", str(run)]) == 0
-    assert capsys.readouterr().out.startswith("no collectives, memory or copies")
-
-
 def test_a_run_is_judged_by_a_file_that_exists_into_a_directory_of_its_own(
     run, tmp_path, monkeypatch, capsys
 ):
@@ -140,25 +130,6 @@ def test_a_run_is_judged_by_a_file_that_exists_into_a_directory_of_its_own(
     assert (source, into.parent, option) == (run, tmp_path / "runs", f"--thresholds={limits}")
     assert into.name.startswith("a-judged-2")
     assert len(into.name.rpartition("-")[2]) == 4, "four hexadecimal digits tell two apart"
-
-
-def test_the_limits_of_a_replay_are_those_of_the_run(run, monkeypatch):
-    options = []
-
-    def replay(source, into, *more):
-        options.append(more)
-        made(into)
-        if len(options) > 1:
-            (into / "limits.csv").write_bytes(b"limits")
-        return VERDICT
-
-    monkeypatch.setattr(command, "_replay", replay)
-    assert vars(command._rejudge(run, {"id": "a"}, None))["limits_csv"] == b""
-    file = run / "limits.yaml"
-    file.write_text("")
-    found = command._rejudge(run, {"id": "a"}, file)
-    assert (found.verdict, found.limits_csv) == (VERDICT, b"limits")
-    assert options == [("-p", "no:html"), (f"--thresholds={file}", "-p", "no:html")]
 
 
 def findings(monkeypatch, **more) -> list[tuple]:
@@ -263,16 +234,12 @@ def test_each_command_reaches_its_function_and_returns_its_status(run, monkeypat
         return lambda *words, **more: reached.append((name, words, more)) or 7
 
     places = {
-        "watch": (watch, "main"), "limits": (command.limits, "main"),
-        "patrol": (command.patrol, "main"), "predict": (command.predict, "show"),
-        "energy": (command.energy, "show"), "rejudge": (command.rejudge, "main"),
-        "render": (command, "render"), "verify": (command, "check"),
-        "sign": (command, "sign"), "tables": (command, "tables"),
-        "judge": (command, "judge"), "calibrate": (command, "calibrate"),
-        "summary": (command, "summary"), "dossier": (command.dossier, "write"),
-        "export": (command.export, "write"), "join": (command.join, "main"),
+        "limits": (command.limits, "main"), "patrol": (command.patrol, "main"),
+        "predict": (command.predict, "show"), "energy": (command.energy, "show"),
+        "dossier": (command.dossier, "write"), "join": (command.join, "main"),
+        "watch": (command.watch, "main"), "export": (command.export, "write"),
+        "rejudge": (command.rejudge, "main"), "tables": (command, "tables"),
     }  # fmt: skip
-    monkeypatch.setattr(signature, "require_ssh_keygen", lambda: reached.append("ssh-keygen"))
     monkeypatch.setattr(command, "confirmed_verdict", lambda *_: VERDICT)
     monkeypatch.setattr(command.loader, "load_with_contract", lambda file, _: file.name)
     options = Namespace(
@@ -285,35 +252,10 @@ def test_each_command_reaches_its_function_and_returns_its_status(run, monkeypat
         assert reached[-1][0] == name
         assert name != "dossier" or reached[-1][1][2] == "thresholds.yaml"
         reached.pop()
-        assert ("ssh-keygen" in reached) is (name == "sign")
-        reached.clear()
-    monkeypatch.setattr(command.compare, "show", status("compare"))
-    monkeypatch.setattr(command, "join", Namespace(is_joined=lambda _: False))
-    options.command, options.other = "compare", run
-    assert command._carry_out(options) == 7
-    assert reached[-1][1][2] == command.CHECKOUT / "thresholds.yaml"
-    assert reached[-1][2] == {"include_unchanged": False}
-    options.thresholds = Path("own.yaml")
-    command._carry_out(options)
-    assert reached[-1][1][2] == Path("own.yaml")
     monkeypatch.setattr(
         command, "join", Namespace(is_joined=lambda _: True, verify_or_sign=lambda *_: 9)
     )
     assert command._carry_out(options) == 9
-
-
-def test_errors_become_a_line_and_a_status(run, monkeypatch, capsys):
-    for error, status in (
-        (command.CommandError("wrong", 5), 5), (RecordError("wrong"), 4), (OSError("wrong"), 4),
-        (EvidenceError("wrong"), 4),
-    ):  # fmt: skip
-
-        def refuse(_, error=error):
-            raise error
-
-        monkeypatch.setattr(command, "_carry_out", refuse)
-        assert command.main(["tables", str(run)]) == status
-        assert capsys.readouterr().err == "reports: wrong\n"
 
 
 def test_a_run_of_schema_1_is_checked_by_its_hashes_only(run, monkeypatch):

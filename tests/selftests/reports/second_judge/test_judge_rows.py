@@ -222,8 +222,8 @@ def test_a_value_that_no_device_has_is_not_owed():
     for c, ranks, expected in (
         (RECORDED, all_, True), (RECORDED, one, False), (mixed, all_, False),
         (elsewhere, all_, True), ({"rows": []}, all_, False),
-        (RECORDED | {"over": "nics"}, one, True), (RECORDED | {"over": "nics"}, all_, False), ({"may_lack": True}, one, True),
-        ({"may_lack": True}, [rank(0, "a")], False),
+        (RECORDED | {"over": "nics"}, one, True), (RECORDED | {"over": "nics"}, all_, False),
+        ({"may_lack": True}, one, True), ({"may_lack": True}, [rank(0, "a")], False),
     ):  # fmt: skip
         row = row_of(**c)
         assert judge.has_none(row, record_of(*ranks)) is expected, c
