@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from fixtures.errors import EvidenceError
-from fixtures.records.run_directory import RunDirectory
 from reports import __main__ as command
 from reports import signature, statement, verify
 
@@ -67,18 +66,6 @@ def test_a_replay_gives_a_verdict_only_with_a_verdicts_exit_status(
     assert called["words"][-1] == "--more"
 
 
-def test_the_first_finding_says_how_many_more_there_are():
-    assert command._first(["x"], Path("/r")) == "x; see `python -m reports verify /r`"
-    assert command._first(["x", "y", "z"], Path("/r")).startswith("x (and 2 more); ")
-    assert command._first(["x", "y"], Path("/r")).startswith("x (and 1 more); ")
-
-
-def test_a_verdict_is_printed_with_its_reasons_and_gives_the_status(capsys):
-    assert command._print_verdict(VERDICT, Path("/r/report.html")) == 2
-    out = capsys.readouterr().out
-    assert out == "PARTIAL: 2 of 3 judged\n  a reason\nreport   /r/report.html\n"
-
-
 def proposal(monkeypatch, limits: object) -> list[tuple]:
     calls: list[tuple] = []
 
@@ -112,24 +99,6 @@ def test_limits_are_proposed_from_the_newest_run_and_the_others(tmp_path, monkey
     with pytest.raises(command.CommandError) as raised:
         command.calibrate([old], None)
     assert raised.value.status == 3
-
-
-def test_a_run_is_judged_by_a_file_that_exists_into_a_directory_of_its_own(
-    run, tmp_path, monkeypatch, capsys
-):
-    calls = []
-    monkeypatch.setattr(command, "_replay", lambda *words: calls.append(words) or VERDICT)
-    monkeypatch.setattr(command, "RUNS", tmp_path / "runs")
-    limits = tmp_path / "limits.yaml"
-    words = ["judge", str(run), "--thresholds", str(limits)]
-    assert command.main(words) == 4
-    assert "no such file" in capsys.readouterr().err
-    limits.write_text("")
-    assert command.main(words) == 2
-    ((source, into, option),) = calls
-    assert (source, into.parent, option) == (run, tmp_path / "runs", f"--thresholds={limits}")
-    assert into.name.startswith("a-judged-2")
-    assert len(into.name.rpartition("-")[2]) == 4, "four hexadecimal digits tell two apart"
 
 
 def findings(monkeypatch, **more) -> list[tuple]:
@@ -210,23 +179,6 @@ def test_only_a_confirmed_certificate_of_the_suite_is_signed(run, monkeypatch, c
         command.sign(run, {}, options)
 
 
-def test_an_ended_run_keeps_its_manifest_and_a_killed_one_gets_one(run, monkeypatch):
-    again = command.Rejudged(VERDICT | {"replay": "of it"}, b"")
-    monkeypatch.setattr(command, "_rejudge", lambda *_: again)
-    monkeypatch.setattr(command, "Artefacts", lambda *_: Namespace(names=()))
-    manifest = RunDirectory(run).manifest
-    for ended, before, kept in ((True, "x", True), (True, None, False), (False, "x", False)):
-        (run / "verdict.json").unlink(missing_ok=True)
-        manifest.unlink(missing_ok=True)
-        if before:
-            manifest.write_text(before)
-        assert command.render(run, {"id": "b", "ended": ended}) == 2
-        assert (manifest.read_text() == "x") is kept
-        stated = json.loads((run / "verdict.json").read_text())
-        assert stated["run_id"] == "b"
-        assert "replay" not in stated
-
-
 def test_each_command_reaches_its_function_and_returns_its_status(run, monkeypatch):
     reached = []
 
@@ -256,16 +208,3 @@ def test_each_command_reaches_its_function_and_returns_its_status(run, monkeypat
         command, "join", Namespace(is_joined=lambda _: True, verify_or_sign=lambda *_: 9)
     )
     assert command._carry_out(options) == 9
-
-
-def test_a_run_of_schema_1_is_checked_by_its_hashes_only(run, monkeypatch):
-    (run / "run.json").write_text('{"schema": 1, "id": "a"}')
-    calls = []
-
-    def hashes(directory, signers, **more):
-        calls.append((directory.root, signers, more))
-        return verify.Findings(judged=False)
-
-    monkeypatch.setattr(verify, "check_hashes", hashes)
-    assert command.main(["verify", str(run), "--allowed-signers", "s", "--dsse-key", "k"]) == 2
-    assert calls == [(run, Path("s"), {"dsse_key": Path("k")})]

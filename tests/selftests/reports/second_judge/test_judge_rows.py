@@ -79,71 +79,63 @@ def said(row, record, **more) -> tuple:
 VALUE = {"statistic": "value", "over": "tasks"}
 RECORDED = {"rows": [limit("recorded", None)]}
 ABOVE = {"rows": [limit("above", 10)]}
+ALIKE = {"statistic": "alike", "rows": [limit("above", 0)]}
+NO = ("NOT_MEASURED", None)
 
 
 @pytest.mark.parametrize(
     ("c", "measured", "expected"),
     [
-        ({}, [of(10.0), of(20.0)], ("PASS", 10.0)),
-        ({}, [of(9.9), of(20.0)], ("FAIL", 9.9)),
-        ({}, [of(9.0), of(8.0)], ("FAIL", 8.0)),
-        (ABOVE, [of(9.0), of(10.0)], ("PASS", 10.0)),
+        ({}, [of(10.0), of(20.0)], ("PASS", 10.0)), ({}, [of(9.9), of(20.0)], ("FAIL", 9.9)),
+        ({}, [of(9.0), of(8.0)], ("FAIL", 8.0)), (ABOVE, [of(9.0), of(10.0)], ("PASS", 10.0)),
         (ABOVE, [of(11.0), of(12.0)], ("FAIL", 12.0)),
-        ({}, [of(20.0, rounds=[[5.0]]), of(20.0, rounds=[[20.0]])], ("NOT_MEASURED", None)),
-        ({}, [of(20.0), of(20.0, unit="us")], ("NOT_MEASURED", None)),
-        ({"measured_unit": "us"}, [of(20.0), of(20.0)], ("NOT_MEASURED", None)),
+        ({}, [of(20.0, rounds=[[5.0]]), of(20.0, rounds=[[20.0]])], NO),
+        ({}, [of(20.0), of(20.0, unit="us")], NO),
+        ({"measured_unit": "us"}, [of(20.0), of(20.0)], NO),
         ({"ceiling": 15}, [of(15.0), of(15.2)], ("PASS", 15.0)),
-        ({"ceiling": 15}, [of(15.0), of(15.4)], ("NOT_MEASURED", None)),
-        ({"ceiling": 15, "rows": [limit(of_ceiling=True, value=0.9)]}, [of(13.6)] * 2,
-         ("PASS", 13.6)),
-        ({"rows": [limit(of_ceiling=True, value=0.9)]}, [of(13.6)] * 2, ("NOT_MEASURED", None)),
-        ({"rows": [limit(value=None)]}, [of(13.6)] * 2, ("NOT_MEASURED", None)),
+        ({"ceiling": 15}, [of(15.0), of(15.4)], NO),
+        ({"ceiling": 15, "rows": [limit(of_ceiling=True, value=0.9)]}, [of(13.6)] * 2, ("PASS",
+         13.6)),
+        ({"rows": [limit(of_ceiling=True, value=0.9)]}, [of(13.6)] * 2, NO),
+        ({"rows": [limit(value=None)]}, [of(13.6)] * 2, NO),
         (RECORDED, [of(1.0), of(2.0)], ("RECORDED", None)),
-        (RECORDED | {"ceiling": 1}, [of(1.0), of(2.0)], ("NOT_MEASURED", None)),
+        (RECORDED | {"ceiling": 1}, [of(1.0), of(2.0)], NO),
         (RECORDED | {"ceiling": "pcie"}, [of(1.0), of(2.0)], ("RECORDED", None)),
-        ({"ceiling": "pcie"}, [of(20.0), of(20.0)], ("NOT_MEASURED", None)),
+        ({"ceiling": "pcie"}, [of(20.0), of(20.0)], NO),
         ({"valid": {"x": (1, None)}}, [of(20.0, checks={"x": 1})] * 2, ("PASS", 20.0)),
-        ({"valid": {"x": (1, None)}}, [of(20.0, checks={"x": 0})] * 2, ("NOT_MEASURED", None)),
-        ({"valid_where": [{"when": {"y": 1}, "bounds": {"x": (1, None)}}]},
-         [of(20.0, conditions={"y": 1})] * 2, ("NOT_MEASURED", None)),
-        ({"valid_where": [{"when": {"y": 1}, "bounds": {"x": (1, None)}}]},
-         [of(20.0, conditions={"y": 2})] * 2, ("PASS", 20.0)),
+        ({"valid": {"x": (1, None)}}, [of(20.0, checks={"x": 0})] * 2, NO),
+        ({"valid_where": [{"when": {"y": 1}, "bounds": {"x": (1, None)}}]}, [of(20.0,
+         conditions={"y": 1})] * 2, NO),
+        ({"valid_where": [{"when": {"y": 1}, "bounds": {"x": (1, None)}}]}, [of(20.0,
+         conditions={"y": 2})] * 2, ("PASS", 20.0)),
         ({"statistic": "spread", **ABOVE}, [of(100.0), of(90.0)], ("FAIL", 1000 / 95)),
         ({"statistic": "spread", **ABOVE}, [of(100.0), of(100.0)], ("PASS", 0.0)),
         ({"over": "ranks"}, [of(8.0), of(24.0)], ("PASS", 12.0)),
-        ({"over": "ranks"}, [of(8.0), of(24.0, rounds=[[24.0]])], ("NOT_MEASURED", None)),
-        ({"over": "ranks"}, [of(8.0), of(24.0, 24.0)], ("NOT_MEASURED", None)),
-        ({}, [of(20.0)], ("NOT_MEASURED", None)),
-        ({"over": "nodes"}, [of(20.0)], ("PASS", 20.0)),
-        ({"over": "nodes"}, [of(20.0)] * 2, ("NOT_MEASURED", None)),
+        ({"over": "ranks"}, [of(8.0), of(24.0, rounds=[[24.0]])], NO),
+        ({"over": "ranks"}, [of(8.0), of(24.0, 24.0)], NO), ({}, [of(20.0)], NO),
+        ({"over": "nodes"}, [of(20.0)], ("PASS", 20.0)), ({"over": "nodes"}, [of(20.0)] * 2, NO),
         (VALUE, [stated(12), stated(10)], ("PASS", 10)),
         (VALUE, [stated(12), stated(9)], ("FAIL", 9)),
         (VALUE | ABOVE, [stated(12), stated(9)], ("FAIL", 12)),
         (VALUE | ABOVE, [stated(0), stated(9)], ("PASS", 9)),
-        (VALUE | ABOVE, [stated(-1), stated(9)], ("NOT_MEASURED", None)),
-        (VALUE | ABOVE, [stated(True), stated(9)], ("NOT_MEASURED", None)),
-        (VALUE | ABOVE, [stated("x"), stated(9)], ("NOT_MEASURED", None)),
+        (VALUE | ABOVE, [stated(-1), stated(9)], NO),
+        (VALUE | ABOVE, [stated(True), stated(9)], NO),
+        (VALUE | ABOVE, [stated("x"), stated(9)], NO),
         (VALUE | {"ceiling": 12}, [stated(12), stated(11)], ("PASS", 11)),
-        (VALUE | {"ceiling": 12}, [stated(12.5), stated(11)], ("NOT_MEASURED", None)),
+        (VALUE | {"ceiling": 12}, [stated(12.5), stated(11)], NO),
         (VALUE | {"rows": [limit("equals", "x")]}, [stated("x"), stated("x")], ("PASS", None)),
         (VALUE | {"rows": [limit("equals", "x")]}, [stated("x"), stated("y")], ("FAIL", None)),
-        (VALUE | {"rows": [limit("equals", 3)]}, [stated("3")] * 2, ("NOT_MEASURED", None)),
+        (VALUE | {"rows": [limit("equals", 3)]}, [stated("3")] * 2, NO),
         (VALUE | RECORDED, [stated(3), stated(4)], ("RECORDED", None)),
-        (VALUE | RECORDED, [stated("x"), stated(4)], ("NOT_MEASURED", None)),
+        (VALUE | RECORDED, [stated("x"), stated(4)], NO),
         (VALUE | RECORDED | {"unit": "state"}, [stated("x")] * 2, ("RECORDED", None)),
         (VALUE | RECORDED | {"unit": "model"}, [stated("x")] * 2, ("RECORDED", None)),
-        (VALUE | {"rows": [limit(value=0)], "unit": "state"}, [stated(True)] * 2,
-         ("NOT_MEASURED", None)),
-        (VALUE, [stated(12), stated(None)], ("NOT_MEASURED", None)),
-        (VALUE, [stated(9), stated(None)], ("FAIL", 9)),
-        ({"statistic": "alike", "over": "tasks", "rows": [limit("above", 0)]},
-         [stated(12), stated(12)], ("PASS", 0)),
-        ({"statistic": "alike", "over": "tasks", "rows": [limit("above", 0)]},
-         [stated(12), stated(13)], ("FAIL", 1)),
-        ({"statistic": "alike", "over": "nics", "rows": [limit("above", 0)]},
-         [stated(12, at={"part": k}) for k in "xy"], ("PASS", 0)),
-        ({"statistic": "alike", "over": "nics", "rows": [limit("above", 0)]},
-         [stated(12, at={"part": "x"})] * 2, ("NOT_MEASURED", None)),
+        (VALUE | {"rows": [limit(value=0)], "unit": "state"}, [stated(True)] * 2, NO),
+        (VALUE, [stated(12), stated(None)], NO), (VALUE, [stated(9), stated(None)], ("FAIL", 9)),
+        (ALIKE | {"over": "tasks"}, [stated(12), stated(12)], ("PASS", 0)),
+        (ALIKE | {"over": "tasks"}, [stated(12), stated(13)], ("FAIL", 1)),
+        (ALIKE | {"over": "nics"}, [stated(12, at={"part": k}) for k in "xy"], ("PASS", 0)),
+        (ALIKE | {"over": "nics"}, [stated(12, at={"part": "x"})] * 2, NO),
     ],
 )  # fmt: skip
 def test_a_row_is_judged_by_its_statistic_and_limit(c, measured, expected):
@@ -171,12 +163,6 @@ def test_what_a_lost_node_leaves(per, nodes, left, expected):
     ranks = [rank(k, n, of()) for k, n in enumerate("aabb") if n in left]
     row = row_of("a" if per == "node" else nodes, per=per, place="all")
     assert said(row, record_of(*ranks, nodes=nodes, left=left), nodes=tuple("ab"))[0] == expected
-
-
-def test_the_place_all_needs_every_node_of_the_population():
-    record = both()
-    assert said(row_of(place="all"), record, nodes=("a", "b"))[0] == "NOT_MEASURED"
-    assert said(row_of(place="a"), record, nodes=("a", "b"))[0] == "PASS"
 
 
 def test_a_waiver_holds_for_its_node_and_criterion_until_it_expires():
@@ -230,19 +216,6 @@ def test_a_value_that_no_device_has_is_not_owed():
         assert (said(row, record_of(*ranks))[0] == "NOT_APPLICABLE") is expected
     row = row_of("ab", per="pair", **RECORDED)
     assert not judge.has_none(row, record_of(*all_, nodes="ab", left="a"))
-
-
-def test_points_are_those_of_the_rows_nodes_rail_metric_and_place():
-    ranks = [rank(k, n, of(at={"size": k}), of(metric="n")) for k, n in enumerate("aabb")]
-    record = record_of(*reversed(ranks), nodes="ab")
-    for c, subject, metric, expected in (
-        ({}, "a", "", [0, 1]), ({"per": "cluster"}, "cluster", "", [3, 2, 1, 0]),
-        ({"per": "rail"}, "rail1", "", [3, 1]), ({"at": {"size": 1}}, "a", "", [1]),
-        ({"at": {"size": 1}}, "a", "n", [0, 1]),
-    ):  # fmt: skip
-        points = judge.points_of(row_of(subject=subject, **c), record, metric)
-        assert [r["rank"] for r, _ in points] == expected
-        assert {m["metric"] for _, m in points} == {metric or "m"}
 
 
 def test_facts_come_from_the_record_where_all_agree():
