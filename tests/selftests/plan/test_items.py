@@ -407,9 +407,12 @@ def test_what_is_only_recorded_is_known_before_the_run():
 
 
 def test_an_item_is_read_back_as_it_was_written():
-    item = planned(2)[-1]
+    item = Item(
+        criterion="gemm.bf16", subject="n1", nodes=("n1",), workload="gemm", placement="all",
+        recorded=True,
+    )  # fmt: skip
     assert Item.from_json(item.to_json()) == item
-    assert item.to_json()["nodes"] == list(item.nodes)
+    assert item.to_json()["nodes"] == ["n1"]
     assert "key" not in item.to_json()
     for wrong in ("gemm.bf16", "-worker0", "gemm.bf16-"):
         with pytest.raises(ValueError, match="not an id"):
