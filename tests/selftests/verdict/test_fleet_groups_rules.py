@@ -52,6 +52,7 @@ def placed(slow: int, at: float, count: int = 64) -> list[float]:
 def test_a_place_is_eight_nodes_or_more_that_are_slower_than_noise_explains():
     assert found(placed(8, 97)) == [("place", 8, 0.03)]
     assert found(placed(10, 97)) == [("place", 10, 0.03)]
+    assert found(placed(16, 97), rule(0.035)) == [("place", 16, 0.03)]
     assert found(placed(8, 98.1)) == []
     assert found(placed(8, 97), rule(0.05)) == []
     (place,) = differences("c", {f"n{k}": [v] for k, v in enumerate(placed(8, 97))}, rule())

@@ -1,4 +1,4 @@
-"""Which recorded values a node owes, by the words of its ranks, and which of several is shown."""
+"""Which recorded values are owed, by the words of the ranks, and which of several is shown."""
 
 from __future__ import annotations
 
