@@ -244,6 +244,15 @@ def test_a_limit_of_the_user_s_jobs_is_for_good_after_a_second_try_without_any(s
     assert scheduler._final(again, limit) is limit
 
 
+def test_what_runs_is_looked_after_once_submitting_has_taken_a_second(scheduler, world):
+    for seconds, count in ((0.6, 2), (1.1, 1), (0.1, 4)):
+        queued, submitted = iter("abcd"), []
+        scheduler._queue = SimpleNamespace(next=lambda *_, of=queued: next(of, ""))
+        scheduler._submit = lambda one, to=submitted, s=seconds: to.append(one) or world.sleep(s)
+        scheduler._submit_queued()
+        assert submitted == list("abcd")[:count]
+
+
 def test_jobs_in_doubt_are_adopted_where_slurm_has_them(scheduler):
     again = QueuedJob(JOB, 1, submission(scheduler), 5.0)
     found = scheduler._adopted(again)

@@ -11,6 +11,8 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -399,3 +401,78 @@ def test_what_is_only_recorded_is_known_before_the_run():
     assert items["gemm.bf16"].recorded is False
     assert any(i.recorded for i in items.values())
     assert not any(i.recorded for i in items.values() if i.not_applicable)
+
+
+# --- items, waivers and selections
+
+
+def test_an_item_is_read_back_as_it_was_written():
+    item = Item(
+        criterion="gemm.bf16", subject="n1", nodes=("n1",), workload="gemm", placement="all",
+        recorded=True,
+    )  # fmt: skip
+    assert Item.from_json(item.to_json()) == item
+    assert item.to_json()["nodes"] == ["n1"]
+    assert "key" not in item.to_json()
+    for wrong in ("gemm.bf16", "-worker0", "gemm.bf16-"):
+        with pytest.raises(ValueError, match="not an id"):
+            split_test_id(wrong)
+
+
+def test_one_node_is_no_pair_and_an_odd_last_one_goes_with_the_first():
+    assert plan_items.pairs([]) == plan_items.pairs(["a"]) == []
+    assert plan_items.pairs(["a", "b", "c"]) == [("a", "b"), ("c", "a")]
+
+
+@pytest.mark.parametrize(
+    ("key", "placement", "alone"),
+    [
+        ("inventory.nodes", "login", "login"), ("gemm.bf16", "worker0", "worker0"),
+        ("isolation.shared", "worker0", "worker0"),
+        ("scheduler.placement", "worker0--worker1", "worker0"),
+        ("failures.end.exit", "exit--worker0--worker1", "exit--worker0"),
+    ],
+)  # fmt: skip
+def test_a_record_is_measured_where_its_workload_needs_it(key, placement, alone):
+    for nodes, expected in ((4, placement), (1, alone)):
+        people = population(nodes)
+        found = plan_items.placement_of(LIMITS.criteria[key], ("worker0",), people)
+        assert found == expected
+
+
+def test_failures_are_made_to_happen_on_demand_and_never_in_a_probe():
+    people = population(4)
+    of_tier = {
+        tier: planned_list(LIMITS, people, tier=tier, destructive=True)
+        for tier in ("probe", "standard")
+    }
+    lost = [i for i in of_tier["standard"] if LIMITS.criteria[i.criterion].tier == "destructive"]
+    assert lost
+    assert not {i.criterion for i in lost} & {i.criterion for i in of_tier["probe"]}
+    found = plan_items.smaller_subjects(of_tier["standard"], people)
+    assert found["failures.node.lost"] == ["worker0", "worker1"]
+    assert "gemm.bf16" not in found
+    chosen = plan_items.select(lost, [lost[1].key, lost[0].key, ("gemm.bf16", "worker0")])
+    assert chosen == lost[:2], "in planned order"
+    alone = {i.criterion: i for i in planned_list(LIMITS, population(1), destructive=True)}
+    assert alone["failures.node.lost"].nodes == ("worker0",)
+
+
+def test_a_waiver_is_for_a_node_or_a_subject_of_the_plan_or_of_the_order():
+    def refused(key: str, node: str, names: object = ...) -> str:
+        contract = None if names is ... else SimpleNamespace(node_names=names)
+        waiver = SimpleNamespace(criterion=key, node=node)
+        limits: Any = SimpleNamespace(criteria=LIMITS.criteria, waivers=(waiver,), cluster=contract)
+        try:
+            plan_items.refuse_unmatched_waivers(limits, population(2))
+        except ConfigError as error:
+            return str(error)
+        return ""
+
+    pair = "worker0--worker1"
+    assert not refused("gemm.bf16", "worker1")
+    assert not refused("allreduce.pair.1GiB", pair)
+    assert refused("gemm.bf16", pair), "a subject of another criterion"
+    assert refused("gemm.bf16", "spare")
+    assert not refused("gemm.bf16", "spare", ("spare",))
+    assert "gemm.bf16 is waived for 'spare'" in refused("gemm.bf16", "spare", None)

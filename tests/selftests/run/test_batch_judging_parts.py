@@ -9,6 +9,7 @@ import pytest
 
 from fixtures.run import batch_judging as module
 from fixtures.run.batch_judging import BatchResult
+from fixtures.statistics.fleet_slots import Like
 from tests.selftests.support import node_record
 
 pytestmark = pytest.mark.cpu
@@ -121,3 +122,76 @@ def test_results_are_filed_under_the_keys_of_their_items():
     found = result.filed_under([item])
     assert (found.verdicts, found.lowest, found.figures) == ({key: "v"}, {key: 1.0}, {key: None})
     assert next(iter(found.verdicts)) is item.key
+
+
+@pytest.mark.parametrize(
+    ("siblings", "lowest", "again"), [(4, 4.9, True), (4, 5.0, False), (3, 4.9, False)]
+)
+def test_who_lies_below_the_suspicion_of_a_fleet_of_four_is_judged_again(
+    monkeypatch, siblings, lowest, again
+):
+    """`f` is compared on the whole fleet, and wanted of n0 only; `p` is not compared."""
+    items: Any = [
+        SimpleNamespace(key=(c, n), criterion=c, workload=c, placement=n)
+        for c in ("f", "p", "q") for n in ("n0", "n1")
+    ]  # fmt: skip
+    fleet, plain = SimpleNamespace(spread="s"), SimpleNamespace(spread=None)
+    limits = SimpleNamespace(criteria={"f": fleet, "p": plain, "q": fleet})
+    asked: list[tuple[list[Any], set[Any], Any]] = []
+
+    def judge_groups(judge: Any, groups: Any, wanted: Any, fleet: Any) -> Any:
+        asked.append(([[i.key for i in g] for g in groups], wanted, fleet))
+        low = {("f", "n0"): lowest, ("f", "n1"): 1.0, ("p", "n0"): 1.0}
+        yield BatchResult(siblings={"f": [(0, 9.0)] * siblings}, lowest=low)
+
+    monkeypatch.setattr(module, "_judge_groups", judge_groups)
+    monkeypatch.setattr(module, "compares_with_fleet", lambda c: c is fleet)
+    monkeypatch.setattr(module, "of_fleet", lambda c, values, limits: len(values))
+    monkeypatch.setattr(module, "_suspicion", lambda judge, key, values: 5.0)
+    checks: list[int] = []
+    wanted = [("f", "n0"), ("p", "n0")]
+    found = module.judge_many(
+        SimpleNamespace(thresholds=limits), items, wanted, checkpoint=lambda: checks.append(1)
+    )
+    assert asked[0] == ([[("f", "n0")], [("f", "n1")], [("p", "n0")]], set(wanted), {})
+    assert asked[1:] == ([([[("f", "n0")]], {("f", "n0")}, {"f": 4})] if again else [])
+    assert len(checks) == len(asked)
+    assert (found.siblings, found.lowest) == ({}, {})
+
+
+def test_each_record_is_read_once_and_only_what_is_wanted_is_judged(monkeypatch):
+    read: list[Any] = []
+    evidence: Any = SimpleNamespace(
+        get=lambda *key: read.append(key) or (node_record(1, 2) if key[1] == "n0" else None),
+        earlier=lambda record: ["earlier"],
+    )
+    compared = SimpleNamespace(spread="s", per="node")
+    limits: Any = SimpleNamespace(criteria={"f": compared, "g": compared})
+    judged: dict[Any, Any] = {}
+    monkeypatch.setattr(
+        module, "judge_item", lambda item, record, **more: judged.setdefault(item.key, record)
+    )
+    monkeypatch.setattr(module, "sibling_rounds", lambda *_: [(0, [3.0, 2.0])])
+    monkeypatch.setattr(module, "independent", lambda criterion, rounds: [(0, 2.5)])
+    monkeypatch.setattr(module, "case_of", lambda *_, **more: "case")
+    monkeypatch.setattr(module, "figure_of", lambda case, limits: case)
+    items: Any = [
+        SimpleNamespace(
+            key=(c, n), criterion=c, workload="w", placement=n, nodes=(n,), subject=n,
+            not_applicable="x" if (c, n) == ("g", "n1") else None,
+        )
+        for n in ("n0", "n1") for c in ("f", "g")
+    ]  # fmt: skip
+    judge = module.BatchJudge(evidence, limits, None)  # type: ignore[arg-type]
+    found = judge.judge(items, {("f", "n0"), ("f", "n1"), ("g", "n1")}, {})
+    assert read == [("w", "n0"), ("w", "n1")]
+    assert {k: type(v).__name__ for k, v in judged.items()} == {
+        ("f", "n0"): "Record", ("f", "n1"): "dict", ("g", "n1"): "NoneType",
+    }  # fmt: skip
+    assert found.siblings == {"f": [(0, 2.5)], "g": [(0, 2.5)]}
+    assert found.lowest == {("f", "n0"): 2.0, ("g", "n0"): 2.0}
+    assert found.figures == {("f", "n0"): "case", ("g", "n0"): "case"}
+    assert found.records == {("w", "n0"): False}
+    # With the fleet of one criterion: its values are known, and no figures are asked for.
+    again = judge.judge(items, set(), {"f": Like()})
+    assert (again.verdicts, again.figures, list(again.siblings)) == ({}, {}, ["g"])

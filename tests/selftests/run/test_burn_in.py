@@ -222,3 +222,38 @@ def test_hours_are_of_the_tier_burnin(tmp_path):
     options = RunOptions(cluster="local", hours=72, run_dir=tmp_path / "run")
     with pytest.raises(ConfigError, match="--hours is a positive number, and of --tier burnin"):
         support.opened(options)
+
+
+# --- what counts, and how sure the bound is
+
+
+def test_only_records_of_this_run_on_these_nodes_are_slices(tmp_path):
+    directory = RunDirectory(tmp_path)
+    directory.records.mkdir()
+    good = slice_record("worker0", 0.0, HOUR, wrong=1)
+    for attempt, data in enumerate(
+        (good, {**good, "nonce": "other"}, {**good, "ranks": []}, {**good, "placement": "gone"}), 1
+    ):
+        directory.record("burnin", "worker0", attempt).write_text(json.dumps(data))
+    found = burn_in.read(directory, NONCE, ["worker0"])
+    assert found.slices == [("worker0", 0.0, HOUR)]
+    assert found.failures == [(HOUR, "worker0", burn_in.WRONG_RESULT)], "one wrong product"
+
+
+def test_without_nodes_or_any_burn_in_nothing_is_said():
+    done = burn_in.BurnIn([("worker0", 0.0, HOUR)])
+    assert burn_in.judge(done, [], order()) is None
+    assert burn_in.judge(burn_in.BurnIn(), [], order(mtbf_node_days=2.0)) is None
+    assert burn_in.judge(burn_in.BurnIn(), NODES, order()) is None
+    assert burn_in.judge(burn_in.BurnIn(), NODES, None) is None
+
+
+def test_the_bound_is_as_sure_as_the_order_asks_for_or_nine_in_ten():
+    assert burn_in.confidence_of(None) == 0.9
+    assert burn_in.confidence_of(order(mtbf_node_days=2.0, mtbf_customer_risk=0.2)) == 0.8
+    (of_hours, *_) = burn_in.plan_lines(NODES, None, 72)
+    assert of_hours.startswith("burn-in  MTBF of a node")
+    assert "90 % after 8 nodes x 72 h" in of_hours
+    # One slice on GPUs takes 13 minutes.
+    (of_slice, *_) = burn_in.plan_lines(NODES, None, None)
+    assert "8 nodes x 0.2167 h" in of_slice

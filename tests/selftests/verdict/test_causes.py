@@ -48,6 +48,25 @@ def test_a_record_that_is_missing_says_where_the_reason_lies(kind):
     assert of_missing(pair, [NODES[3]])[1] == []
 
 
+def test_a_reason_lies_where_the_record_says_or_in_a_node_that_is_named():
+    pair, lost = [SICK, NODES[3]], "node lost"
+    for line, nodes, expected in (
+        ({"cause": "set-up", "cause_nodes": [SICK]}, [SICK], (Cause.SETUP, [SICK])),
+        ({"cause": "node"}, [SICK], (Cause.NODE, [])),
+        ({"cause": "no cause", "kind": "storage"}, [SICK], (Cause.SETUP, [])),
+        ({"kind": "unheard of"}, [SICK], (Cause.INTERRUPTED, [])),
+        ({}, [SICK], (Cause.INTERRUPTED, [])),
+        ({"kind": "rank died"}, [SICK], (Cause.NODE, [SICK])),
+        ({"kind": "rank died", "placement": SICK}, [SICK], (Cause.NODE, [SICK])),
+        ({"kind": "rank died", "placement": "all"}, [SICK], (Cause.OTHER_NODE, [])),
+        ({"kind": lost, "placement": "all", "node": SICK}, [SICK], (Cause.NODE, [SICK])),
+        ({"kind": lost, "node": SICK}, pair, (Cause.NODE, [SICK])),
+        ({"kind": lost, "node": NODES[0]}, pair, (Cause.OTHER_NODE, [])),
+        ({"kind": "rank died", "node": SICK}, pair, (Cause.OTHER_NODE, [])),
+    ):
+        assert of_missing(line, nodes) == expected, line
+
+
 def verdict(
     outcome: Outcome, subject: str, cause: str = "", nodes: tuple[str, ...] = (), **more
 ) -> Verdict:
