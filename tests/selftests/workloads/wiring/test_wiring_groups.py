@@ -244,22 +244,18 @@ def test_what_is_not_a_latency_of_two_planned_ports_does_not_count():
 # --- groups without a plan
 
 
-def on_leaves(leaf_of: Mapping[str, str], *, gap: float = 5.0) -> dict[Pair, float]:
-    """Latencies without any noise between all ports that are on these leaves."""
+def on_leaves(leaf_of: Mapping[str, str], *, noise: float = 0.01) -> dict[Pair, float]:
+    """Latencies between all ports that are on these leaves, 5 us more between two of them."""
+    rng = np.random.default_rng(3)
     return {
-        (a, b): 10.0 + gap * (leaf_of[a] != leaf_of[b])
+        (a, b): 10.0 + 5.0 * (leaf_of[a] != leaf_of[b]) + rng.normal(0, noise)
         for a, b in itertools.combinations(sorted(leaf_of), 2)
     }
 
 
-def with_noise(latencies: Mapping[Pair, float], us: float = 0.01) -> dict[Pair, float]:
-    rng = np.random.default_rng(3)
-    return {pair: latency + rng.normal(0, us) for pair, latency in latencies.items()}
-
-
 def test_groups_without_a_plan_are_numbered_and_accuse_nobody():
     leaves = {f"n{k:02}": f"leaf{k % 3}" for k in range(15)}
-    found = groups(with_noise(on_leaves(leaves)), [*leaves])
+    found = groups(on_leaves(leaves), [*leaves])
     assert found.unknown == ""
     assert found.leaf_of == {port: f"group {int(leaf[-1]) + 1}" for port, leaf in leaves.items()}
     assert found.gap_us == pytest.approx(5.0, rel=0.05)
@@ -270,8 +266,7 @@ def test_groups_without_a_plan_are_numbered_and_accuse_nobody():
 
 def test_groups_are_not_told_where_the_latencies_show_none():
     ports = [f"n{k:02}" for k in range(12)]
-    alike = dict.fromkeys(ports, "leaf0")
-    found = groups(with_noise(on_leaves(alike), us=0.5), ports)
+    found = groups(on_leaves(dict.fromkeys(ports, "leaf0"), noise=0.5), ports)
     assert "us apart" in found.unknown
     assert not found.leaf_of
     few = groups({("n00", "n01"): 1.0}, ports)

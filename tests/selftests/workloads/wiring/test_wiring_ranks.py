@@ -111,13 +111,6 @@ def test_rounds_go_on_until_their_time_is_over(monkeypatch, seconds, made):
 # --- what a node reports
 
 
-def test_both_ends_have_measured_and_the_shorter_time_counts():
-    found: dict[tuple[str, str], float] = {}
-    for one, other, us in (("b", "a", 3.0), ("a", "b", 2.0), ("b", "a", 4.0)):
-        wiring.add(found, one, other, us)
-    assert found == {("a", "b"): 2.0}
-
-
 def test_a_node_says_why_its_ports_are_not_all_confirmed():
     answer = {"misplaced": {"a gpu0": "is on l1"}, "unsure": {"a gpu1": "few", "a gpu2": "far"}}
     assert wiring.of_node(["a gpu0", "b gpu0"], answer) == ({"a gpu0": "is on l1"}, "")
