@@ -313,6 +313,7 @@ def test_a_group_has_the_leaf_of_most_of_its_ports_and_each_leaf_is_given_once()
     # Both groups have more ports of x than of y: the larger share takes it.
     assert names([0, 0, 0, 1, 1, 1, 1], [0, 0, 1, 0, 0, 0, 1], ["x", "y"]) == ["y", "x"]
     assert names([0, 0, 0], [1, 1, 1], ["x", "y", "z"]) == ["y", "x", "z"], "empty groups"
+    assert names([0, 0, 0, 1], [0, 0, 1, 2], ["x", "y", "z"]) == ["x", "z", "y"], "named once"
 
 
 CHANCE_OF_ONE = -math.log(0.003)
