@@ -56,7 +56,6 @@ def test_samples_are_merged_chosen_and_counted():
     assert (more.start, more.end) == (0, 10)
     assert [s.clock for s in more.answered.samples] == [1, 3]
     assert more.errors == "GpuIsLost instead of an answer, 1 of 3 times"
-    assert more.answered.errors == ""
     assert (some.percent_failed, more.median_us) == (50.0, 40.0)
     none = GpuSamples(0, 10)
     assert (none.percent_failed, none.median_us) == (0, 0)
