@@ -163,3 +163,25 @@ def test_an_all_reduce_that_is_wrong_now_and_then_is_found(share: float, calls: 
     assert found.accused == 0, "the rank that is well"
     # With 8 runs the chance that a right program finds fewer is below one in a million.
     assert found.found >= (5 if share == 0.10 else 3)
+
+
+def test_a_slow_size_that_had_its_calls_gets_no_more() -> None:
+    assert checked_calls.next_round(1 << 20, 7, call_s=0.1, all_s=2.0, some_s=0.15) == 0
+    assert checked_calls.next_round(8 << 30, 2, call_s=1e-6, all_s=2.0, some_s=0.15) == 0
+
+
+def test_sums_of_many_ranks_stay_exact_and_each_call_is_shifted_by_101_elements() -> None:
+    torch = pytest.importorskip("torch")
+    cpu, many = torch.device("cpu"), Peers(group=None, members=tuple(range(1 << 15)), rank=5)  # type: ignore[arg-type]
+    summed = Patterns(OPERATIONS["all_reduce"], many, cpu)
+    copied = Patterns(OPERATIONS["broadcast"], many, cpu)
+    assert summed._values.unique().numel() == 256, "2^24 over twice the ranks"
+    assert copied._values.unique().numel() == 509, "nothing is added up: the whole pattern"
+    rows = copied._rows(torch.tensor([0, 1, 6]), 3)
+    assert rows.tolist() == [[0, 1, 2], [101, 102, 103], [97, 98, 99]]
+
+
+def test_what_a_comparison_holds_at_once_is_bounded() -> None:
+    """float32 elements: a row of half a MiB, of which 512 are compared and 128 expected at once."""
+    assert 4 * checked_calls.TILE < 3 << 18
+    assert 4 * checked_calls.EXPECTED_MAX < 64 << 20 < 4 * checked_calls.CHUNK < 256 << 20

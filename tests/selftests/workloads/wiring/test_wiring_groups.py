@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +15,15 @@ import torch
 from numpy.typing import NDArray
 
 from fixtures.records.files import read_json
-from fixtures.workloads.wiring.wiring_groups import Pair, Wiring, recover, rounds_of_pairs
+from fixtures.workloads.wiring import wiring_groups
+from fixtures.workloads.wiring.wiring_fit import LEAST_GAP
+from fixtures.workloads.wiring.wiring_groups import (
+    Pair,
+    Wiring,
+    groups,
+    recover,
+    rounds_of_pairs,
+)
 from tests.selftests.support import DATA
 
 pytestmark = pytest.mark.cpu
@@ -229,3 +239,110 @@ def test_what_is_not_a_latency_of_two_planned_ports_does_not_count():
     bad = {pairs[0]: float("nan"), pairs[1]: -3.0, pairs[2]: float("inf")}
     found = recover({**made.latencies, **noise, **bad}, made.planned)
     assert {m.port for m in found.misplaced} == {*made.moved}
+
+
+# --- groups without a plan
+
+
+def on_leaves(leaf_of: Mapping[str, str], *, noise: float = 0.01) -> dict[Pair, float]:
+    """Latencies between all ports that are on these leaves, 5 us more between two of them."""
+    rng = np.random.default_rng(3)
+    return {
+        (a, b): 10.0 + 5.0 * (leaf_of[a] != leaf_of[b]) + rng.normal(0, noise)
+        for a, b in itertools.combinations(sorted(leaf_of), 2)
+    }
+
+
+def test_groups_without_a_plan_are_numbered_and_accuse_nobody():
+    leaves = {f"n{k:02}": f"leaf{k % 3}" for k in range(15)}
+    found = groups(on_leaves(leaves), [*leaves])
+    assert found.unknown == ""
+    assert found.leaf_of == {port: f"group {int(leaf[-1]) + 1}" for port, leaf in leaves.items()}
+    assert found.gap_us == pytest.approx(5.0, rel=0.05)
+    assert (found.misplaced, found.confirmed) == ((), frozenset())
+    assert found.together("n00", "n03")
+    assert not found.together("n00", "n01")
+
+
+def test_groups_are_not_told_where_the_latencies_show_none():
+    ports = [f"n{k:02}" for k in range(12)]
+    found = groups(on_leaves(dict.fromkeys(ports, "leaf0"), noise=0.5), ports)
+    assert "us apart" in found.unknown
+    assert not found.leaf_of
+    few = groups({("n00", "n01"): 1.0}, ports)
+    assert few.unknown == "1 pair measured, too few for 12 ports"
+
+
+@pytest.mark.parametrize(("ports", "most"), [(50, 16), (9, 4), (6, 3)])
+def test_two_to_sixteen_groups_of_two_ports_or_more_are_tried(monkeypatch, ports, most):
+    tried: list[int] = []
+    apart = SimpleNamespace(
+        tells_apart=lambda chance: False, gap=1.0, noise=1.0, groups=torch.tensor([])
+    )
+    monkeypatch.setattr(wiring_groups, "Fit", lambda a, b, us, start, count: tried.append(count))
+    monkeypatch.setattr(wiring_groups, "spectral", lambda *given: None)
+    monkeypatch.setattr(wiring_groups, "best_of", lambda fits: apart)
+    names = [f"n{k:02}" for k in range(ports)]
+    groups(on_leaves(dict.fromkeys(names, "leaf0")), names)
+    assert tried == list(range(2, most + 1))
+
+
+def test_more_than_two_pairs_of_a_port_are_needed():
+    ports = [f"n{k}" for k in range(5)]
+    pairs = [*itertools.combinations(ports, 2)]
+    measured = dict.fromkeys(pairs, 1.0)
+    assert isinstance(wiring_groups._measured(dict.fromkeys(pairs, 0.0), ports), Wiring)
+    assert isinstance(wiring_groups._measured(measured, ports), Wiring), "10 of 5 ports"
+    both_ways = {**measured, ("n1", "n0"): 2.0}
+    a, b, us = wiring_groups._measured(both_ways, ports)
+    assert (a.tolist()[-1], b.tolist()[-1], us.tolist()[-1]) == (1, 0, 2.0)
+    assert len(us) == 11
+
+
+def test_why_near_and_far_are_not_told_apart():
+    for gap, by_chance in ((LEAST_GAP * 0.5, True), (LEAST_GAP * 0.5 - 0.01, False)):
+        fit = SimpleNamespace(gap=gap, noise=0.5)
+        found = wiring_groups._not_apart(fit)  # type: ignore[arg-type]
+        assert ("groups that chance gives" in found.unknown) is by_chance
+        assert (found.gap_us, found.noise_us) == (gap, 0.5)
+
+
+def test_a_group_has_the_leaf_of_most_of_its_ports_and_each_leaf_is_given_once():
+    names = wiring_groups._names
+    assert names([0, 0, 1, 1], [1, 1, 0, 0], ["x", "y"]) == ["y", "x"]
+    # Both groups have more ports of x than of y: the larger share takes it.
+    assert names([0, 0, 0, 1, 1, 1, 1], [0, 0, 1, 0, 0, 0, 1], ["x", "y"]) == ["y", "x"]
+    assert names([0, 0, 0], [1, 1, 1], ["x", "y", "z"]) == ["y", "x", "z"], "empty groups"
+    assert names([0, 0, 0, 1], [0, 0, 1, 2], ["x", "y", "z"]) == ["x", "z", "y"], "named once"
+
+
+CHANCE_OF_ONE = -math.log(0.003)
+
+
+@pytest.mark.parametrize(
+    ("found", "cost", "pairs", "accused", "confirmed"),
+    [
+        ("y", [9.0, 0.0], [3, 3], 9.0, False),
+        ("y", [8.9, 0.0], [3, 3], None, False),
+        ("y", [9.0, 0.0], [3, 2], None, False),
+        ("y", [9.0, 0.0], [2, 3], None, False),
+        ("x", [0.0, CHANCE_OF_ONE], [3, 1], None, True),
+        ("x", [0.0, CHANCE_OF_ONE - 0.01], [3, 1], None, False),
+        ("x", [0.0, 99.0], [2, 9], None, False),
+        ("x", [0.0, 99.0], [3, 0], None, False),
+    ],
+    ids=["elsewhere", "odds too small", "few pairs there", "few pairs as planned", "confirmed",
+         "not clear", "too few pairs", "no other leaf to compare with"],
+)  # fmt: skip
+def test_a_port_is_accused_or_confirmed_by_enough_odds_and_pairs(
+    found, cost, pairs, accused, confirmed
+):
+    fit = SimpleNamespace(costs=lambda: torch.tensor([cost], dtype=torch.float64),
+                          partners=lambda: torch.tensor([pairs]))  # fmt: skip
+    misplaced, sure = wiring_groups._held_against(
+        fit, 9.0, {"n": "x"}, {"n": found}, ["x", "y"]  # type: ignore[arg-type]
+    )  # fmt: skip
+    assert [(m.port, m.planned, m.found, m.odds) for m in misplaced] == (
+        [("n", "x", "y", accused)] if accused else []
+    )
+    assert sure == ({"n"} if confirmed else set())

@@ -20,7 +20,7 @@ from fixtures.thresholds.contract import Contract
 from fixtures.verdict.judge import judge
 from fixtures.verdict.model import Outcome, Verdict
 from fixtures.workloads.devices import rail_ports
-from fixtures.workloads.wiring import wiring, wiring_rounds
+from fixtures.workloads.wiring import wiring_rounds
 from fixtures.workloads.wiring.wiring_groups import LEAST_PAIRS
 from tests.selftests.rank_job import TORCH, Job
 from tests.selftests.support import SHIPPED, case
@@ -158,23 +158,6 @@ def test_the_leaf_is_that_of_the_order_and_else_that_of_slurm():
         order(leaves={"a": "gpu[1-2]", "b": "gpu[2-3]"})
 
 
-@pytest.mark.parametrize(
-    ("address", "pattern", "leaf"),
-    [
-        ("core.leaf7.gpu12", "switch.switch.node", "leaf7"),
-        ("leaf7.gpu12.example.org", "switch.node", "leaf7"),
-        ("gpu12", "node", ""),
-        ("block3.gpu12", "block.node", ""),
-        ("leaf7", "switch.node", ""),
-        ("", "", ""),
-    ],
-)
-def test_slurm_names_the_leaf_of_a_node_in_the_environment_of_its_tasks(address, pattern, leaf):
-    environ = {"SLURM_TOPOLOGY_ADDR": address, "SLURM_TOPOLOGY_ADDR_PATTERN": pattern}
-    assert wiring.leaf_by_slurm(environ) == leaf
-    assert wiring.leaf_by_slurm({}) == ""
-
-
 def test_rails_are_held_against_each_other_in_a_job_of_its_own_where_they_were_ordered():
     people = Population(
         origin="cluster", nodes=("n0", "n1", "n2", "n3"), gpus_per_node=8, gpu_model="H200 SXM",
@@ -197,9 +180,6 @@ def test_a_port_of_a_node_is_named_with_its_nic(tmp_path):
         [frozenset({"a", "x"}), frozenset({"b"}), frozenset({"c"})],
         {"mlx5_0": frozenset({"a"}), "mlx5_1": frozenset({"a", "x"}), "mlx5_2": frozenset({"b"})},
     ) == [["mlx5_1"], ["mlx5_2"], []]
-    line = "n0 gpu1 is on leaf2, planned on leaf1"
-    assert wiring._with_nic(line, "n0 gpu1", {"gpu1": ["mlx5_2"]}) == f"{line} (NIC mlx5_2)"
-    assert wiring._with_nic(line, "n0 gpu1", {}) == line
 
 
 @pytest.mark.parametrize(
