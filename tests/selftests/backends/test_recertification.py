@@ -54,6 +54,18 @@ def accepted(tmp_path_factory) -> Path:
     return root
 
 
+@pytest.mark.parametrize(("ended", "has_manifest"), [(None, True), ("2026-11-27", False)])
+def test_a_run_that_has_not_ended_or_has_no_manifest_is_not_recertified(
+    tmp_path, monkeypatch, ended, has_manifest
+):
+    run = {"owner": {}, "ended": ended}
+    monkeypatch.setattr(recertification.previous_runs, "load_resumed", lambda _: run)
+    if has_manifest:
+        RunDirectory(tmp_path).manifest.touch()
+    with pytest.raises(ConfigError, match="has not ended"):
+        recertification.accepted_run(tmp_path, loader.load(support.SHIPPED))
+
+
 def items_of(run: Any) -> list[Item]:
     limits = loader.load_with_contract(support.SHIPPED, run["contract"])
     people = recertification.Population.from_json(run["population"])

@@ -157,6 +157,13 @@ def test_a_bad_switch_that_nobody_told_of_is_seen_from_its_nodes() -> None:
     assert {c.kind for c in found.culprits} == {"switch"}
 
 
+def test_three_nodes_that_fail_with_all_but_each_other_share_a_switch() -> None:
+    nodes = names(24)
+    fabric = Fabric(nodes, bad_leaves={"leaf2"}, leaves=in_leaves(nodes, 3))
+    (culprit,) = fabric.search().culprits
+    assert (culprit.kind, set(culprit.nodes)) == ("switch", set(nodes[6:9]))
+
+
 def test_two_kinds_at_once() -> None:
     nodes = names(512)
     leaves = in_leaves(nodes, 16)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fixtures.errors import EvidenceError
+from fixtures.records.run_directory import RunDirectory
 from reports import __main__ as command
 from reports import signature, statement, verify
 
@@ -208,3 +209,33 @@ def test_each_command_reaches_its_function_and_returns_its_status(run, monkeypat
         command, "join", Namespace(is_joined=lambda _: True, verify_or_sign=lambda *_: 9)
     )
     assert command._carry_out(options) == 9
+
+
+def test_a_run_of_schema_1_is_checked_by_its_hashes_only(run, monkeypatch):
+    (run / "run.json").write_text('{"schema": 1, "id": "a"}')
+    calls = []
+
+    def hashes(directory, signers, **more):
+        calls.append((directory.root, signers, more))
+        return verify.Findings(judged=False)
+
+    monkeypatch.setattr(verify, "check_hashes", hashes)
+    assert command.main(["verify", str(run), "--allowed-signers", "s", "--dsse-key", "k"]) == 2
+    assert calls == [(run, Path("s"), {"dsse_key": Path("k")})]
+
+
+def test_an_ended_run_keeps_its_manifest_and_a_killed_one_gets_one(run, monkeypatch):
+    again = command.Rejudged(VERDICT | {"replay": "of it"}, b"")
+    monkeypatch.setattr(command, "_rejudge", lambda *_: again)
+    monkeypatch.setattr(command, "Artefacts", lambda *_: Namespace(names=()))
+    manifest = RunDirectory(run).manifest
+    for ended, before, kept in ((True, "x", True), (True, None, False), (False, "x", False)):
+        (run / "verdict.json").unlink(missing_ok=True)
+        manifest.unlink(missing_ok=True)
+        if before:
+            manifest.write_text(before)
+        assert command.render(run, {"id": "b", "ended": ended}) == 2
+        assert (manifest.read_text() == "x") is kept
+        stated = json.loads((run / "verdict.json").read_text())
+        assert stated["run_id"] == "b"
+        assert "replay" not in stated
