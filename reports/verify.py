@@ -154,7 +154,7 @@ def check_verdict(directory: RunDirectory, rejudge: Callable[[], Rejudged]) -> F
         run = read_json(directory.run_json)
         rejudged = rejudge()
         compared = differences(directory, run, stated, rejudged.verdict)
-    except (RecordError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (OSError, RecordError, KeyError, TypeError, ValueError, AttributeError) as error:
         found.wrong.append(f"verdict.json: cannot be compared: {error!r}")
         return found
     found.wrong += compared.wrong

@@ -32,9 +32,11 @@ def test_a_verdict_that_cannot_be_compared_is_wrong(tmp_path, monkeypatch):
               "criteria": [], "scope": {"nodes": []}, "counts": {}}  # fmt: skip
     monkeypatch.setattr(verify, "malformed", lambda _: "")
     directory.verdict.write_text(json.dumps(stated))
-    directory.run_json.write_text("{}")
-    (line,) = verify.check_verdict(directory, lambda: {}["x"]).wrong[1:]
-    assert "cannot be compared" in line
+    for text in (None, "{}"):  # without run.json too
+        if text is not None:
+            directory.run_json.write_text(text)
+        (line,) = verify.check_verdict(directory, lambda: {}["x"]).wrong[1:]
+        assert "cannot be compared" in line
     (tmp_path / "run.json").write_text('{"schema": 1, "id": "x"}')
     assert verify.check_hashes(directory, None).judged is False
 
