@@ -38,7 +38,8 @@ def test_a_burnin_holds_the_load_and_watches(tmp_path: Path) -> None:
     record = job.record("burnin")
     for rank in record.ranks:
         # After each stretch, and again after its ramps.
-        assert rank.facts["compared"] == 1 + 2 * rank.facts["stretches"] == 5
+        assert rank.facts["stretches"] >= 1  # a loaded host has fewer in 1.5 s
+        assert rank.facts["compared"] == 1 + 2 * rank.facts["stretches"]
         assert rank.facts["ramps"] == burnin.RAMPS * rank.facts["stretches"]
         found = {m.metric: m for m in rank.measurements}
         assert found["bf16"].checks["seconds"] > 1
