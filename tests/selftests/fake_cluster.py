@@ -194,7 +194,7 @@ class Conducted:
     """What a scheduler left behind."""
 
     cluster: FakeCluster
-    job_queue: Scheduler
+    scheduler: Scheduler
     directory: RunDirectory
     planned: list[tuple[str, str]]
 

@@ -156,7 +156,7 @@ def test_hours_are_positive_and_of_a_burn_in(tmp_path, shipped, tier, hours, tak
 
 def test_results_of_other_tools_are_planned_as_criteria(tmp_path, shipped, resumed, monkeypatch):
     files = GuestFiles({("worker0", ENDING): Path("x")})
-    monkeypatch.setattr(module.guests, "find", lambda directory: files)
+    monkeypatch.setattr(module.guest_results, "find", lambda directory: files)
     run = backend(tmp_path, guest_results=tmp_path)._open_run(shipped, population(1))
     assert run.optional == (GUEST,)
     assert run.guest_files is files

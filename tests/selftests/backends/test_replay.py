@@ -33,6 +33,7 @@ STOPPED = "h200-2x1-failures"
 OVER_SOCKETS = {
     "h200-2x1-scaling": {"training_ddp": (47, 48), "training_fsdp": (15, 16)},
     "h200-2x2-scaling": {"training_ddp": (41, 43)},
+    "h100-2x2-fsdp": {"training_fsdp": (10, 11)},
 }
 """Training over two nodes with nothing but sockets between them, and what per cent it keeps. The
 second timed no FSDP."""

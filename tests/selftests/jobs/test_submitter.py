@@ -201,11 +201,10 @@ def test_as_many_are_submitted_at_a_time_as_slurmctld_takes_in_a_moment(jobs, mo
     """Each waits 0.2 s in submitit: eight at a time are 40 in a second."""
     sizes = []
 
-    class Pool(ThreadPoolExecutor):
-        def __init__(self, max_workers: int) -> None:
-            sizes.append(max_workers)
-            super().__init__(max_workers)
+    def pool(max_workers: int) -> ThreadPoolExecutor:
+        sizes.append(max_workers)
+        return ThreadPoolExecutor(max_workers)
 
-    monkeypatch.setattr(submitter, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(submitter, "ThreadPoolExecutor", pool)
     assert jobs.submit([jobs.prepare(JOB, 1), jobs.prepare(JOB, 1)]) == [None, None]
     assert sizes == [8]

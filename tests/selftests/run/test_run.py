@@ -274,7 +274,7 @@ def test_rows_that_are_no_longer_planned_were_not_measured(make):
 
 def test_results_of_other_tools_on_nodes_outside_of_the_run_are_named(make):
     assert make()._strangers == []
-    ending, key = next(iter(module.guests.KEY_OF.items()))
+    ending, key = next(iter(module.guest_results.KEY_OF.items()))
     files = GuestFiles({(node, ending): Path("x") for node in ("elsewhere", "worker0")})
     known = earlier(GEMM, (key, "far"), ("gemm.old", "far"))
     assert make(guest_files=files)._strangers == [(key, "elsewhere")]
