@@ -48,7 +48,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     for name in ("SLURM_PROCID", "RANK", "SUBMITIT_LOCAL_GLOBALID"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(rank_main, "Watchdog", Dog)
-    monkeypatch.setattr(rank_main.settings, "take", lambda: {"others": ["NCCL_X"]})
+    monkeypatch.setattr(rank_main.tuning_variables, "take", lambda: {"others": ["NCCL_X"]})
     monkeypatch.setattr(rank_main, "nic_identities", lambda: {"mlx5_0": "guid"})
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     return {
@@ -126,7 +126,7 @@ def test_workloads_run_in_their_order_with_lines_before_and_after(
 def test_a_workload_without_settings_has_no_such_fact(
     job: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rank_main.settings, "take", dict)
+    monkeypatch.setattr(rank_main.tuning_variables, "take", dict)
     job["workloads"] = [program(monkeypatch, "m6_torch", needs_torch=True)]
     rank_main.run_spec(job)
     assert lines(job)[1]["facts"] == {}
