@@ -268,6 +268,7 @@ CHECK = """
 """
 
 
+@pytest.mark.waits("for npm, which fetches axe-core")
 @pytest.mark.parametrize("width", [width for width, _ in SCREENS.values()])
 def test_a_screen_reader_meets_nothing_serious(pages, width):
     reports = [pages[word, 2] for word in VERDICTS]
@@ -275,6 +276,7 @@ def test_a_screen_reader_meets_nothing_serious(pages, width):
     assert browser.evaluate(files, f"{axe()}\n{CHECK}", width=width) == [[]] * len(files)
 
 
+@pytest.mark.waits("for npm, which fetches axe-core")
 def test_what_a_screen_reader_stumbles_over_would_be_found(tmp_path):
     bad = tmp_path / "page.html"
     bad.write_text("<html><body><img src='data:,'><input></body></html>")

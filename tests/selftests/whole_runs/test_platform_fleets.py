@@ -188,7 +188,7 @@ def slower(factor: float, chosen: Callable[[Data], bool]) -> Callable[[Data], No
     return change
 
 
-@pytest.mark.parametrize("nodes", [16, *soaked(2, 4, *LARGE)])
+@pytest.mark.parametrize("nodes", [4, *soaked(2, 16, *LARGE)])
 @pytest.mark.parametrize("platform", NETWORKS)
 def test_a_slow_node_rail_or_nic_is_named_and_nobody_else(
     platform: str, nodes: int, tmp_path: Path
