@@ -48,8 +48,9 @@ MEASURING = (
 SECOND = ("test_interrupt", "test_sandbox_run", "test_ways_to_run", "test_wiring_sandbox")
 """Of the others, the files of the second group: it takes as long as the first."""
 LONG = (
-    "calibration/test_calibrate", "lint/test_deploy", "scale", "training/", "whole_runs/",
-    "workloads/compute/", "workloads/wiring/",
+    "calibration/test_calibrate", "lint/test_deploy", "reports/test_first_screen", "scale",
+    "training/", "whole_runs/", "workloads/compute/", "workloads/health/test_under_load",
+    "workloads/telemetry/test_gpu_samples", "workloads/wiring/",
 )  # fmt: skip
 """Groups that take a minute and more, after the sandboxes."""
 
