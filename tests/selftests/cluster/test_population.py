@@ -14,6 +14,7 @@ import yaml
 from fixtures.cluster import population
 from fixtures.errors import ConfigError, UnknownGpu
 from fixtures.sandbox import cgroups, emulation, platforms, resources
+from fixtures.slurm import client
 from fixtures.slurm.client import SlurmNode
 from fixtures.thresholds import definitions, site_facts
 from fixtures.thresholds.contract import Contract
@@ -334,16 +335,16 @@ def test_a_running_sandbox_says_itself_how_it_binds(slurm, monkeypatch):
     monkeypatch.setattr(population, "allocates_whole_nodes", lambda fields: True)
     for plugins, bindable in (
         ("TaskPlugin   = task/affinity,task/cgroup\n", True), ("TaskPlugin=task/cgroup\n", False),
-        ("Other=affinity\n", False),
+        ("Other=affinity\n", False), ("TaskPlugin =\nOther=affinity\n", False),
     ):  # fmt: skip
         monkeypatch.setattr(
-            population, "slurm_query", lambda *argv, said=plugins: f"ClusterName=x\n{said}"
+            client, "slurm_query", lambda *argv, said=plugins: f"ClusterName=x\n{said}"
         )
         found = population.attached_sandbox(ordered(2), partition=None)
         assert (found.bindable, found.partition, found.whole_nodes) == (bindable, "", True)
     found = population.attached_sandbox(ordered(2), partition="mine", light=True)
     assert (found.partition, found.light) == ("mine", True)
-    assert asked == ["gpu"] * 3 + ["mine"]
+    assert asked == ["gpu"] * 4 + ["mine"]
 
 
 # --- a replay of another order

@@ -11,6 +11,7 @@ import pytest
 from fixtures.errors import ConfigError, RunError
 from fixtures.paths import CHECKOUT
 from fixtures.patrol import queue
+from fixtures.slurm import client
 from fixtures.slurm.client import SlurmNode
 
 pytestmark = pytest.mark.cpu
@@ -29,7 +30,8 @@ def answers(
         asked.append(command)
         return texts[command[0]]
 
-    monkeypatch.setattr(queue, "slurm_query", query)
+    for module in (queue, client):
+        monkeypatch.setattr(module, "slurm_query", query)
 
 
 def test_only_idle_nodes_are_named_and_all_are_counted(monkeypatch):

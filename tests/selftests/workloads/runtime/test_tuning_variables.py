@@ -68,3 +68,9 @@ def test_settings_are_taken_by_what_may_be_recorded_of_them(tmp_path: Path):
     assert not set(tuning_variables.SET_ASIDE) & environment.keys()
     assert environment["NCCL_ALGO"] == "Ring"
     assert tuning_variables.take({}, []) == {}
+
+
+def test_a_setting_without_a_value_does_not_take_the_next_line(tmp_path):
+    (file := tmp_path / "nccl.conf").write_text("NCCL_ALGO =\n NCCL_PROTO = LL \n")
+    found = tuning_variables.nccl_settings({}, files=[file])
+    assert found == {"NCCL_ALGO": ("", str(file)), "NCCL_PROTO": ("LL", str(file))}
