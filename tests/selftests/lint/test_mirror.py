@@ -7,13 +7,12 @@ import subprocess
 import pytest
 
 from fixtures.paths import CHECKOUT
+from fixtures.plugin import invocation
 from tests.tools import mutants
 
 pytestmark = pytest.mark.cpu
 
 SELFTESTS = CHECKOUT / "tests" / "selftests"
-NO_PACKAGE = {"lint", "tools", "whole_runs"}
-"""Folders of tests that belong to no package; `fixtures` holds those of its own modules."""
 AREAS = {p.stem for p in (CHECKOUT / "fixtures" / "criteria").glob("*.yaml")} - {
     "demonstration", "tails",
 }  # fmt: skip
@@ -42,12 +41,9 @@ def test_every_module_with_a_rule_has_a_test_file_of_its_name():
 def test_every_test_file_is_in_the_folder_of_a_package():
     flat = [p.name for p in SELFTESTS.glob("test_*.py")]
     assert flat == []
-    for folder in {p.parent.relative_to(SELFTESTS) for p in SELFTESTS.rglob("test_*.py")}:
-        known = [CHECKOUT / "fixtures" / folder, CHECKOUT / folder, CHECKOUT / "fixtures"]
-        exists = (known[0] / "__init__.py").exists() or (
-            folder.parts[0] in ("fixtures", "reports", "training") and known[1].is_dir()
-        )
-        assert exists or folder.parts[0] in NO_PACKAGE, folder
+    # Those are the folders that the plug-in reads, and no other.
+    folders = {p.parent for p in SELFTESTS.rglob("test_*.py")}
+    assert folders - set(invocation._test_folders(CHECKOUT)) == set()
 
 
 def places(area: str) -> set[str]:
