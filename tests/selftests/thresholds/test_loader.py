@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fixtures.errors import ConfigError, UnknownGpu
+from fixtures.paths import THRESHOLDS
 from fixtures.slurm.hostlist import expand_hostlist
 from fixtures.thresholds import definitions, lint, loader, site_facts
 from fixtures.thresholds.contract import Contract
@@ -518,3 +519,17 @@ def test_a_figure_is_read_without_an_exponent(value, shown):
 
 def test_an_unknown_gpu_is_a_config_error():
     assert issubclass(UnknownGpu, ConfigError)
+
+
+def test_files_are_read_at_each_call_and_checked_where_they_are_new(tmp_path):
+    """A run loads its limits in many places; a file that was written anew meanwhile counts."""
+    path = tmp_path / "own.yaml"
+    path.write_text(f"schema: 1\nbase: {THRESHOLDS}\ncluster: {{nodes: 2, gpus_per_node: 8, gpu_model: H200 SXM}}\n")
+    first, again = loader.load(path), loader.load(path)
+    assert first.written is again.written
+    path.write_text(f"schema: 1\nbase: {THRESHOLDS}\ncluster: {{nodes: 3, gpus_per_node: 8, gpu_model: H200 SXM}}\n")
+    assert loader.load(path).cluster != first.cluster
+    path.write_text(f"schema: 1\nbase: {THRESHOLDS}\ncluster: {{nodes: 0, gpus_per_node: 8, gpu_model: H200 SXM}}\n")
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"own\.yaml:3: cluster.nodes"):
+            loader.load(path)

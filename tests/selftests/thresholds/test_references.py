@@ -33,7 +33,7 @@ PCIE = {"pcie": ["L40S", "A40"]}
 
 def test_the_tables_are_no_part_of_what_is_returned():
     found = expand(document(models=PCIE, conditions={}, notes={}, schema=1))
-    assert found == Document("x.yaml", {"schema": 1}, {(): 1}, "abc")
+    assert vars(found) == vars(Document("x.yaml", {"schema": 1}, {(): 1}, "abc"))
     text = Document("x.yaml", "text")
     assert expand(text) is text
 
