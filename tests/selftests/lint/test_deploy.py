@@ -200,6 +200,7 @@ def test_the_workloads_that_the_job_names_exist():
         assert describe(module_of(name)).small is None
 
 
+@pytest.mark.slow
 @pytest.mark.waits("two torchruns meet and part, by torchrun's own intervals")
 def test_the_command_of_the_job_runs_and_the_suite_judges_its_records(tmp_path):
     """The container's own command, for both indices at once, on the CPU of this machine."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
 import os
 import re
+import runpy
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from fnmatch import fnmatchcase
+from unittest import mock
 
 import pytest
 
@@ -63,16 +68,37 @@ def test_links_lead_to_files_and_headings(page):
             assert heading in slugs, f"{page.name}: {target}"
 
 
+def printed_help(module: str, *command: str) -> str:
+    """What a module prints with --help, as a program; in this process, but for pytest."""
+    wide = {"COLUMNS": "400"}
+    if module == "pytest":
+        start = [sys.executable, "-m", module, "--help"]
+        return subprocess.run(
+            start, cwd=CHECKOUT, capture_output=True, text=True, env=os.environ | wide, check=True
+        ).stdout
+    printed = io.StringIO()
+    with (
+        mock.patch.dict(os.environ, wide),
+        mock.patch.object(sys, "argv", [module, *command, "--help"]),
+        contextlib.redirect_stdout(printed),
+        warnings.catch_warnings(),
+    ):
+        # A test may have imported the program already: here it starts once more.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        status: object = None
+        try:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        except SystemExit as ended:
+            status = ended.code
+    assert not status, (module, command, printed.getvalue())
+    return printed.getvalue()
+
+
 @functools.cache
 def help_of(*command: str) -> dict[str, str]:
     """Option -> what it takes ("" for nothing), as `--help` of a command says."""
-    run = subprocess.run(
-        [sys.executable, "-m", *command, "--help"],
-        cwd=CHECKOUT, capture_output=True, text=True, env={**os.environ, "COLUMNS": "400"},
-    )  # fmt: skip
-    assert run.returncode == 0, (command, run.stderr)
     found = {}
-    for line in run.stdout.splitlines():
+    for line in printed_help(*command).splitlines():
         for option, takes in re.findall(r"(?:^ +|, )(--[a-z-]+)(?:[= ]([^ ,]+))?", line):
             found.setdefault(option, takes)
     return found

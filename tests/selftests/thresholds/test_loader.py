@@ -524,12 +524,17 @@ def test_an_unknown_gpu_is_a_config_error():
 def test_files_are_read_at_each_call_and_checked_where_they_are_new(tmp_path):
     """A run loads its limits in many places; a file that was written anew meanwhile counts."""
     path = tmp_path / "own.yaml"
-    path.write_text(f"schema: 1\nbase: {THRESHOLDS}\ncluster: {{nodes: 2, gpus_per_node: 8, gpu_model: H200 SXM}}\n")
+
+    def order(nodes: int) -> None:
+        contract = f"{{nodes: {nodes}, gpus_per_node: 8, gpu_model: H200 SXM}}"
+        path.write_text(f"schema: 1\nbase: {THRESHOLDS}\ncluster: {contract}\n")
+
+    order(2)
     first, again = loader.load(path), loader.load(path)
     assert first.written is again.written
-    path.write_text(f"schema: 1\nbase: {THRESHOLDS}\ncluster: {{nodes: 3, gpus_per_node: 8, gpu_model: H200 SXM}}\n")
+    order(3)
     assert loader.load(path).cluster != first.cluster
-    path.write_text(f"schema: 1\nbase: {THRESHOLDS}\ncluster: {{nodes: 0, gpus_per_node: 8, gpu_model: H200 SXM}}\n")
+    order(0)
     for _ in range(2):
         with pytest.raises(ConfigError, match=r"own\.yaml:3: cluster.nodes"):
             loader.load(path)

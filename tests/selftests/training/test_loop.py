@@ -15,7 +15,7 @@ from training.settings import Settings
 pytestmark = pytest.mark.cpu
 
 
-@pytest.mark.parametrize(("longest_s", "timed"), [(None, 30), (1e6, 30), (1e-6, 10)])
+@pytest.mark.parametrize(("longest_s", "timed"), [(None, 12), (1e6, 12), (1e-6, 10)])
 def test_where_a_step_takes_long_fewer_are_timed(longest_s, timed):
     import torch
 
@@ -24,11 +24,11 @@ def test_where_a_step_takes_long_fewer_are_timed(longest_s, timed):
 
     device = torch.device("cpu")
     team = Team(members=(0,), rank=0, device=device, group=None)
-    training = reference_run.new_training(reference_run.settings_for("single", steps=40), team)
+    training = reference_run.new_training(reference_run.settings_for("single", steps=14), team)
     ranks: Any = SimpleNamespace(device=device, gather=lambda own: [own], barrier=lambda: None)
-    batches, spare = loop.time_steps(ranks, training, 30, excluded=10, max_timed_s=longest_s)
+    batches, spare = loop.time_steps(ranks, training, 12, excluded=2, max_timed_s=longest_s)
     assert (len(batches.seconds), spare) == (timed, 0)
-    assert training.step == 10 + timed
+    assert training.step == 2 + timed
 
 
 class Clocks(Meeting):

@@ -82,10 +82,17 @@ def _not_measured(rows: Outcomes) -> dict[tuple[str, str], dict[str, Any]]:
     return {k: v for k, v in rows.items() if v["outcome"] == "NOT_MEASURED"}
 
 
+@pytest.fixture(scope="module")
+def before(whole_fleet: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
+    """The rows of the fleet as it was measured."""
+    return FleetRun(whole_fleet).judged(tmp_path_factory.mktemp("before") / "run")[1]
+
+
 @pytest.mark.parametrize("fault", [_dead, _truncated, _doubled])
 @pytest.mark.parametrize("placement", [SICK, PAIR_OF_SICK, "all"])
-def test_one_broken_node_costs_itself_and_what_depends_on_it(fleet, fault, placement, tmp_path):
-    before = fleet.judged(tmp_path / "before")[1]
+def test_one_broken_node_costs_itself_and_what_depends_on_it(
+    fleet, before, fault, placement, tmp_path
+):
     assert _apply(fleet, fault, placement)
     verdict, rows = fleet.judged(tmp_path / "judged")
     lost = _not_measured(rows)

@@ -181,10 +181,22 @@ def jobs_of(run: Finished, sandbox: Sandbox) -> dict[str, str]:
     return {job: name for job, name in queued(sandbox).items() if mark in name}
 
 
-@pytest.mark.parametrize("number", SIGNALS, ids=lambda n: n.name)
+def signalled(*quick: tuple[str, int, signal.Signals]) -> list[object]:
+    """Each signal after each of three events: those of `quick` in `make test`, all in soak."""
+    return [
+        pytest.param(*case, id=f"{case[0].rpartition(' ')[2]}-{case[2].name}",
+                     marks=[] if case in quick else pytest.mark.slow)
+        for event, k in (("rank line", 3), ("record", 1), ("verdict", 2))
+        for case in [(event, k, number) for number in SIGNALS]
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("event", "k"), [("rank line", 3), ("record", 1), ("verdict", 2)],
-    ids=["line", "record", "verdict"],
+    ("event", "k", "number"),
+    signalled(
+        ("rank line", 3, signal.SIGKILL), ("record", 1, signal.SIGTERM),
+        ("verdict", 2, signal.SIGINT), ("verdict", 2, signal.SIGKILL),
+    ),
 )  # fmt: skip
 def test_a_run_that_is_killed_goes_on_as_if_nothing_had_happened(
     event: str, k: int, number: signal.Signals, short: Drill, tmp_path: Path
@@ -198,7 +210,9 @@ def test_a_terminal_that_is_closed_ends_the_run_as_an_interrupt_does(
     short(tmp_path / "run", "record", 1, signal.SIGHUP)
 
 
-@pytest.mark.parametrize("number", SIGNALS[:2], ids=lambda n: n.name)
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_the_controller_of_workers_ends_its_jobs_too(
     number: signal.Signals, sandbox: Sandbox, waiting: Waiting, tmp_path: Path
 ) -> None:
@@ -240,8 +254,10 @@ def pytest_runtest_logreport(report):
 """
 
 
-@pytest.mark.parametrize("number", SIGNALS[:2], ids=lambda n: n.name)
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "controller"])
+@pytest.mark.parametrize(
+    ("workers", "number"),
+    [((), signal.SIGINT), (("-n", "2"), signal.SIGTERM)], ids=["alone", "controller"],
+)  # fmt: skip
 def test_an_interrupt_is_heard_whatever_runs_when_it_comes(
     workers: tuple[str, ...], number: signal.Signals, checkout: Path, tmp_path: Path
 ) -> None:

@@ -21,13 +21,13 @@ from tests.tools.fleet_run import PLATFORMS, Fleet
 pytestmark = pytest.mark.cpu
 
 
-def soaked(*sizes: int) -> list[object]:
-    """Sizes that are measured by `make soak` only."""
-    return [pytest.param(n, marks=pytest.mark.slow) for n in sizes]
+def soaked(*cases: object) -> list[object]:
+    """Sizes and platforms that `make soak` has alone."""
+    return [pytest.param(case, marks=pytest.mark.slow) for case in cases]
 
 
 LARGE = (32, 128, 1024)
-NETWORKS = ("hgx", "four-nics", "roce", "efa")
+NETWORKS = ["hgx", "efa", *soaked("four-nics", "roce")]
 
 
 def fleet_of(name: str, nodes: int, folder: Path) -> FleetRun:
