@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -177,3 +178,14 @@ def test_a_difference_is_the_exit_status(tmp_path, capsys):
 def test_a_long_line_is_broken_at_112_characters():
     (first, second) = limits._wrapped("word " * 23, indent=4)
     assert (len(first) <= 112, second) == (True, "    word")
+
+
+def test_a_limit_that_is_no_longer_judged_is_a_difference_with_its_reason():
+    judged = overview.LimitRow(
+        criterion="own.rate", title="Rate", unit="GB/s", when="", limit=">= 5", expect="",
+        source="deal", not_judged="",
+    )  # fmt: skip
+    recorded = replace(judged, limit="", source="", not_judged="to be calibrated")
+    assert list(limits.differences([recorded], [judged])) == [
+        "own.rate", "  - >= 5 GB/s; deal", "  + not judged: to be calibrated",
+    ]  # fmt: skip
