@@ -347,11 +347,14 @@ def _in_environment(at_work: Suite) -> list[dict[str, Any]]:
 
 
 def test_a_run_that_somebody_runs_cannot_be_resumed(
-    shared_sandbox: Sandbox, checkout: Path, tmp_path: Path
+    shared_sandbox: Sandbox, waiting: Waiting, tmp_path: Path
 ) -> None:
-    with Suite(checkout, tmp_path / "run", *NODES_ONLY, env=on(shared_sandbox)) as living:
+    run = tmp_path / "run"
+    plan, env = waiting.selection, on(shared_sandbox)
+    with Suite(waiting.checkout, run, *plan, env=env) as living:
         living.until(lambda: _submissions(living.directory), "submission")
-        second = resume(checkout, tmp_path / "run", *NODES_ONLY, env=on(shared_sandbox))
+        second = resume(waiting.checkout, run, *plan, env=env)
+        waiting.let_go()
         assert second.status == 4
         assert f"is still being run by process {living.process.pid}" in second.said
         living.wait().ended_as("DEMONSTRATION", 0)
