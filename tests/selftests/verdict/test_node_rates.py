@@ -161,7 +161,7 @@ def test_a_workload_that_cannot_be_read_is_one_line(
 
     monkeypatch.setattr(entry, "known", broken)
     with pytest.raises(ConfigError) as error:
-        small_thresholds.load(tmp_path, LIMITS)
+        small_thresholds.load(tmp_path, f"{LIMITS}# a file that was not checked before\n")
     line = str(error.value)
     assert line.startswith("thresholds.yaml:4: criteria.scratch.write.measure: workload scratch")
     assert "TypeError: metrics=('x',)" in line
