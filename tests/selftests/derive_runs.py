@@ -368,7 +368,9 @@ def record(source: Path, into: Path) -> None:
     shown_host = "node0" if host in run["population"]["nodes"] else "login"
     neutral = {
         spec["run_directory"]: "/runs/recorded",
-        str(Path(run["thresholds"]["path"]).parent): "/checkout",
+        # A path that was given as it is seen from there has no folder to hide.
+        str(Path(run["thresholds"]["path"]).absolute().parent): "/checkout",
+        '"/tmp/': '"/local/',
         f'"{host}"': f'"{shown_host}"',
         f'-{host}"': f'-{shown_host}"',
         f"-{host}/": f"-{shown_host}/",

@@ -41,6 +41,8 @@ NEIGHBOUR = "h200-1x2-neighbour"
 """Another process computed on GPU 0 all the time."""
 HOT = "h100-1x4"
 """One of its GPUs was slowed down by heat, and one core by its host's other work."""
+COOL = "h100-1x4-accepted"
+"""The same order, on a host where nothing was wrong."""
 RED = (STOPPED, NEIGHBOUR, HOT, *OVER_SOCKETS)
 LEAST = {"h200-2x1-node-loss": 2}
 """Rows that pass in a recorded run, at the least; of the others 8."""
@@ -133,7 +135,7 @@ def test_a_recorded_run_is_small_and_its_records_can_be_trusted(base):
 def test_a_recorded_run_passes_with_nothing_unmeasured(base, whole):
     status, verdict = whole(base)
     sandbox = BASES[base]["origin"] == "sandbox"
-    wanted = "DEMONSTRATION" if sandbox else "PARTIAL"
+    wanted = "DEMONSTRATION" if sandbox else "ACCEPTED" if base == COOL else "PARTIAL"
     assert (status, verdict["exit_status"], verdict["verdict"]) == (0, 0, wanted)
     counts = verdict["counts"]
     assert (counts["fail"], counts["not_measured"]) == (0, 0)
@@ -161,6 +163,13 @@ def test_a_whole_order_is_rejected_for_the_gpu_that_was_too_hot(whole):
     }  # fmt: skip
     passed = {key for (key, _), row in rows(verdict).items() if row["outcome"] == "PASS"}
     assert {"finetune.rate", "finetune.rate_optimised", "tenant.gpu_memory"} <= passed
+
+
+def test_a_whole_order_is_accepted_where_nothing_is_wrong(whole):
+    status, verdict = whole(COOL)
+    assert (status, verdict["verdict"], verdict["scope"]["whole"]) == (0, "ACCEPTED", True)
+    counts = verdict["counts"]
+    assert (counts["pass"], counts["fail"], counts["not_measured"]) == (162, 0, 0)
 
 
 @pytest.mark.parametrize("base", OVER_SOCKETS)
