@@ -1,4 +1,4 @@
-"""The certificate in docs/examples, made from a recorded run of one node with four H200.
+"""The certificate in docs/examples, made from a recorded run of one node with four H100.
 
 python -m tests.tools.example_certificate            print the verdict of the recorded run
 python -m tests.tools.example_certificate --write    write docs/examples/certificate.html anew
@@ -20,7 +20,7 @@ from fixtures.records.run_directory import RunDirectory
 from reports import certificate
 from tests.selftests import support
 
-SOURCE = support.DATA / "h200-1x4"
+SOURCE = support.DATA / "h100-1x4-accepted"
 EXAMPLE = CHECKOUT / "docs" / "examples" / "certificate.html"
 _ROW = re.compile(r"<tr>(.*?)</tr>", re.DOTALL)
 _TAG = re.compile(r"<[^>]+>")
