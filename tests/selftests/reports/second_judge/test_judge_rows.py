@@ -144,6 +144,40 @@ def test_a_row_is_judged_by_its_statistic_and_limit(c, measured, expected):
     assert (outcome, value) == (expected[0], pytest.approx(expected[1]))
 
 
+def looks(first: dict[int, float], second: dict[int, float], **more) -> dict:
+    """A record of two ranks with a curve, size -> rate, and a second look at its ends."""
+    curves = {"m": first, "m_again": second}
+    found = [
+        of(rate, metric=metric, at={"size": size}, checks={"sizes": 3}) | more
+        for metric, curve in curves.items() for size, rate in curve.items()
+    ]  # fmt: skip
+    return record_of(rank(0, "a", *found), rank(1, "a", *found))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ({1: 10, 2: 20, 4: 18}, {2: 20, 4: 18}, ("PASS", 10.0)),
+        ({1: 10, 2: 20, 4: 17}, {2: 20, 4: 17}, ("FAIL", 15.0)),
+        ({1: 10, 2: 20, 4: 17}, {2: 20, 4: 20}, ("PASS", 0.0)),
+        ({1: 10, 2: 20, 4: 17}, {1: 10, 2: 20}, ("FAIL", 15.0)),
+        ({1: 10, 2: 20}, {1: 10, 2: 20}, NO),
+        ({1: 10, 2: 20, 8: 20}, {1: 10, 2: 20}, NO),
+        ({1: 10, 2: 20, 4: 20}, {2: 22.5}, NO), ({1: 10, 2: 20, 4: 20}, {2: 21.5}, ("PASS", 0.0)),
+        ({1: 10, 2: 20, 4: 20}, {}, ("PASS", 0.0)),
+    ],
+)  # fmt: skip
+def test_the_largest_fall_of_a_curve_is_that_of_the_better_look(first, second, expected):
+    row = row_of(statistic="dip", unit="%", over="ranks", sweep=(None, 4), **ABOVE)
+    outcome, value = said(row, looks(first, second))
+    assert (outcome, value) == (expected[0], pytest.approx(expected[1]))
+
+
+def test_half_a_curve_has_no_fall():
+    row = row_of(statistic="dip", unit="%", over="ranks", **ABOVE)
+    assert said(row, looks({1: 10, 2: 20, 4: 20}, {}, checks={"sizes": 4})) == NO
+
+
 def test_an_unknown_rule_is_not_covered():
     with pytest.raises(Unknown):
         said(row_of(rows=[limit(of_model=True)]), both())
