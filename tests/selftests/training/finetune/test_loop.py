@@ -230,3 +230,10 @@ def test_a_damaged_final_is_red_and_says_how(learned, limits, tmp_path, damage):
     assert said.get(damage, "does not reload") in str(verdict.value)
     assert verdict.worst is not None
     assert verdict.worst["node"] == "worker1"
+
+
+def test_seconds_are_counted_from_a_point_in_time(monkeypatch):
+    from training.finetune import loop
+
+    monkeypatch.setattr(loop, "time", SimpleNamespace(time=lambda: 1012.3456))
+    assert loop.elapsed(1000.0) == 12.35
