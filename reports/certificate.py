@@ -22,7 +22,7 @@ from fixtures.records.verdict_file import read_verdict
 from fixtures.slurm.hostlist import hostlist
 from fixtures.thresholds.contract import PARTIES
 from fixtures.thresholds.overview import LimitRow, read_csv
-from fixtures.verdict.model import Verdict
+from fixtures.verdict.model import Verdict, device_of
 from fixtures.wording import counted, digits
 from reports import banner, blame, groups, power, recertified
 from reports.areas import areas, coverage, ordered
@@ -148,9 +148,7 @@ def _by_area(rows: Iterable[CriterionRow]) -> list[tuple[str, Counter[str]]]:
 
 def _not_accepted(v: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row that failed or was not measured, as people read it."""
-    device = v.get("worst") or {}
-    part = device.get("part") or (f"gpu{device['gpu']}" if device.get("gpu") is not None else "")
-    place = " ".join(str(x) for x in (v["subject"], part, device.get("uuid") or "") if x)
+    place = f"{v['subject']} {device_of(v.get('worst'))}".strip()
     failed = v["outcome"] == "FAIL"
     red = blame.red_of(str(v["criterion"])) if failed else ""
     return {**v, "place": place, "measured": Verdict.from_json(v).measured, "red": red}

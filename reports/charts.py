@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fixtures.records.model import Measurement, Record
+from fixtures.thresholds.kinds import Of, Span
 from fixtures.thresholds.loader import Criterion, Thresholds
 from fixtures.verdict.samples import is_synchronous
 from fixtures.wording import counted, digits, format_size
@@ -82,12 +83,12 @@ def charts(
     """
     verdicts = values_by_criterion(criteria)
     device_values = device_values or DeviceValues(limits, verdicts)
-    curves: dict[tuple[str, str, str], list[tuple[str, dict[int, float]]]] = {}
+    curves: dict[tuple[str, str, Span], list[tuple[str, dict[int, float]]]] = {}
     maps: list[tuple[str, str, dict[tuple[int, int], float]]] = []
     for record in records:
         device_values.add(record)
         for metric, unit, curve in _size_curves(record):
-            key = (metric, unit, _per_of_record(record))
+            key = (metric, unit, _span_of_record(record))
             curves.setdefault(key, []).append((record.placement, curve))
         maps += _copy_matrices(record)
     failed = {str(v["subject"]) for v in criteria if v["outcome"] == "FAIL"}
@@ -115,7 +116,7 @@ def charts_of_verdicts(criteria: Sequence[Mapping[str, Any]], limits: Thresholds
     verdicts_by_key: dict[str, list[Mapping[str, Any]]] = {}
     for v in criteria:
         criterion = limits.criteria.get(str(v["criterion"]))
-        if criterion is None or criterion.per != "node" or criterion.statistic != "median":
+        if criterion is None or not (criterion.span.of_one_node and criterion.kind.rate):
             continue
         if criterion.spread and isinstance(v["value"], float):
             verdicts_by_key.setdefault(criterion.key, []).append(v)
@@ -152,8 +153,9 @@ class DeviceValues:
         self._criteria = limits.criteria
         self._by_workload: dict[str, list[Criterion]] = {}
         for criterion in limits.criteria.values():
-            judged = criterion.key in verdicts and criterion.per == "node"
-            if judged and criterion.statistic == "median" and criterion.over == "slowest":
+            kind = criterion.kind
+            of_gpus = kind.rate and kind.of is Of.GPU and not kind.over_ranks
+            if of_gpus and criterion.span.of_one_node and criterion.key in verdicts:
                 self._by_workload.setdefault(criterion.workload, []).append(criterion)
 
     def add(self, record: Record) -> None:
@@ -270,12 +272,12 @@ def _size_curves(record: Record) -> Iterator[tuple[str, str, dict[int, float]]]:
 
 
 def _curve_chart(
-    key: tuple[str, str, str],
+    key: tuple[str, str, Span],
     curves: list[tuple[str, dict[int, float]]],
     verdicts: Mapping[str, list[Mapping[str, Any]]],
     limits: Thresholds,
 ) -> Chart:
-    name, unit, per = key
+    name, unit, span = key
     workload, _, metric = name.partition(" ")
     figure, axes = new_figure(3.6, 2.3)
     # Of many placements only the lowest, the median and the highest curve.
@@ -290,7 +292,7 @@ def _curve_chart(
         )  # fmt: skip
     reference: dict[int, float] = {}
     for criterion in limits.criteria.values():
-        if (criterion.workload, criterion.metric, criterion.per) == (workload, metric, per):
+        if (criterion.workload, criterion.metric, criterion.span) == (workload, metric, span):
             if "size" not in criterion.at:
                 continue
             for v in verdicts.get(criterion.key, []):
@@ -310,7 +312,7 @@ def _curve_chart(
     axes.set_ylabel(unit, fontsize=7)
     axes.legend(fontsize=6, frameon=False)
     best = {label: max(curve.values()) for label, curve in shown}
-    many = f"{len(curves)} {PLURAL[per]}, " if len(curves) > 1 else ""
+    many = f"{len(curves)} {PLURAL[span.nodes]}, " if len(curves) > 1 else ""
     description = f"{many}{format_size(sizes[0])} to {format_size(sizes[-1])}; highest "
     description += ", ".join(f"{label} {digits(v)} {unit}" for label, v in best.items())
     if reference:
@@ -318,7 +320,7 @@ def _curve_chart(
             f"{digits(reference[s])} at {format_size(s)}" for s in sorted(reference)
         )
     operation = OPERATIONS.get(workload, workload)
-    title = f"{operation} {PLACE[per]}: {CURVES.get(metric, metric)} by size"
+    title = f"{operation} {PLACE[span.nodes]}: {CURVES.get(metric, metric)} by size"
     return Chart(title, description, svg_of(figure), key=name)
 
 
@@ -331,14 +333,13 @@ CURVES = {
     "busbw": "bus bandwidth", "latency": "time of a call", "graph_latency": "time in a CUDA graph",
 }  # fmt: skip
 """Workloads and metrics in words."""
-PLURAL = {"node": "nodes", "pair": "pairs of nodes", "cluster": "jobs over all nodes"}
-PLACE = {"node": "in a node", "pair": "between two nodes", "cluster": "over all nodes"}
+PLURAL = {1: "nodes", 2: "pairs of nodes", None: "jobs over all nodes"}
+PLACE = {1: "in a node", 2: "between two nodes", None: "over all nodes"}
+"""By Span.nodes."""
 
 
-def _per_of_record(record: Record) -> str:
-    if record.placement == "all":
-        return "cluster"
-    return "node" if len(record.nodes) == 1 else "pair"
+def _span_of_record(record: Record) -> Span:
+    return Span(nodes=None if record.placement == "all" else min(2, len(record.nodes)))
 
 
 # --- heat maps
@@ -387,7 +388,7 @@ def _pair_maps(
         pairs = {tuple(str(v["subject"]).split("--")): v["value"] for v in rows}
         nodes = sorted({node for pair in pairs for node in pair})
         is_bandwidth = (
-            criterion is not None and criterion.per == "pair" and criterion.unit == "GB/s"
+            criterion is not None and criterion.span.nodes == 2 and criterion.unit == "GB/s"
         )
         if not is_bandwidth or not 2 < len(nodes) <= MAX_PAIR_MAP_NODES:
             continue

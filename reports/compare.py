@@ -242,11 +242,11 @@ def _device_values(
     values = {}
     by_workload: dict[str, list[Any]] = {}
     for criterion in limits.criteria.values():
-        if criterion.statistic == "median":
+        if criterion.kind.rate:
             by_workload.setdefault(criterion.workload, []).append(criterion)
     for record in records_of(run):
         for criterion in by_workload.get(record.workload, []):
-            if (criterion.per == "node") != (len(record.nodes) == 1):
+            if criterion.span.of_one_node != (len(record.nodes) == 1):
                 continue
             for rank, m in record.points(criterion.metric, criterion.at):
                 if m.samples and m.unit == criterion.unit:

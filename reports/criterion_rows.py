@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fixtures.verdict.model import device_of
 from fixtures.wording import counted, digits
 from reports.rows import low_is_bad, split_limit
 
@@ -78,14 +79,9 @@ class CriterionRow:
         """Subject, node, part or GPU, and UUID of the worst verdict, as far as it has them."""
         if self.worst is None:
             return ""
-        device = self.worst.get("worst") or {}
-        part = device.get("part") or (
-            f"gpu{device['gpu']}" if device.get("gpu") is not None else ""
-        )
-        parts = dict.fromkeys(
-            (self.subject, device.get("node") or "", part, device.get("uuid") or "")
-        )
-        return " ".join(str(name) for name in parts if name)
+        worst = self.worst.get("worst") or {}
+        parts = dict.fromkeys((self.subject, str(worst.get("node") or ""), device_of(worst)))
+        return " ".join(filter(None, parts))
 
     @property
     def result(self) -> str:

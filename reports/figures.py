@@ -19,7 +19,7 @@ from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds import loader
 from fixtures.thresholds.definitions import shipped
 from fixtures.thresholds.loader import Thresholds
-from fixtures.verdict.model import Verdict
+from fixtures.verdict.model import Verdict, device_of
 from fixtures.wording import digits
 from reports import banner, charts, heat
 from reports.areas import areas, coverage
@@ -237,8 +237,6 @@ def _records_to_draw(
 def _failure(
     directory: RunDirectory, v: Mapping[str, Any], limits: Thresholds | None
 ) -> dict[str, Any]:
-    worst = v.get("worst") or {}
-    part = worst.get("part") or (f"gpu{worst['gpu']}" if worst.get("gpu") is not None else "")
     verdict = Verdict.from_json(v)
     criterion = limits.criteria.get(str(v["criterion"])) if limits is not None else None
     return {
@@ -248,7 +246,7 @@ def _failure(
         "red": red_of(verdict.criterion, limits),
         "docs": shipped().page_of(verdict.criterion),
         "record_url": quote(str(v.get("record") or ""), safe="", errors="replace"),
-        "device": " ".join(str(x) for x in (part, worst.get("uuid") or "") if x),
+        "device": device_of(v.get("worst")),
         "workload": str(v.get("record") or "").partition("@")[0],
         "telemetry": _telemetry(directory, v),
         "over_time": tail_chart(directory, v, criterion),

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from fixtures.records.files import read_lines
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds.definitions import shipped
-from fixtures.verdict.model import Outcome, Verdict
+from fixtures.verdict.model import Outcome, Verdict, device_of
 from fixtures.wording import digits
 from reports.areas import WORST_FIRST
 
@@ -291,9 +291,7 @@ def _device_name(verdict: Verdict) -> str:
     if not worst:
         return ""
     node = "" if worst.get("node") in (None, verdict.subject) else f"{worst['node']} "
-    if "part" in worst:
-        return f"{node}{worst['part']}"
-    return f"{node}gpu{worst.get('gpu')} {worst.get('uuid') or ''}".strip()
+    return f"{node}{device_of(worst)}".strip()
 
 
 def _measured(verdict: Verdict) -> Markup:

@@ -13,7 +13,7 @@ from typing import Any
 
 from fixtures.records.fast_reader import read_record
 from fixtures.records.fields import is_number
-from fixtures.records.model import Measurement, RankResult
+from fixtures.records.model import Points
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds.loader import Criterion
 from fixtures.verdict.samples import points_of
@@ -37,7 +37,7 @@ def tail_chart(
     worst = v.get("worst") or {}
     with suppress(OSError, ValueError):
         record = read_record(directory.records / str(v["record"]))
-        nodes = [str(worst.get("node"))] if criterion.per == "node" else record.nodes
+        nodes = [str(worst.get("node"))] if criterion.span.of_one_node else record.nodes
         points = points_of(criterion, record, nodes, str(v["subject"]))
         if points:
             named, others = _lines(criterion, points, worst)
@@ -49,7 +49,7 @@ def tail_chart(
 
 def _lines(
     criterion: Criterion,
-    points: Sequence[tuple[RankResult, Measurement]],
+    points: Points,
     worst: Mapping[str, Any],
 ) -> tuple[Series, list[Series]]:
     """Return the series that failed, with all its rounds, and those drawn beside it.
@@ -57,7 +57,7 @@ def _lines(
     That is the named device or link beside the others, or the mean over ranks beside the ranks.
     """
     of_each = [whole_series(criterion, [point])[0] for point in points]
-    if criterion.over == "ranks":
+    if criterion.kind.over_ranks:
         return whole_series(criterion, points)[0], of_each
     named = [
         s
@@ -74,7 +74,7 @@ def _telemetry(
     directory: RunDirectory,
     node: str,
     uuid: Any,
-    points: Sequence[tuple[RankResult, Measurement]],
+    points: Points,
 ) -> list[tuple[float, Mapping[str, Any]]]:
     """Return (epoch seconds, gauges of the GPU) while the workload ran, if that was kept."""
     start, end = min(r.start for r, _ in points), max(r.end for r, _ in points)
@@ -131,12 +131,12 @@ def _draw(
 
 def _beside(criterion: Criterion, others: Sequence[Series]) -> str:
     """Return what the other lines are."""
-    if criterion.over == "ranks":
+    if criterion.kind.over_ranks:
         return f"of all ranks together, beside {_some(others)} {plural(len(others), 'rank')}"
-    what = "link" if criterion.over == "links" else "GPU"
+    what = criterion.kind.of.value
     if not others:
         return f"of the only {what}"
-    where = " of the node" if criterion.per == "node" else ""
+    where = " of the node" if criterion.span.of_one_node else ""
     return f"beside {_some(others)} other {plural(len(others), what)}{where}"
 
 

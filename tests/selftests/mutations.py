@@ -26,8 +26,8 @@ from fixtures.run.run import Run
 from fixtures.thresholds.loader import Criterion
 from fixtures.verdict import recorded
 from fixtures.verdict.model import Case, Outcome
-from fixtures.verdict.record_facts import collect_facts
 from fixtures.verdict.samples import OVER_CEILING, compare
+from fixtures.verdict.sheet import collect_facts
 from tests.selftests.support import SHIPPED
 
 GREEN = (Outcome.PASS, Outcome.RECORDED)

@@ -16,13 +16,14 @@ from fixtures.cluster.population import Population
 from fixtures.errors import AcceptanceError
 from fixtures.plan.items import Item, facts_of, planned_list
 from fixtures.records.files import read_json
-from fixtures.records.model import Measurement, Record, Scalar
+from fixtures.records.model import LOGIN_WORKLOAD, Measurement, Record, Scalar
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run.evidence import Evidence
 from fixtures.run.judge_item import judge_item
 from fixtures.thresholds import loader
 from fixtures.thresholds.conditions import RECORD_ONLY
 from fixtures.thresholds.contract import Contract
+from fixtures.thresholds.kinds import Of
 from fixtures.thresholds.limits import Limit
 from fixtures.thresholds.loader import Criterion, Thresholds
 from fixtures.verdict.model import Outcome, Verdict
@@ -72,8 +73,9 @@ def plant(key: str) -> Planted:
         verdict = judge_item(item, bad, thresholds=limits, population=people)
         if verdict.outcome is Outcome.FAIL:
             criterion = limits.criteria[key]
-            if is_synchronous(criterion) and criterion.per != "node":
-                node = item.subject  # any of them may be the one that the others wait for
+            of_all = criterion.kind.of is Of.ROW and criterion.workload != LOGIN_WORKLOAD
+            if (is_synchronous(criterion) or of_all) and not criterion.span.of_one_node:
+                node = item.subject  # none of its nodes can be singled out
             return Planted(key, f"{WHERE} {found.run_id}", node, healthy.outcome, verdict)
     raise LookupError(f"no record of {key} can be made bad")
 

@@ -41,7 +41,7 @@ OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.NotEq: ast.Eq, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
 }  # fmt: skip
 EQUIVALENT: dict[str, str] = {
-    "fixtures.verdict.record_facts:collect_facts: type(v) is bool -> type(v) is not bool":
+    "fixtures.verdict.sheet:collect_facts: type(v) is bool -> type(v) is not bool":
         "the flag only tells two kinds of values apart",
     "fixtures.verdict.power:figure_of: limit.recorded is not None or limit.calibrate is not None"
     " -> limit.recorded is not None and limit.calibrate is not None":

@@ -354,8 +354,10 @@ def test_virtual_nodes_communicate_through_the_memory_of_their_host():
         return plan_items.facts_of(criterion, found.nodes[:nodes], found).get("model")
 
     assert [model(rate, 2), model(rate, 1), model(gemm, 2)] == ["cpu", "H200 SXM", "H200 SXM"]
-    assert model(replace(gemm, statistic="dip"), 2) == "cpu"
-    assert model(replace(gemm, unit="us"), 2) == "cpu"
+    # Of a dip, which is in %, the measurements are.
+    assert model(replace(gemm, measured_unit="GB/s"), 2) == "cpu"
+    assert model(replace(gemm, measured_unit="us"), 2) == "cpu"
+    assert model(LIMITS.criteria["allreduce.cluster.dip"], 2) == "cpu"
     assert model(rate, 2, replace(people, origin="cluster")) == "H200 SXM"
     assert model(gemm, 2, replace(people, gpu_model=None)) is None
 

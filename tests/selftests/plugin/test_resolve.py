@@ -55,7 +55,10 @@ def state(monkeypatch) -> Any:
     made = SimpleNamespace(
         items=items, by_criterion=by_criterion, batch=batch, run=None, backend=None,
         stop_requested=False, evidence=Evidence(), siblings={}, population="people",
-        thresholds=SimpleNamespace(criteria={"steady": "steady", "fleet": "fleet"}),
+        thresholds=SimpleNamespace(criteria={
+            name: SimpleNamespace(compares_with_fleet=name == "fleet")
+            for name in ("steady", "fleet")
+        }),
         command=SimpleNamespace(in_verdict=lambda verdict: f"{verdict} with a command"),
         admits=lambda found: found.subject != "n2", many=[], single=[],
     )  # fmt: skip
@@ -72,7 +75,6 @@ def state(monkeypatch) -> Any:
     monkeypatch.setattr(resolve, "judge_many", judge_many)
     monkeypatch.setattr(resolve, "judge_item", judge_item)
     monkeypatch.setattr(resolve, "gc", SimpleNamespace(freeze=lambda: None))
-    monkeypatch.setattr(resolve, "compares_with_fleet", lambda criterion: criterion == "fleet")
     monkeypatch.setattr(resolve, "siblings_of", lambda found, others, *_: f"{len(others)} siblings")
     return made
 

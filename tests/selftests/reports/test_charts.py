@@ -15,6 +15,7 @@ import pytest
 from fixtures.records.files import read_json
 from fixtures.records.model import Measurement, Record
 from fixtures.thresholds import loader
+from fixtures.thresholds.kinds import SPANS
 from fixtures.thresholds.loader import Thresholds
 from reports import charts
 from reports.charts import Chart
@@ -325,7 +326,7 @@ def test_a_curve_says_sizes_highest_value_and_limits(limits, drawn):
             row("allreduce.pair", "n0--n1", 90.0, limit=">= 70", unit="GB/s"),
             row("allreduce.dip", "n0", 1.0, limit="<= 10", unit="%"),
             row("allreduce.node.1GiB", "n1", 90.0, limit="", unit="GB/s")]  # fmt: skip
-    key = ("allreduce busbw", "GB/s", "node")
+    key = ("allreduce busbw", "GB/s", SPANS["node"])
     curve = {SIZES[0]: 10.0, SIZES[1]: 90.0}
     by_key = charts.values_by_criterion(rows)
     made = charts._curve_chart(key, [("n0", curve)], by_key, limits)
@@ -342,7 +343,7 @@ def test_a_curve_says_sizes_highest_value_and_limits(limits, drawn):
 
 def test_of_more_than_eight_placements_three_curves_are_shown(limits, drawn):
     curves = [(f"n{k}", {SIZES[0]: 1.0 + k, SIZES[1]: 90.0 + k}) for k in range(9)]
-    key = ("allreduce busbw", "GB/s", "pair")
+    key = ("allreduce busbw", "GB/s", SPANS["pair"])
     charts._curve_chart(key, curves[:8], {}, limits)
     assert len(drawn[-1].lines) == 8
     made = charts._curve_chart(key, curves, {}, limits)
@@ -352,9 +353,9 @@ def test_of_more_than_eight_placements_three_curves_are_shown(limits, drawn):
 
 def test_a_record_is_of_a_node_a_pair_or_the_cluster():
     one, two = collective(node="n0"), support.record(nodes=["n0", "n1"], placement="n0--n1")
-    assert charts._per_of_record(one) == "node"
-    assert charts._per_of_record(two) == "pair"
-    assert charts._per_of_record(support.record(nodes=["n0"], placement="all")) == "cluster"
+    assert charts._span_of_record(one) == SPANS["node"]
+    assert charts._span_of_record(two) == SPANS["pair"]
+    assert charts._span_of_record(support.record(nodes=["n0"], placement="all")) == SPANS["cluster"]
 
 
 def test_all_charts_of_a_run_stand_in_the_order_of_importance(limits, drawn):

@@ -20,7 +20,7 @@ from fixtures.run.judge_item import judge_item
 from fixtures.sandbox import Sandbox
 from fixtures.thresholds import loader
 from fixtures.thresholds.loader import Thresholds
-from fixtures.verdict.model import Outcome
+from fixtures.verdict.model import Outcome, device_of
 from reports import __main__ as command
 from reports import dossier, redaction
 from tests.selftests import faults, planted, support
@@ -111,7 +111,7 @@ def test_the_first_lines_name_planted_faults(run):
         verdict = {**sound, "verdict": "REJECTED", "criteria": [*others, row]}
         made = dossier.of(run, verdict, thresholds, node)
         path.write_bytes(before)
-        part = str(row["worst"].get("part") or row["worst"].get("uuid") or "")
+        part = device_of(row["worst"]).rpartition(" ")[2]
         found = names(made["first_lines"], row["title"], node, part)
         found = found and row["title"] in first_of_page(dossier.fitted(made)[0]).replace(
             "&#39;", "'"

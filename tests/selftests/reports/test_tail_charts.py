@@ -13,6 +13,7 @@ import pytest
 
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds import loader
+from fixtures.thresholds.kinds import KINDS, SPANS
 from fixtures.verdict.tails import COMES_AND_GOES
 from reports import tail_charts
 from reports.charts import Chart
@@ -24,6 +25,11 @@ from tests.selftests.mutations import Json
 pytestmark = pytest.mark.cpu
 
 RUN, NODE = "h200-1x4", "node0"
+
+
+def kind_of(over: str = "slowest", per: str = "node") -> SimpleNamespace:
+    """A criterion on the median of a rate."""
+    return SimpleNamespace(kind=KINDS["median", over], span=SPANS[per], unit="GB/s")
 
 
 def charted(
@@ -106,7 +112,7 @@ def test_telemetry_of_another_form_is_left_out(tmp_path, line):
 
 def test_only_a_failure_that_comes_and_goes_has_a_chart(tmp_path):
     directory = RunDirectory(tmp_path)
-    assert tail_chart(directory, {"reason": "too slow"}, SimpleNamespace(per="node")) is None
+    assert tail_chart(directory, {"reason": "too slow"}, kind_of()) is None
     assert tail_chart(directory, {"reason": COMES_AND_GOES}, None) is None
 
 
@@ -118,7 +124,7 @@ def test_of_a_node_its_own_points_are_drawn_and_else_those_of_all(tmp_path, monk
     )
     row = {"reason": COMES_AND_GOES, "record": "x", "subject": "a", "worst": {"node": "a"}}
     for per in ("node", "pair"):
-        assert tail_chart(RunDirectory(tmp_path), row, SimpleNamespace(per=per)) is None
+        assert tail_chart(RunDirectory(tmp_path), row, kind_of(per=per)) is None
     assert asked == [["a"], ["a", "b"]]
 
 
@@ -134,7 +140,7 @@ def test_what_failed_is_the_named_device_or_part_else_the_worst(monkeypatch):
         point("worst", "b", "u0", 0.1), point("other", "a", "u0", 0.3, "q"),
         point("named", "a", "u1", 0.5),
     ]  # fmt: skip
-    criterion = SimpleNamespace(over="devices")
+    criterion = kind_of()
     for worst, name in (
         ({"node": "a", "uuid": "u1"}, "named"), ({"node": "a"}, "other"),
         ({"node": "a", "part": "p"}, "named"), ({"node": "c"}, "worst"), ({}, "worst"),
@@ -163,13 +169,13 @@ def test_telemetry_is_of_the_gpu_while_it_was_measured_and_not_of_a_huge_file(tm
 def test_the_words_say_what_stands_beside_it():
     others = [SimpleNamespace()] * 15
     for over, per, count, words in (
-        ("devices", "node", 0, "of the only GPU"), ("links", "node", 0, "of the only link"),
-        ("devices", "node", 15, "beside 15 other GPUs of the node"),
+        ("slowest", "node", 0, "of the only GPU"), ("links", "node", 0, "of the only link"),
+        ("slowest", "node", 15, "beside 15 other GPUs of the node"),
         ("links", "pair", 1, "beside 1 other link"),
-        ("devices", "node", 16, "beside 15 of 16 other GPUs of the node"),
+        ("slowest", "node", 16, "beside 15 of 16 other GPUs of the node"),
         ("ranks", "node", 2, "of all ranks together, beside 2 ranks"),
     ):  # fmt: skip
-        shown = tail_charts._beside(SimpleNamespace(over=over, per=per), (others * 2)[:count])
+        shown = tail_charts._beside(kind_of(over, per), (others * 2)[:count])
         assert shown == words
 
 
@@ -177,7 +183,7 @@ def test_what_failed_is_red_and_samples_without_their_times_are_counted():
     def series(*ended: float):
         return SimpleNamespace(samples=[1.0, 2.0], ended=list(ended))
 
-    named, criterion = series(5.0, 6.0), SimpleNamespace(over="devices", per="node", unit="GB/s")
+    named, criterion = series(5.0, 6.0), kind_of()
     row = {"criterion": "x", "subject": "a"}
 
     def drawn(*others) -> str:

@@ -135,7 +135,7 @@ def test_who_lies_below_the_suspicion_of_a_fleet_of_four_is_judged_again(
         SimpleNamespace(key=(c, n), criterion=c, workload=c, placement=n)
         for c in ("f", "p", "q") for n in ("n0", "n1")
     ]  # fmt: skip
-    fleet, plain = SimpleNamespace(spread="s"), SimpleNamespace(spread=None)
+    fleet, plain = (SimpleNamespace(compares_with_fleet=compared) for compared in (True, False))
     limits = SimpleNamespace(criteria={"f": fleet, "p": plain, "q": fleet})
     asked: list[tuple[list[Any], set[Any], Any]] = []
 
@@ -145,9 +145,8 @@ def test_who_lies_below_the_suspicion_of_a_fleet_of_four_is_judged_again(
         yield BatchResult(siblings={"f": [(0, 9.0)] * siblings}, lowest=low)
 
     monkeypatch.setattr(module, "_judge_groups", judge_groups)
-    monkeypatch.setattr(module, "compares_with_fleet", lambda c: c is fleet)
     monkeypatch.setattr(module, "of_fleet", lambda c, values, limits: len(values))
-    monkeypatch.setattr(module, "_suspicion", lambda judge, key, values: 5.0)
+    monkeypatch.setattr(module, "highest_suspicion", lambda criterion, values, limits: 5.0)
     checks: list[int] = []
     wanted = [("f", "n0"), ("p", "n0")]
     found = module.judge_many(
@@ -165,7 +164,7 @@ def test_each_record_is_read_once_and_only_what_is_wanted_is_judged(monkeypatch)
         get=lambda *key: read.append(key) or (node_record(1, 2) if key[1] == "n0" else None),
         earlier=lambda record: ["earlier"],
     )
-    compared = SimpleNamespace(spread="s", per="node")
+    compared = SimpleNamespace(compares_with_fleet=True)
     limits: Any = SimpleNamespace(criteria={"f": compared, "g": compared})
     judged: dict[Any, Any] = {}
     monkeypatch.setattr(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +11,11 @@ import pytest
 
 from fixtures.errors import ConfigError
 from fixtures.hardware import MissingFact
+from fixtures.thresholds import criteria as schema
 from fixtures.thresholds import limits
 from fixtures.thresholds.contract import Contract
-from fixtures.thresholds.criteria import DEPTHS, TIERS, Criterion
+from fixtures.thresholds.criteria import DEPTHS, TIERS, Criterion, CriterionBody, ValidWhere
 from fixtures.thresholds.limits import Limit
-from fixtures.thresholds.loader import ValidWhere
 from tests.selftests.small_thresholds import SMALL, load
 
 pytestmark = pytest.mark.cpu
@@ -173,3 +175,54 @@ def test_conditions_of_a_file_of_limits_choose_its_row(tmp_path: Path):
     with pytest.raises(limits.UnknownFact, match="depends on nvls"):
         found.limit_for(h200)
     found.check_limits(h200)
+
+
+def test_points_and_ranges_of_sizes_are_read_in_bytes():
+    assert schema._sweep_points({"size": ["1KiB", "1MiB"], "to": 1, "a": ["x", 2]}) == {
+        "size": (1024, 2**20), "to": (1,), "a": ("x", 2),
+    }  # fmt: skip
+    for given_, found in (
+        (["1KiB", "1MiB"], (1024, 2**20)), ([None, "1MiB"], (None, 2**20)),
+        (["1KiB", None], (1024, None)),
+    ):  # fmt: skip
+        assert schema._size_range(given_) == found
+    for wrong in ("1KiB", ["1KiB"], ["1KiB", "1MiB", "1GiB"], [None, None]):
+        with pytest.raises(ValueError, match=r"expected \[low, high\]"):
+            schema._size_range(wrong)
+    for wrong in (["1MiB", "1MiB"], ["1GiB", "1MiB"]):
+        with pytest.raises(ValueError, match="is not below the high end"):
+            schema._size_range(wrong)
+
+
+def test_bounds_under_conditions_hold_unless_one_is_false():
+    bounds = ValidWhere.model_validate(
+        {"model": "L40S", "when": {"gpus": 8}, "bounds": {"a": [1, None]}}
+    )
+    for given_, held in (
+        ({}, True), ({"model": "L40S"}, True), ({"model": "L40S", "gpus": 8}, True),
+        ({"model": "L40"}, False), ({"gpus": 4}, False),
+    ):  # fmt: skip
+        assert bounds.hold(given_) is held
+    assert ValidWhere.model_validate({"bounds": {"a": [1, None]}}).hold({"model": "L40"}) is True
+
+
+def test_only_kinds_that_are_judged_are_read():
+    body = {"title": "x", "unit": "GB/s", "per": "node", "limits": [{"calibrate": True}]}
+    for given_, refused in (
+        ({}, ""), ({"over": "links"}, ""), ({"statistic": "value", "over": "half"}, ""),
+        ({"over": "nics"}, "median has no 'over: nics' (but slowest, ranks, links, nodes)"),
+        ({"statistic": "dip", "over": "ranks"}, "dip has no 'over: ranks' (but slowest)"),
+    ):  # fmt: skip
+        expected = pytest.raises(ValueError) if refused else contextlib.nullcontext()
+        with expected as caught:
+            CriterionBody.model_validate({**body, **given_})
+        assert caught is None or refused in str(caught.value), given_
+
+
+def test_devices_are_compared_where_their_spread_is_known(tmp_path):
+    gemm = load(tmp_path).criteria["gemm.bf16"]
+    for changed, compared in (
+        ({}, True), ({"per": "rail"}, True), ({"per": "pair"}, False), ({"per": "cluster"}, False),
+        ({"spread": None}, False), ({"statistic": "spread"}, False),
+    ):  # fmt: skip
+        assert replace(gemm, **changed).compares_with_fleet is compared, changed

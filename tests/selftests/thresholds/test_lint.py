@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from fixtures import entry
 from fixtures.thresholds import lint
+from fixtures.thresholds.kinds import KINDS, SPANS
 from fixtures.thresholds.limits import Limit
 from fixtures.thresholds.strict_yaml import Problem
 
@@ -30,10 +31,11 @@ def row(**given: Any) -> Limit:
 def body(**given: Any) -> Any:
     """A criterion's fields as the file of limits has them."""
     fields: dict[str, Any] = {
-        "measure": None, "unit": "GB/s", "statistic": "median", "ceiling": None, "spread": None,
+        "measure": None, "unit": "GB/s", "ceiling": None, "spread": None,
         "tail": None, "limits": [], "valid": {}, "loose": None,
     }  # fmt: skip
-    return SimpleNamespace(**fields | given)
+    kind = KINDS[given.pop("statistic", "median"), "slowest"]
+    return SimpleNamespace(**fields | given, kind=kind)
 
 
 def refusal(check: Callable[..., None], *arguments: Any) -> tuple[Any, str] | None:
@@ -180,8 +182,9 @@ def test_a_row_may_ask_for_more_than_its_criterion_and_not_for_less():
 
 def point(*rows: Limit, **given: Any) -> Any:
     """A criterion as check_rows() gets it."""
-    fields: dict[str, Any] = {"ceiling": None, "per": "node", "metric": "bf16", "at": {}}
-    return SimpleNamespace(limits=rows, **fields | given)
+    span = SPANS[given.pop("per", "node")]
+    fields: dict[str, Any] = {"ceiling": None, "metric": "bf16", "at": {}}
+    return SimpleNamespace(limits=rows, span=span, **fields | given)
 
 
 def refused_rows(*rows: Limit, points: list[Any] | None = None, **fields: Any) -> Any:

@@ -7,8 +7,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from datetime import date, timedelta
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +17,8 @@ from fixtures.paths import THRESHOLDS
 from fixtures.slurm.hostlist import expand_hostlist
 from fixtures.thresholds import definitions, lint, loader, site_facts
 from fixtures.thresholds.contract import Contract
-from fixtures.thresholds.loader import Criterion, Thresholds, ValidWhere
+from fixtures.thresholds.criteria import CriterionBody
+from fixtures.thresholds.loader import Thresholds
 from fixtures.wording import digits
 from tests.selftests.small_thresholds import SMALL, load, write
 
@@ -345,7 +344,7 @@ def test_the_workload_says_the_unit_and_whether_its_ranks_wait(tmp_path, monkeyp
     assert described is not None
     alone = replace(described, of_one_rank=("busbw",))
     monkeypatch.setattr(lint, "described_workload", lambda location, workload: alone)
-    body = loader._Criterion.model_validate({
+    body = CriterionBody.model_validate({
         "title": "x", "unit": "GB/s", "per": "node",
         "limits": [{"fail_below": 1, "source": "x"}],
     })  # fmt: skip
@@ -357,39 +356,12 @@ def test_the_workload_says_the_unit_and_whether_its_ranks_wait(tmp_path, monkeyp
         ("median", "none", described, "x"), ("median", "busbw", None, "x"),
         ("spread", "busbw", None, None), ("dip", "busbw", None, None),
     ):  # fmt: skip
-        assert loader._measured_unit("x", statistic, metric, workload) == unit
+        body = body.model_copy(update={"statistic": statistic, "unit": "x"})
+        assert loader._measured_unit(body, metric, workload) == unit
     monkeypatch.setattr(lint, "described_workload", lambda location, workload: None)
-    own = next(loader._expand("own.rate", body))
+    rate = body.model_copy(update={"statistic": "median", "unit": "GB/s"})
+    own = next(loader._expand("own.rate", rate))
     assert (own.synchronous, own.of_one_rank, own.measured_unit) == (False, False, "GB/s")
-
-
-def test_points_and_ranges_of_sizes_are_read_in_bytes():
-    assert loader._sweep_points({"size": ["1KiB", "1MiB"], "to": 1, "a": ["x", 2]}) == {
-        "size": (1024, 2**20), "to": (1,), "a": ("x", 2),
-    }  # fmt: skip
-    for given_, found in (
-        (["1KiB", "1MiB"], (1024, 2**20)), ([None, "1MiB"], (None, 2**20)),
-        (["1KiB", None], (1024, None)),
-    ):  # fmt: skip
-        assert loader._size_range(given_) == found
-    for wrong in ("1KiB", ["1KiB"], ["1KiB", "1MiB", "1GiB"], [None, None]):
-        with pytest.raises(ValueError, match=r"expected \[low, high\]"):
-            loader._size_range(wrong)
-    for wrong in (["1MiB", "1MiB"], ["1GiB", "1MiB"]):
-        with pytest.raises(ValueError, match="is not below the high end"):
-            loader._size_range(wrong)
-
-
-def test_bounds_under_conditions_hold_unless_one_is_false():
-    bounds = ValidWhere.model_validate(
-        {"model": "L40S", "when": {"gpus": 8}, "bounds": {"a": [1, None]}}
-    )
-    for given_, held in (
-        ({}, True), ({"model": "L40S"}, True), ({"model": "L40S", "gpus": 8}, True),
-        ({"model": "L40"}, False), ({"gpus": 4}, False),
-    ):  # fmt: skip
-        assert bounds.hold(given_) is held
-    assert ValidWhere.model_validate({"bounds": {"a": [1, None]}}).hold({"model": "L40"}) is True
 
 
 def test_an_exemption_holds_only_where_all_is_known(tmp_path):
@@ -404,21 +376,14 @@ def test_an_exemption_holds_only_where_all_is_known(tmp_path):
     assert always.not_applicable(always.criteria["gemm.bf16"], {}, set()) == "no such unit"
 
 
-def compared(**changed: dict[str, Any]) -> dict[str, Criterion]:
-    return {key: SimpleNamespace(**fields) for key, fields in changed.items()}  # type: ignore[misc]
-
-
 def test_criteria_that_compare_like_devices_are_counted(tmp_path):
     small = load(tmp_path)
-    node = {"spread": "gemm", "statistic": "median", "per": "node"}
-    for written, count in (
-        (compared(), 1),
-        (compared(a=node), 1),
-        (compared(a=node, b={**node, "per": "rail"}), 2),
-        (compared(a=node, b=node, c={**node, "per": "cluster"}), 2),
-        (compared(a=node, b=node, c={**node, "spread": None}), 2),
-        (compared(a=node, b=node, c={**node, "statistic": "spread"}), 2),
-    ):
+    node = small.criteria["gemm.bf16"]
+    for changes, count in (
+        ([], 1), ([{}], 1), ([{}, {"per": "rail"}], 2), ([{}, {}, {"per": "cluster"}], 2),
+        ([{}, {}, {"spread": None}], 2), ([{}, {}, {"statistic": "spread"}], 2),
+    ):  # fmt: skip
+        written = {str(k): replace(node, **changed) for k, changed in enumerate(changes)}
         assert replace(small, written=written).compared_criteria == count
 
 

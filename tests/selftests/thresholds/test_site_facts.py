@@ -23,7 +23,7 @@ CASES: dict[str, tuple[list[OrderedSite], list[OrderedSite]]] = {
     # fact: the sites where it holds, and those where it does not
     "fabric": (
         [H200, replace(H200, nics_per_node=1)],
-        [replace(H200, nics_per_node=0), replace(H200, virtual=True)],
+        [replace(H200, nics_per_node=0), replace(H200, origin="sandbox")],
     ),
     "all_reduce_perf": ([H200], [CPU, replace(H200, installed=())]),
     "order": ([H200], [replace(H200, ordered=False)]),
@@ -60,7 +60,7 @@ CASES: dict[str, tuple[list[OrderedSite], list[OrderedSite]]] = {
     "slurm": ([H200, replace(H200, origin="sandbox")], [replace(H200, origin="local")]),
     "shared_nodes": ([H200], [replace(H200, whole_nodes=True)]),
     "own_host": (
-        [H200, replace(H200, virtual=True, nodes=("",))], [replace(H200, virtual=True)],
+        [H200, replace(H200, origin="sandbox", nodes=("",))], [replace(H200, origin="sandbox")],
     ),
     "cores": ([H200], [replace(H200, bindable=False)]),
     "memory_control": ([H200], [replace(H200, memory_control=False)]),
@@ -69,7 +69,7 @@ CASES: dict[str, tuple[list[OrderedSite], list[OrderedSite]]] = {
     "shared_tb": ([replace(H200, shared_tb=1)], [replace(H200, shared_tb=0)]),
     "rail_optimized": ([H200], [replace(H200, rail_optimized=False)]),
     "breakable": (
-        [replace(H200, virtual=True)], [H200, replace(H200, virtual=True, light=True)],
+        [replace(H200, origin="sandbox")], [H200, replace(H200, origin="sandbox", light=True)],
     ),
 }  # fmt: skip
 

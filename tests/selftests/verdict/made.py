@@ -10,6 +10,7 @@ from fixtures.statistics.fleet_slots import NO_FLEET
 from fixtures.thresholds.criteria import Criterion
 from fixtures.thresholds.limits import Limit, ResolvedLimit
 from fixtures.verdict.model import Case, Outcome, Verdict
+from fixtures.verdict.sheet import Sheet
 from tests.selftests import support
 
 Points = list[tuple[RankResult, Measurement]]
@@ -49,6 +50,16 @@ def resolved(kind: str, value: Any = None, **given: Any) -> ResolvedLimit:
         "expect": None, "text": f"{kind} {value}", "loose": None, "source": "x",
     }  # fmt: skip
     return ResolvedLimit(kind=kind, value=value, **fields | given)  # type: ignore[arg-type]
+
+
+def sheet(of: Case, found: Record, limit: ResolvedLimit | None = None, **given: Any) -> Sheet:
+    """A sheet with all measurements of a record, without a ceiling unless told otherwise."""
+    fields: dict[str, Any] = {
+        "points": points(found), "facts": {}, "ceiling": None, "thresholds": None,
+        "base": verdict(devices={"planned": of.devices, "measured": 0}),
+        "limit": limit or resolved("below", 1),
+    }  # fmt: skip
+    return Sheet(case=of, record=found, **fields | given)
 
 
 def verdict(**given: Any) -> Verdict:

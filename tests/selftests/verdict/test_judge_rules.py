@@ -18,9 +18,8 @@ from fixtures.verdict import judge as judging
 from fixtures.verdict.causes import Cause
 from fixtures.verdict.judge import judge
 from fixtures.verdict.model import Outcome, Verdict
-from fixtures.verdict.samples import Invalid
 from tests.selftests.verdict import made
-from tests.selftests.verdict.made import criterion, measured, rank, record, resolved, row, state
+from tests.selftests.verdict.made import criterion, measured, rank, record, row, state
 
 pytestmark = pytest.mark.cpu
 
@@ -225,42 +224,6 @@ def test_a_verdict_on_a_record_is_explained_by_settings_and_load(monkeypatch):
     assert explained == []
     judged(criterion(BELOW), record(*ranks(100, 90)))
     assert explained == ["fixtures.verdict.tuning_variables", "fixtures.verdict.host_load"]
-
-
-# --- the deciding figure
-
-
-def figure(limit: Any, *rounds: list[float], **given: Any) -> tuple[int, list[float]]:
-    figures = [(rank(k), r) for k, r in enumerate(rounds)]
-    worst, values = judging._deciding_figure(criterion(BELOW, **given), figures, limit)
-    return worst.rank, values
-
-
-def test_the_worst_of_those_that_fail_in_every_round_decides():
-    below, above = resolved("below", 80), resolved("above", 80)
-    assert figure(below, [90], [85], [95]) == (1, [85])
-    assert figure(below, [70, 75], [60, 90]) == (0, [70, 75]), "one fails in every round"
-    assert figure(above, [70], [75]) == (1, [75])
-    assert figure(above, [90, 90], [85, 95], [70, 99]) == (0, [90, 90])
-    assert figure(above, [5], [9], statistic="spread") == (1, [9])
-    with pytest.raises(Invalid, match="on both sides of below 80"):
-        figure(below, [90, 90], [70, 90])
-
-
-def test_rounds_of_the_worst_and_of_uneven_devices_are_noted():
-    devices = [(rank(0), [100.0, 104.0]), (rank(1), [100.0, 101.0]), (rank(2), [100.0])]
-
-    def notes(worst: int, **given: Any) -> list[str]:
-        case = made.case(criterion(BELOW, **given))
-        return judging._round_notes(case, devices, devices[worst][0], thresholds(), FACTS)
-
-    assert notes(2) == ["worker0 gpu0: rounds of 100, 104, 4% apart"]
-    assert notes(1) == [
-        "worker0 gpu0: rounds of 100, 104, 4% apart", "worker0 gpu1: rounds of 100, 101",
-    ]  # fmt: skip
-    # A class whose rounds differ by 2 % is noted from 6 % on.
-    assert notes(2, spread="gemm") == []
-    assert notes(0, spread="gemm") == ["worker0 gpu0: rounds of 100, 104"]
 
 
 # --- some of the nodes

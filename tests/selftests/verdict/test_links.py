@@ -57,12 +57,20 @@ def test_every_link_must_have_been_measured_once():
     assert refusal(node(*ALL), 6, two) is None, "the other node is no part of the record"
 
 
-def named(*slow: tuple[int, int], outcome: Outcome = Outcome.FAIL, rate: float = 50) -> Any:
-    found = [
-        (r, m, rate if (r.local_rank, m.at["to"]) in slow else 100.0)
-        for r, m in points(record(*node(*ALL)))
+def slowest(ranks: list[Any], rates: dict[Any, float], outcome: Outcome = Outcome.FAIL) -> Any:
+    """The verdict on links with these rates by (from, to), or by node and these; else 100 GB/s."""
+    found = record(*ranks)
+    case = made.case(criterion(over="links"), found.nodes, len(ranks))
+    sheet = made.sheet(case, found)
+    sheet.devices = [
+        (r, [rates.get((r.local_rank, m.at["to"]), rates.get(r.node, 100.0))])
+        for r, m in sheet.points
     ]
-    return links.name_slowest_link(made.verdict(outcome=outcome, next_step="look"), found)
+    return links.name_slowest_link(made.verdict(outcome=outcome, next_step="look"), sheet)
+
+
+def named(*slow: tuple[int, int], outcome: Outcome = Outcome.FAIL, rate: float = 50) -> Any:
+    return slowest(node(*ALL), dict.fromkeys(slow, rate), outcome)
 
 
 def test_the_slowest_link_is_named_and_what_all_slow_ones_share():
@@ -82,21 +90,11 @@ def test_the_slowest_link_is_named_and_what_all_slow_ones_share():
 
 
 def test_a_link_in_the_middle_between_slowest_and_best_is_slow():
-    found = [
-        (r, m, {(0, 1): 50.0, (1, 2): 75.0}.get((r.local_rank, m.at["to"]), 100.0))
-        for r, m in points(record(*node(*ALL)))
-    ]
-    verdict = made.verdict(outcome=Outcome.FAIL, next_step="look")
-    assert (
-        "gpu1 (GPU-worker0-1) is part of all 2" in links.name_slowest_link(verdict, found).next_step
-    )
+    found = slowest(node(*ALL), {(0, 1): 50.0, (1, 2): 75.0})
+    assert "gpu1 (GPU-worker0-1) is part of all 2" in found.next_step
 
 
 def test_the_gpu_of_the_slowest_links_own_node_is_named():
-    two = [*node(*ALL), *node(*ALL, name="worker1", first=3)]
-    found = [
-        (r, m, 50.0 if r.node == "worker1" and 1 in (r.local_rank, m.at["to"]) else 100.0)
-        for r, m in points(record(*two))
-    ]
-    verdict = made.verdict(outcome=Outcome.FAIL, next_step="look")
-    assert "gpu1 (GPU-worker1-1)" in links.name_slowest_link(verdict, found).next_step
+    links_of_1 = [link for link in ALL if 1 in link]
+    two = [*node(*ALL), *node(*links_of_1, name="worker1", first=3)]
+    assert "gpu1 (GPU-worker1-1)" in slowest(two, {"worker1": 50.0}).next_step

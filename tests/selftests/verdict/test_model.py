@@ -117,6 +117,9 @@ def test_read_verdicts_share_what_is_equal():
 
 
 def test_the_deciding_device_is_a_gpu_or_a_part():
-    assert model._device_name(GPU) == "gpu1"
-    assert model._device_name({"part": "all GPUs", "gpu": None}) == "all GPUs"
-    assert model._device_name(None) == ""
+    for worst, part, device in (
+        (GPU, "gpu1", "gpu1 GPU-1"), ({"part": "all GPUs", "gpu": None}, "all GPUs", "all GPUs"),
+        ({"part": "the node", "gpu": None}, "", ""), ({"gpu": None, "uuid": "GPU-1"}, "", "GPU-1"),
+        (None, "", ""), ({}, "", ""),
+    ):  # fmt: skip
+        assert (model.part_of(worst), model.device_of(worst)) == (part, device)

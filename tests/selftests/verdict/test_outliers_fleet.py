@@ -29,6 +29,10 @@ def limits(of: Spread | None = None) -> Any:
     return SimpleNamespace(spread={"gemm": of or spread()}, compared_criteria=1)
 
 
+def suspicion(fleet: Like, of: Spread) -> float:
+    return outliers.highest_suspicion(criterion(spread="gemm"), fleet, limits(of))
+
+
 def test_siblings_are_the_valid_devices_of_their_nodes():
     found = record(
         rank(0, measured("rate", 700, rounds=[[702]])),
@@ -60,15 +64,15 @@ def test_devices_without_a_class_of_spread_have_no_fleet():
 
 def test_above_suspicion_is_who_is_so_by_the_figures_of_every_model_and_slot():
     fleet = Like((700.0,) * 4)
-    assert 0.92 * 700 < outliers.highest_suspicion(fleet, spread(), 1) < 700
+    assert 0.92 * 700 < suspicion(fleet, spread()) < 700
     # By chance alone they differ so much that only delta counts.
     wide = spread().model_copy(update={"device_sigma": 0.5})
-    assert outliers.highest_suspicion(fleet, wide, 1) == pytest.approx(0.92 * 700)
+    assert suspicion(fleet, wide) == pytest.approx(0.92 * 700)
     strict = Spread.model_validate({**wide.model_dump(), "models": {"B200": {"delta": 0.01}}})
-    assert outliers.highest_suspicion(fleet, strict, 1) == pytest.approx(0.99 * 700)
+    assert suspicion(fleet, strict) == pytest.approx(0.99 * 700)
     for share, factor in ((1.1, 1.1), (0.9, 1.0)):
         slots = Like(fleet.values, slot_shares=((0, share),))
-        found = outliers.highest_suspicion(slots, wide, 1)
+        found = suspicion(slots, wide)
         assert found == pytest.approx(factor * 0.92 * 700)
 
 
@@ -77,9 +81,10 @@ def ruled(outcome: Outcome, *rates: float, fleet: Like | None = None, **given: A
     of = criterion(row(fail_below=1), **{"spread": "gemm"} | given)
     siblings = Like((700.0, 700.0, 700.0, 700.0)) if fleet is None else fleet
     case = made.case(of, facts=FACTS, siblings=siblings)
-    devices = [(rank(k), [rate]) for k, rate in enumerate(rates)]
+    found = record(*(rank(k, measured("rate", rate)) for k, rate in enumerate(rates)))
     before = made.verdict(outcome=outcome, reason="")
-    return before, outliers.apply_outlier_rule(before, case, devices, limits(), FACTS)
+    sheet = made.sheet(case, found, facts=FACTS, thresholds=limits())
+    return before, outliers.apply_outlier_rule(before, sheet)
 
 
 def test_recorded_values_and_spreads_are_not_compared():

@@ -34,8 +34,9 @@ def test_a_value_that_all_ranks_say_does_not_exist_is_not_owed():
     assert why(*both, other).startswith("not available"), "of another node than the subject's"
     assert why(*both, other, nodes=TWO) == ""
     # Of NICs only the first rank of a node speaks.
-    assert why(both[0], rank(1), over="nics") == "not available here: no such port"
-    assert why(both[0], rank(2, node="worker1"), over="nics", nodes=TWO) == ""
+    nics = {"statistic": "value", "over": "nics"}
+    assert why(both[0], rank(1), **nics) == "not available here: no such port"
+    assert why(both[0], rank(2, node="worker1"), **nics, nodes=TWO) == ""
 
 
 def test_a_node_may_lack_a_value_where_each_node_of_the_row_says_so():

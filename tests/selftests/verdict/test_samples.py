@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from fixtures.records.model import WHOLE_NODE as NODE
 from fixtures.records.model import Void
 from fixtures.verdict import samples
 from fixtures.verdict.causes import Cause
-from fixtures.verdict.model import Case, Outcome
-from fixtures.verdict.samples import Invalid
+from fixtures.verdict.model import Case
+from fixtures.verdict.samples import ALL_NODES, Invalid
 from tests.selftests.verdict import made
 from tests.selftests.verdict.made import criterion, measured, points, rank, record, resolved, state
 
@@ -48,11 +50,27 @@ def test_the_measurements_of_a_subject_are_of_its_nodes_its_rail_or_all():
     assert of("rail1", per="rail") == [2, 4]
     assert of("cluster", ("worker0",), per="cluster") == [1, 2, 3, 4]
     assert of("worker0", per="node", at={"size": 1}) == []
-    for per, spoken in (("node", True), ("cluster", True), ("rail", False)):
-        for over in ("nodes", "slowest"):
-            chosen = samples.points_of(criterion(per=per, over=over), found, TWO, "rail0")
-            whole = {r.device.get("part") == samples.WHOLE_NODE for r, _ in chosen}
-            assert whole == {spoken and over == "nodes"}, (per, over)
+
+
+def test_each_measurement_is_of_whom_it_is_meant_for():
+    """Whoever reports it: a GPU, its node, or all nodes, of which one has the value for all."""
+    both = record(*node("worker0", 1, 2), *node("worker1", 3, 4, first=2))
+    each = record(*node("worker0", 1), *node("worker1", 2, first=1))
+    one = record(*node("worker0", 1), rank(1, node="worker1"))
+    value = {"statistic": "value"}
+    for found, given, parts in (
+        (both, {}, {None}), (both, {"over": "links"}, {None}), (both, {"over": "nodes"}, {NODE}),
+        (both, {"over": "devices", **value}, {None}), (both, {"over": "nics", **value}, {NODE}),
+        (both, value, {None}), (each, value, {NODE}), (each, {"per": "cluster", **value}, {NODE}),
+        (both, {"over": "tasks", **value}, {NODE}),
+        (one, {"per": "cluster", **value}, {ALL_NODES}), (one, {"per": "cluster"}, {None}),
+        (both, {"per": "pair", "over": "half", **value}, {ALL_NODES}),
+        (one, {"per": "cluster", "over": "nodes"}, {NODE}), (one, value, {NODE}),
+        (replace(one, workload="slurm"), {"per": "cluster", **value}, {NODE}),
+    ):  # fmt: skip
+        chosen = samples.points_of(criterion(**given), found, TWO, "rail0")
+        assert {r.device.get("part") for r, _ in chosen} == parts, given
+        assert [(r.rank, m) for r, m in chosen] == [(r.rank, m) for r, m in points(found)]
 
 
 # --- figures
@@ -172,7 +190,7 @@ def test_one_rank_speaks_for_a_node():
 
 
 def owed(found: Any, over: str, devices: int = 4, nodes: tuple[str, ...] = TWO) -> Any:
-    case: Case = made.case(criterion(over=over), nodes, devices)
+    case: Case = made.case(criterion(statistic="value", over=over), nodes, devices)
     return refusal(samples.check_owed, case, found, points(found))
 
 
@@ -296,22 +314,6 @@ def test_a_value_beyond_physics_is_an_error_of_the_measurement():
 # --- the outcome and who is named
 
 
-def test_a_verdict_gets_its_outcome_and_a_next_step_only_where_it_fails():
-    base = made.verdict()
-    limit = resolved("below", 5, text=">= 5")
-    good = samples.with_outcome(base, limit, True, next_step="look", value=6)
-    assert (good.outcome, good.limit, good.next_step, good.value) == (Outcome.PASS, ">= 5", "", 6)
-    bad = samples.with_outcome(base, resolved("below", 5, text=">= 5", loose="new"), False,
-                               next_step="look")  # fmt: skip
-    assert (bad.outcome, bad.limit) == (Outcome.FAIL, ">= 5 (loose: new)")
-    assert bad.next_step == "look"
-    only = resolved("recorded", source="recorded, not judged: no figure")
-    noted = samples.with_outcome(base, only, True, next_step="look", value=6, margin=0.5)
-    assert (noted.outcome, noted.value, noted.margin) == (Outcome.RECORDED, 6, None)
-    assert (noted.reason, noted.next_step) == ("no figure", "")
-    assert noted.limit == "recorded, not judged"
-
-
 def test_where_ranks_wait_for_each_other_none_of_them_is_the_culprit():
     together = criterion(synchronous=True)
     for of, expected in (
@@ -319,25 +321,28 @@ def test_where_ranks_wait_for_each_other_none_of_them_is_the_culprit():
         (criterion(synchronous=True, statistic="value"), False), (criterion(), False),
     ):  # fmt: skip
         assert samples.is_synchronous(of) is expected
-    for of, values, agree in (
-        (together, [1, 1], True), (together, [1, 2], False), (together, [1], False),
-        (criterion(), [1, 1], False),
-    ):  # fmt: skip
-        assert samples.all_ranks_agree(of, values) is agree
     r = rank(1)
     gpu = {"node": "worker0", "gpu": 1, "uuid": "GPU-worker0-1", "value": 5}
     nobody = {"gpu": None, "uuid": None, "value": 5}
     every = {**nobody, "node": "worker0", "part": "all GPUs"}
-    assert samples.culprit_of_rate(criterion(), r, 5) == gpu
-    assert samples.culprit_of_rate(together, r, 5) == every
+    assert samples.culprit(criterion(), r, 5) == gpu
+    assert samples.culprit(together, r, 5) == every
     cluster = criterion(synchronous=True, per="cluster")
     everywhere = {**nobody, "node": None, "part": "all nodes"}
-    assert samples.all_parts_culprit(cluster, r, 5) == everywhere
-    assert samples.culprit(r, 5, state(5)) == gpu
+    assert samples.culprit(cluster, r, 5) == everywhere
+    states = criterion(statistic="value")
+    assert samples.culprit(states, r, 5) == gpu
+    assert samples.culprit(states, r, 5, of_all=True) == every
+    assert samples.culprit(criterion(per="pair"), r, 5, of_all=True) == everywhere
     named = {**nobody, "node": "worker0", "part": "mlx5_0"}
-    assert samples.culprit(r, 5, state(5, at={"part": "mlx5_0"})) == named
-    spoken = samples.speak_for_node(r)
-    assert samples.culprit(spoken, 5) == {**nobody, "node": "worker0", "part": "the node"}
+    assert samples.culprit(states, r, 5, "mlx5_0") == named
+    assert samples.culprit(together, r, 5, "mlx5_0") == named
+    spoken = r.as_node
+    assert samples.culprit(states, spoken, 5) == {**nobody, "node": "worker0", "part": NODE}
+    assert samples.culprit(states, spoken, 5, "mlx5_0", of_all=True) == named
+    for_all = replace(r, device={**r.device, "part": ALL_NODES})
+    assert samples.culprit(states, for_all, 5) == everywhere
+    assert samples.culprit(states, for_all, 5, "a") == {**everywhere, "part": "a"}
     assert samples.device_label(spoken) == "worker0"
     assert samples.device_label(r) == "worker0 gpu1"
     assert (r.device.get("part"), spoken.device["index"]) == (None, 1)
@@ -345,7 +350,7 @@ def test_where_ranks_wait_for_each_other_none_of_them_is_the_culprit():
 
 def test_what_to_do_next_depends_on_who_is_named():
     r = rank(1)
-    whole = samples.speak_for_node(r)
+    whole = r.as_node
     plain = rank(1)
     del plain.device["uuid"]
     for of, who, says in (
@@ -367,6 +372,5 @@ def test_what_to_do_next_depends_on_who_is_named():
 def test_texts_are_joined_without_empty_ones():
     assert samples.number_list([1.0, 2.5]) == "1, 2.5"
     assert samples.join_texts("a", "", "b") == "a; b"
-    assert samples._limit_text(resolved("below", 5, text=">= 5")) == ">= 5"
     void = {"worker1": Void("broken")}
     assert record(rank(0), rank(2, node="worker1")).without(void).node_set == {"worker0"}

@@ -12,7 +12,7 @@ from fixtures.thresholds.spread import Tail
 from fixtures.verdict import tails
 from fixtures.verdict.model import Outcome
 from tests.selftests.verdict import made
-from tests.selftests.verdict.made import criterion, measured, rank
+from tests.selftests.verdict.made import criterion, measured, rank, record
 
 pytestmark = pytest.mark.cpu
 
@@ -33,18 +33,19 @@ def test_all_rounds_together_are_a_series_and_each_of_several_by_itself():
 
 def ruled(
     outcome: Outcome = Outcome.PASS, tail: Tail = TAIL, model: str = "L40S", checks: Any = None,
-    links: bool = False, **given: Any,
+    links: bool = False, of_class: str | None = "own", **given: Any,
 ) -> Any:  # fmt: skip
     """The verdict before and after the rule on two devices, of which the second has bursts."""
-    of = criterion(**{"tail": "own"} | given)
+    of = criterion(tail=of_class, **given)
     at = [{"to": 1}, {"to": 0}] if links else [{}, {}]
-    found = [
-        (rank(k), measured("rate", *samples, checks=checks or {}, at=at[k]))
+    found = record(*(
+        rank(k, measured("rate", *samples, checks=checks or {}, at=at[k]))
         for k, samples in enumerate(([10.0] * 20, BURSTS))
-    ]
+    ))  # fmt: skip
     limits: Any = SimpleNamespace(tails={"own": tail})
     before = made.verdict(outcome=outcome, reason="", margin=1.0)
-    return before, tails.apply_tail_rule(before, of, found, limits, {"model": model})
+    sheet = made.sheet(made.case(of), found, facts={"model": model}, thresholds=limits)
+    return before, tails.apply_tail_rule(before, sheet)
 
 
 def test_what_comes_and_goes_turns_a_pass_into_a_failure_of_the_device():
@@ -61,17 +62,10 @@ def test_what_comes_and_goes_turns_a_pass_into_a_failure_of_the_device():
 
 def test_the_rule_is_for_passing_medians_of_a_class_on_gpus():
     for given in (
-        {"outcome": Outcome.FAIL}, {"outcome": Outcome.RECORDED}, {"tail": None, "outcome": None},
-        {"statistic": "spread"}, {"model": "cpu"},
+        {"outcome": Outcome.FAIL}, {"outcome": Outcome.RECORDED}, {"of_class": None},
+        {"model": "cpu"},
     ):  # fmt: skip
-        if given.get("outcome", ...) is None:
-            of = criterion()
-            before = made.verdict(outcome=Outcome.PASS)
-            points = [(rank(0), measured("rate", *BURSTS))]
-            limits: Any = SimpleNamespace(tails={})
-            after = tails.apply_tail_rule(before, of, points, limits, {"model": "L40S"})
-        else:
-            before, after = ruled(**given)
+        before, after = ruled(**given)
         assert after is before, given
     # Of what devices share, four of twenty at half the median are too many too.
     before, after = ruled(tail=TAIL.model_copy(update={"shared": True}))

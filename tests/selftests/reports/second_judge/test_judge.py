@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from fixtures import entry, hardware
 from fixtures.paths import CHECKOUT
 from fixtures.thresholds import loader
-from fixtures.thresholds.criteria import OVER, PER, STATISTICS, TIERS
+from fixtures.thresholds.criteria import TIERS
+from fixtures.thresholds.kinds import OVER, SPANS, STATISTICS
 from fixtures.thresholds.site_facts import FACTS, INSTALLED
 from reports import rejudge
 from reports.second_judge import physics, plan
@@ -229,7 +230,7 @@ def test_its_data_sheets_are_those_of_the_suite():
 def test_it_knows_every_rule_that_definitions_use_today():
     thresholds = loader.load(support.SHIPPED)
     known = physics.TABLES["known"]
-    assert (set(PER), set(STATISTICS), set(OVER), set(TIERS)) == tuple(
+    assert (set(SPANS), set(STATISTICS), set(OVER), set(TIERS)) == tuple(
         set(known[name]) for name in ("per", "statistic", "over", "tier")
     )
     assert set(plan.FACTS) == set(FACTS)

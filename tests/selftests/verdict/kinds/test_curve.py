@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from fixtures.records.model import Measurement
-from fixtures.verdict import curves
 from fixtures.verdict.causes import Cause
+from fixtures.verdict.kinds import curve as curves
 from fixtures.verdict.model import Outcome, Verdict
 from fixtures.verdict.samples import Invalid
 from tests.selftests.verdict import made
-from tests.selftests.verdict.made import criterion, measured, points, rank, record, resolved
+from tests.selftests.verdict.made import criterion, measured, rank, record, resolved
 
 pytestmark = pytest.mark.cpu
 
@@ -30,7 +30,7 @@ def dip(
     ranks = [rank(k, *found) for k, found in enumerate(curves_of_ranks)]
     found = record(*ranks)
     case = made.case(criterion(statistic="dip", sweep=sweep, **given), devices=len(ranks))
-    return curves.judge_dip(made.verdict(), case, found, points(found), resolved("above", limit))
+    return curves.judge(made.sheet(case, found, resolved("above", limit)))
 
 
 def refusal(*curves_of_ranks: list[Measurement], **given: Any) -> Invalid:
@@ -106,11 +106,11 @@ def test_only_the_own_node_s_second_curve_counts():
              rank(2, *curve({128: 900.0, 256: 900.0}, "rate_again"), node="other")]  # fmt: skip
     found = record(*ranks)
     case = made.case(criterion(statistic="dip"), devices=1)
-    verdict = curves.judge_dip(made.verdict(), case, found, points(found), resolved("above", 5))
+    verdict = curves.judge(made.sheet(case, found, resolved("above", 5)))
     assert verdict.value == pytest.approx(100 / 3)
     pair = made.case(criterion(statistic="dip", per="pair"), ("worker0", "other"), devices=2)
     with pytest.raises(Invalid, match="measured on 1 of 2"):
-        curves.judge_dip(made.verdict(), pair, found, points(found), resolved("above", 5))
+        curves.judge(made.sheet(pair, found, resolved("above", 5)))
 
 
 def test_a_curve_with_a_hole_is_not_judged():

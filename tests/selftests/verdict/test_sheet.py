@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fixtures.records.model import Void
 from fixtures.verdict.causes import Cause
-from fixtures.verdict.record_facts import collect_facts
+from fixtures.verdict.model import Outcome, Verdict
 from fixtures.verdict.samples import Invalid
+from fixtures.verdict.sheet import Sheet, collect_facts
 from tests.selftests.verdict import made
-from tests.selftests.verdict.made import criterion, measured, points, rank, record, row
+from tests.selftests.verdict.made import criterion, measured, points, rank, record, resolved, row
 
 pytestmark = pytest.mark.cpu
 
@@ -82,3 +84,32 @@ def test_where_fewer_nodes_measured_they_are_counted_anew():
     assert collect_facts(both, found, points(found))["nodes"] == 3
     voided = found.without({"worker1": Void("broken")})
     assert collect_facts(both, voided, points(voided))["nodes"] == 3, "it measured, and is void"
+
+
+def test_a_verdict_gets_its_outcome_and_a_next_step_only_where_it_fails():
+    def of(limit: Any, ok: bool, **given: Any) -> Verdict:
+        case = made.case(criterion(), devices=2)
+        return made.sheet(case, record(), limit).verdict(ok, next_step="look", **given)
+
+    good = of(resolved("below", 5, text=">= 5"), True, value=6)
+    assert (good.outcome, good.limit, good.next_step, good.value) == (Outcome.PASS, ">= 5", "", 6)
+    assert good.devices == {"planned": 2, "measured": 2}
+    bad = of(resolved("below", 5, text=">= 5", loose="new"), False, measured=0)
+    assert (bad.outcome, bad.limit) == (Outcome.FAIL, ">= 5 (loose: new)")
+    assert (bad.next_step, bad.devices["measured"]) == ("look", 0)
+    only = resolved("recorded", source="recorded, not judged: no figure")
+    noted = of(only, True, value=6, margin=0.5, measured=1)
+    assert (noted.outcome, noted.value, noted.margin) == (Outcome.RECORDED, 6, None)
+    assert (noted.reason, noted.next_step) == ("no figure", "")
+    assert (noted.limit, noted.devices["measured"]) == ("recorded, not judged", 1)
+
+
+def test_a_row_without_a_ceiling_has_none_where_its_kind_is_not_bounded():
+    for statistic, ceiling in (("median", 9.0), ("value", 9.0), ("spread", None), ("dip", None)):
+        of = criterion(row(fail_above=1), statistic=statistic, ceiling=9.0)
+        sheet = Sheet.of(
+            of.limits[0], case=made.case(of), facts={}, record=record(), points=[],
+            thresholds=SimpleNamespace(cluster=None),
+        )  # fmt: skip
+        assert (sheet.ceiling, sheet.limit.value) == (ceiling, 1)
+        assert sheet.sigmas is None
