@@ -50,9 +50,11 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     return fake
 
 
-def row(job: str, state: str, reason: str = "None", *, name: str = "x", nodes: str = "") -> str:
+def row(
+    job: str, state: str, reason: str = "None", *, name: str = "x", nodes: str = "", asked: str = ""
+) -> str:
     """A line of squeue."""
-    return f"{job}   |{state}|0:0|{name}|{nodes}|{reason}|\n"
+    return f"{job}   |{state}|0:0|{name}|{nodes}|{asked}|{reason}|\n"
 
 
 # --- one job
@@ -114,12 +116,12 @@ def test_a_cluster_without_jobs_is_idle(command, nodes, idle):
 
 
 def test_who_has_no_job_in_the_queue_waits_for_none(command):
-    command("squeue", "7|COMPLETED|0:0|x||None|\n")
+    command("squeue", "7|COMPLETED|0:0|x|||None|\n")
     slurm = SlurmWatcher()
     assert slurm.none_queued(0.0) is False  # nobody was asked yet
     slurm.states(["7"])
     assert slurm.none_queued(0.0) is True
-    command("squeue", "7|RUNNING|0:0|x||None|\n")
+    command("squeue", "7|RUNNING|0:0|x|||None|\n")
     slurm.invalidate()
     slurm.states(["7"])
     assert slurm.none_queued(0.0) is False
@@ -196,7 +198,7 @@ def test_jobs_are_found_by_their_name_in_an_answer_that_is_new_enough(slurm):
 def test_what_squeue_says_is_read_field_by_field(slurm):
     slurm.answers["squeue"] = (
         row("1", "CANCELLED by 0") + row("2", " ") + row("3", "PENDING", "a|b")
-        + "slurm_load_jobs|error\n" + "4|RUNNING|0:0|x|n4\n"
+        + "slurm_load_jobs|error\n" + "4|RUNNING|0:0|x|n4|n4\n"
     )  # fmt: skip
     states = SlurmWatcher().states(["1"])
     assert {job: (s.state, s.reason) for job, s in states.items()} == {
@@ -253,22 +255,26 @@ BACKFILL = "(ReqNodeNotAvail, May be reserved for other job)"
 
 
 @pytest.mark.parametrize(
-    ("state", "reason", "nodes", "waits"),
+    ("state", "reason", "asked", "nodes", "waits"),
     [
-        ("PENDING", UNAVAILABLE, "n1 idle x\nn2 mixed x\n", True),
-        ("PENDING", UNAVAILABLE, "n1 idle x\nn2 drained x\n", False),
-        ("PENDING", UNAVAILABLE, "n1 idle x\n", False),
-        ("PENDING", BACKFILL, "", True),
-        ("PENDING", f"{BACKFILL} UnavailableNodes:n2", "n2 down x\n", True),
-        ("PENDING", "(ReqNodeNotAvail)", "n1 idle x\n", False),
-        ("PENDING", "(Priority)", "n1 idle x\n", False),
-        ("RUNNING", BACKFILL, "", False),
+        ("PENDING", UNAVAILABLE, "n1", "n1 idle x\nn2 mixed x\n", True),
+        ("PENDING", UNAVAILABLE, "n1", "n1 idle x\nn2 drained x\n", False),
+        ("PENDING", UNAVAILABLE, "n1", "n1 idle x\n", False),
+        ("PENDING", BACKFILL, "", "", True),
+        ("PENDING", BACKFILL, "(null)", "", True),
+        ("PENDING", BACKFILL, "n[1-2]", "n1 idle x\nn2 planned x\n", True),
+        # As Slurm 24.11 says it of a node that was drained, as long as it is.
+        ("PENDING", BACKFILL, "n[1-2]", "n1 idle x\nn2 drained x\n", False),
+        ("PENDING", f"{BACKFILL} UnavailableNodes:n2", "n2", "n2 down x\n", False),
+        ("PENDING", "(ReqNodeNotAvail)", "n1", "n1 idle x\n", False),
+        ("PENDING", "(Priority)", "n1", "n1 idle x\n", False),
+        ("RUNNING", BACKFILL, "n1", "", False),
     ],
 )
 def test_a_node_is_not_available_only_where_it_is_out_of_service(
-    slurm, state, reason, nodes, waits
+    slurm, state, reason, asked, nodes, waits
 ):
-    slurm.answers |= {"squeue": row("1", state, reason), "sinfo": nodes}
+    slurm.answers |= {"squeue": row("1", state, reason, asked=asked), "sinfo": nodes}
     found = SlurmWatcher().states(["1"])["1"].reason
     assert found == ("waits for a node that is in service" if waits else reason)
 

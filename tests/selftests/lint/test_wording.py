@@ -189,7 +189,8 @@ def prose(path: Path) -> str:
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
         tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-        kinds = (tokenize.STRING, tokenize.COMMENT)
+        # From Python 3.12 on an f-string is several tokens.
+        kinds = (tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", None))
         parts = [re.sub(r"^[rbf]*\"+|\"+$|^#+", "", t.string) for t in tokens if t.type in kinds]
         text = " ".join(part for part in parts if " " in part)
     text = re.sub(r"\{[^{}]*\}|`[^`]*`|^\s*#", " ", text, flags=re.MULTILINE)
