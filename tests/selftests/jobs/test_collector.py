@@ -10,10 +10,11 @@ import pytest
 from fixtures.jobs import collector
 from fixtures.jobs.collector import ResultCollector
 from fixtures.jobs.context import RunContext
-from fixtures.jobs.diagnosis import Failure, Kind
+from fixtures.jobs.diagnosis import Failure
 from fixtures.jobs.submission import Submission
 from fixtures.jobs.watcher import JobState
 from fixtures.plan.jobs import Job
+from fixtures.records.absence import JobKind
 from fixtures.records.files import Tail, read_json, read_lines
 from fixtures.records.run_directory import RunDirectory
 from tests.selftests import support
@@ -83,7 +84,7 @@ def test_a_record_is_written_when_the_last_rank_has_delivered(results, submissio
     assert results.collect(submission) is False
     assert missing(directory) == []
     # What has its record gets no reason.
-    results.record_missing(JOB, "gemm", Failure(Kind.RANK_DIED, "late"))
+    results.record_missing(JOB, "gemm", Failure(JobKind.RANK_DIED, "late"))
     assert missing(directory) == []
 
 
@@ -116,9 +117,9 @@ def test_a_reason_says_all_that_is_known_and_only_the_first_one_counts(
     results, submission, directory
 ):
     submission.parts["42"] = JobState("RUNNING")
-    failure = Failure(Kind.NODE_LOST, "it is gone", "copy", "worker0", 1, "first", "worker0")
+    failure = Failure(JobKind.NODE_LOST, "it is gone", "copy", "worker0", 1, "first", "worker0")
     results.record_missing(JOB, "copy", failure, submission)
-    results.record_missing(JOB, "copy", Failure(Kind.RANK_DIED, "later"))
+    results.record_missing(JOB, "copy", Failure(JobKind.RANK_DIED, "later"))
     (why,) = missing(directory)
     known = {k: why[k] for k in ("workload", "placement", "attempt", "kind", "reason", "job")}
     assert known == {
@@ -139,7 +140,7 @@ def test_a_job_is_settled_when_each_workload_has_a_record_or_a_reason(
     results.collect(submission)
     assert results.has_settled(JOB) is False
     assert results.unrecorded(JOB) == ["copy"]
-    results.record_all_missing(JOB, Failure(Kind.NOT_RUN, "stopped"))
+    results.record_all_missing(JOB, Failure(JobKind.NOT_RUN, "stopped"))
     assert results.has_settled(JOB) is True
     assert results.unrecorded(JOB) == ["copy"]
     (why,) = missing(directory)

@@ -18,10 +18,11 @@ from unittest import mock
 
 import pytest
 
-from fixtures.jobs.diagnosis import REMEDY
+from fixtures.records.absence import JobKind
 from fixtures.run.options import RunOptions
 from fixtures.thresholds import loader
 from fixtures.thresholds.definitions import shipped
+from fixtures.verdict.absence import next_step_of
 from fixtures.workloads.health import xids
 from tests.selftests.support import CHECKOUT, DATA, SHIPPED, replay
 from tests.tools import criteria
@@ -37,7 +38,7 @@ def test_the_failure_modes_are_those_of_the_code():
     table = text.partition("\n|---")[2].partition("\n\n")[0]  # the first one of the page
     rows = [[c.strip() for c in n.strip("|").split("|")] for n in table.splitlines()[1:]]
     told = {row[0]: row[2] for row in rows}
-    assert told == {kind.value: remedy for kind, remedy in REMEDY.items()}
+    assert told == {k.value: next_step_of(k) for k in JobKind if k is not JobKind.UNUSABLE}
     assert all(row[1] for row in rows)
 
 
