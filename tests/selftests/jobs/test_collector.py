@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,26 @@ def test_a_record_is_written_when_the_last_rank_has_delivered(results, submissio
     # What has its record gets no reason.
     results.record_missing(JOB, "gemm", Failure(JobKind.RANK_DIED, "late"))
     assert missing(directory) == []
+
+
+def test_what_a_job_did_not_reach_follows_from_the_record_in_which_it_ended(results, directory):
+    results.record_all_missing(JOB, Failure(JobKind.RANK_DIED, "exit 1", "gemm", "worker0", 0))
+    gemm, copy = missing(directory)
+    assert "follows_from" not in gemm, "it is the cause itself"
+    assert copy["follows_from"] == "gemm@worker0"
+
+
+def test_a_record_says_which_nodes_were_left_out_of_its_job(results, submission, directory):
+    results.left_out["worker1"] = {"why": "it is ill", "follows_from": "gemm@worker1"}
+    submission.job = replace(JOB, placement="worker0--worker1")
+    results._context.attempts["gemm", "worker0--worker1"] = 1
+    pair = {"placement": "worker0--worker1"}
+    say(submission, {**result_line(0), **pair}, {**result_line(1), **pair})
+    assert results.collect(submission) is True
+    record = read_json(directory.record("gemm", "worker0--worker1", 1))
+    assert record["job"]["without"] == {
+        "worker1": {"why": "it is ill", "follows_from": "gemm@worker1"}
+    }
 
 
 @pytest.mark.parametrize("foreign", [{"nonce": "f" * 32}, {"schema": 0}])

@@ -310,3 +310,7 @@ def test_only_node_jobs_that_are_not_small_leave_their_node_out(scheduler):
     assert scheduler._excluded_nodes == {}
     scheduler._apply_gates([alone])
     assert scheduler._excluded_nodes == {"worker0": "its node job left no record of gemm"}
+    # What needs the node follows from what its own job lacks.
+    assert scheduler._without_excluded(replace(JOB, stage="pair")) is None
+    *_, line = read_lines(scheduler._context.directory.missing)
+    assert (line["kind"], line["follows_from"]) == ("left out", "gemm@worker0")

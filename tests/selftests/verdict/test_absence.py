@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,7 +14,15 @@ import pytest
 from fixtures.records.absence import JobKind, Kind
 from fixtures.records.model import Record, Void
 from fixtures.run.judge_item import judge_item
-from fixtures.verdict.absence import TABLE, Accused, Told, explain, next_step_of, without_record
+from fixtures.verdict.absence import (
+    TABLE,
+    Accused,
+    Told,
+    explain,
+    next_step_of,
+    took_no_part,
+    without_record,
+)
 from fixtures.verdict.causes import IN_NODE, Cause
 from fixtures.verdict.model import Outcome, Verdict
 from tests.selftests import planted
@@ -185,6 +194,34 @@ def test_a_missing_record_has_the_words_and_the_job_of_its_line():
     assert found.notes == ["first error: boom"]
     nothing = without_record(made.verdict(), made.case(criterion()))
     assert (nothing.reason, nothing.cause) == ("not run: no record", Cause.INTERRUPTED)
+
+
+def test_a_row_carries_its_absence_and_what_it_follows_from():
+    assert said(rank(0, absent(Kind.FAULT, "rate"))).absence == {"kind": "fault of the node"}
+    line = {"kind": "rank died", "follows_from": "gemm@worker0"}
+    found = without_record(made.verdict(), made.case(criterion(), missing=line))
+    assert found.absence == line
+    assert found.to_json()["absence"] == line
+    assert "absence" not in made.verdict().to_json()
+    for verdict in (found, made.verdict()):
+        assert Verdict.from_json(verdict.to_json()) == verdict
+        assert Verdict.of_row(verdict.to_json()) == verdict
+        assert pickle.loads(pickle.dumps(verdict)) == verdict
+
+
+def test_a_node_that_was_left_out_took_no_part_as_a_consequence():
+    case = made.case(criterion(), ("worker1",))
+    found = record(rank(0))
+    alone = took_no_part(made.verdict(), case, found, "worker0")
+    assert (alone.reason, alone.absence) == ("not measured on worker1, only on worker0", None)
+    assert alone.cause_nodes == ["worker1"]
+    found.job["without"] = {"worker1": {"why": "it is ill", "follows_from": "gemm@worker1"}}
+    out = took_no_part(made.verdict(), case, found, "worker0")
+    assert out.reason == "not measured on worker1, only on worker0; left out: it is ill"
+    assert out.absence == {"kind": "left out", "follows_from": "gemm@worker1"}
+    assert (out.cause, out.cause_nodes) == (Cause.NODE, ["worker1"])
+    found.job["without"] = {"worker1": "torn"}
+    assert took_no_part(made.verdict(), case, found, "worker0").absence is None
 
 
 # --- every criterion
