@@ -132,8 +132,9 @@ def counters_of(records: Mapping[str, Json], node: str, workload: str) -> list[J
                 for m in r["measurements"]
             ],
             **{k: r["facts"][k]
-               for k in ("before", "after", "matrix", "ports", "not_measured", "not_offered")
+               for k in ("before", "after", "matrix", "ports")
                if k in r["facts"]},
+            "absent": r.get("absent", []),
         }
         for r in ranks_of(records, node, workload)
     ]  # fmt: skip

@@ -85,6 +85,7 @@ def run(
             measurements.append(runs[-1].measurement(metric, "%", samples, notes=network))
     return Result(
         measurements=[m for m in measurements if m.metric in metrics],
+        absent=[a for run in runs for a in run.absent],
         facts=training_run.facts(ranks, runs, show=show),
     )
 

@@ -79,6 +79,7 @@ def run(
         measurements += timed_measurements
     return Result(
         measurements=[m for m in measurements if m.metric in metrics],
+        absent=[a for run in runs for a in run.absent],
         facts=training_run.facts(ranks, runs, show=show),
     )
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.attention import SDPBackend
 
+from fixtures.records.absence import Absence, Kind, of_metrics
 from fixtures.records.model import Measurement
 from fixtures.wording import counted
 from fixtures.workloads.timing.timing import Batches, synchronize
@@ -92,8 +93,8 @@ class TimedRun:
     facts: dict[str, Any] = field(default_factory=dict)
     own_rounds: list[stragglers.Round] = field(default_factory=list)
     """What shows who makes the others wait, if that was asked for."""
-    not_measured: dict[str, str] = field(default_factory=dict)
-    """Metric -> why this run has none of it."""
+    absent: list[Absence] = field(default_factory=list)
+    """Why this run has none of a metric."""
 
     @property
     def tokens_per_s(self) -> list[float]:
@@ -238,13 +239,14 @@ def timed_run(ranks: Ranks, team: Team, settings: Settings, *, own_steps: bool =
         trained_until = time.time()
     trained_overlap = overlap(ranks, batches, trained_until)
     state_bytes, peak = training.model.state_bytes(training.optimizer), peak_gib(team.device)
-    own_rounds, not_measured = [], {}
+    own_rounds: list[stragglers.Round] = []
+    absent: list[Absence] = []
     if own_steps and team.size == ranks.world_size > 1:
         step_s = statistics.median(batches.seconds)
         try:
             own_rounds = stragglers.measure(ranks, training, step_s=step_s)
         except stragglers.CommunicationMissed as error:
-            not_measured["pace"] = str(error)
+            absent += of_metrics(Kind.FAULT, {"pace": str(error)})
     done = TimedRun(
         settings=settings,
         team=team,
@@ -261,7 +263,7 @@ def timed_run(ranks: Ranks, team: Team, settings: Settings, *, own_steps: bool =
         peak_gib=peak,
         facts={"attention": kernel.name},
         own_rounds=own_rounds,
-        not_measured=not_measured,
+        absent=absent,
     )
     del training
     free_memory(team.device)
@@ -366,7 +368,7 @@ def facts(ranks: Ranks, runs: Sequence[TimedRun], *, show: bool) -> dict[str, An
     if show and ranks.rank == 0:
         for run in runs:
             print_table(run)
-    found: dict[str, Any] = {
+    return {
         "runs": [
             summary(run)
             | ({"headings": HEADINGS, "table": table(run)} if run.team.rank == 0 else {})
@@ -374,8 +376,6 @@ def facts(ranks: Ranks, runs: Sequence[TimedRun], *, show: bool) -> dict[str, An
             for run in runs
         ]
     }
-    not_measured = {k: v for run in runs for k, v in run.not_measured.items()}
-    return found | ({"not_measured": not_measured} if not_measured else {})
 
 
 def print_table(run: TimedRun) -> None:

@@ -68,6 +68,7 @@ def run(
         measurements += [*health(runs[0]), *throughput(ranks, runs[0])]
     return Result(
         measurements=[m for m in measurements if m.metric in metrics],
+        absent=[a for run in runs for a in run.absent],
         facts=training_run.facts(ranks, runs, show=show),
     )
 

@@ -16,9 +16,11 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
+from reports.second_judge.absences import NONE, SILENT, gaps, lacks
 from reports.second_judge.physics import TABLES, Cannot, Json, Unknown, ceiling, model_of
 from reports.second_judge.plan import choose, planned, unresolved
 from reports.second_judge.samples import (
+    Point,
     SlotValue,
     beyond,
     certain,
@@ -27,38 +29,21 @@ from reports.second_judge.samples import (
     far_below,
     has_value,
     is_steady,
-    lacks,
     mean_over_ranks,
     medians,
     most_alike,
+    points_of,
+    ranks_of,
+    reporters,
     rounds_of,
     satisfies,
     slot_of,
     split,
 )
 
-Point = tuple[Json, Json]  # a rank's entry, and one of its measurements
 Limit = tuple[str, Any]  # kind and number: below, above, equals, recorded, calibrate
 Answer = tuple[str, Any]
 """Outcome, and the figure that decides."""
-
-
-def ranks_of(row: Any, record: Json) -> list[Json]:
-    """Return the ranks of the row's nodes, in the order of the record."""
-    found = [rank for node in row.nodes for rank in record["of_node"].get(node, ())]
-    return sorted(found, key=lambda rank: int(rank["rank"]))
-
-
-def points_of(row: Any, record: Json, metric: str = "") -> list[Point]:
-    c, found = row.c, []
-    for rank in ranks_of(row, record) if c["per"] == "node" else record["ranks"]:
-        if c["per"] == "rail" and row.subject != f"rail{rank['local_rank']}":
-            continue
-        for m in rank["measurements"]:
-            at = {} if metric else c["at"]
-            if m["metric"] == (metric or c["metric"]):
-                found += [(rank, m)] * all(m.get("at", {}).get(k) == v for k, v in at.items())
-    return found
 
 
 def has_none(row: Any, record: Json) -> bool:
@@ -174,10 +159,12 @@ class SecondJudge:
         )
         each = 1 if c["per"] == "rail" or c["over"] == "nodes" else max(1, each)
         row.owed = each * len(present)
+        ignored = {SILENT}
         if recorded:
             ranks = ranks_of(row, record)
             if each * len(row.nodes) == len(ranks):
                 row.owed -= sum(lacks(r, c) for r in ranks)
+                ignored.add(NONE)
             shapes: dict[str, list[Point]] = {}
             for rank, m in points if statistic == "median" and c["over"] != "links" else ():
                 open_ = {k: v for k, v in m.get("at", {}).items() if k not in c["at"]}
@@ -185,6 +172,8 @@ class SecondJudge:
             if len(shapes) > 1:
                 answers = [self._measured(row, record, of) for of in shapes.values()]
                 return answers[0]
+        at = c["metric"], c["at"]
+        told = any({*gaps(r, *at)} - ignored for r in reporters(row, record))
         if {m["unit"] for _, m in points} != {c["measured_unit"] or points[0][1]["unit"]}:
             raise Cannot("another unit")
         bounds = dict(c["valid"])
@@ -211,9 +200,9 @@ class SecondJudge:
             raise Cannot("the order does not say")
         asked = limit["kind"], number
         if statistic == "value":
-            return self._value(row, record, points, asked, bound)
-        if not certain(points)[1]:
-            raise Cannot("a value is known in part")
+            return self._value(row, record, points, asked, bound, told)
+        if told:
+            raise Cannot("a value is missing")
         if statistic == "alike":
             return self._alike(row, record, points, asked)
         if statistic == "dip":
@@ -254,7 +243,7 @@ class SecondJudge:
             raise Cannot("not everybody reported")
 
     def _value(
-        self, row: Any, record: Json, points: list[Point], limit: Limit, bound: Any
+        self, row: Any, record: Json, points: list[Point], limit: Limit, bound: Any, told: bool
     ) -> Answer:
         kind, number = limit
         stated = [p for p in points if p[1].get("value") is not None]
@@ -272,7 +261,7 @@ class SecondJudge:
         worst = min(values) if kind == "below" else max(values) if kind == "above" else None
         if not all(satisfies(kind, number, v) for v in values):
             return "FAIL", worst
-        if len(known) < len(points):
+        if told or len(known) < len(points):
             raise Cannot("a value is not known, or in part")
         self._check_owed(row, record, points, row.owed)
         return ("RECORDED" if kind == "recorded" else "PASS"), worst

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from reports.second_judge.absences import is_sound, typed
 from reports.second_judge.physics import TABLES, Json, model_of
 
 Key = tuple[str, str]
@@ -31,7 +32,7 @@ _MEASUREMENT = {
 }  # fmt: skip
 _RANK = {
     "rank": (int,), "local_rank": (int,), "node": (str,), "device": (dict,), "start": _NUMBER,
-    "end": _NUMBER, "measurements": (list,), "facts": (dict,),
+    "end": _NUMBER, "measurements": (list,), "facts": (dict,), "absent": (list,),
 }  # fmt: skip
 _DEVICE = {"index": (int,), "name": _TEXT, "model": _TEXT, "uuid": _TEXT, "pci": _TEXT}
 _RECORD: dict[str, tuple[type, ...]] = {
@@ -152,8 +153,8 @@ class Records:
         text = (self.root / "records" / f"{workload}@{place}{suffix}.json").read_text("utf-8")
         data: Json = json.loads(text)  # NaN costs the node whose rank says it
         _check(data, _RECORD)
-        stated = data["schema"], data["nonce"], data["workload"], data["placement"], data["attempt"]
-        if stated != (1, self.run["nonce"], workload, place, attempt):
+        stated = data["nonce"], data["workload"], data["placement"], data["attempt"]
+        if data["schema"] not in (1, 2) or stated != (self.run["nonce"], workload, place, attempt):
             raise Broken("it is another record")
         _check_finite({k: v for k, v in data.items() if k != "ranks"})
         return data
@@ -165,8 +166,12 @@ class Records:
         ranks, void = [], set()
         for entry in entries:
             try:
-                _check_rank(entry)
-                ranks.append(entry)
+                if data["schema"] == 1 and isinstance(entry, dict):
+                    _check_rank({"absent": [], **entry})
+                    ranks.append(typed(entry))
+                else:
+                    _check_rank(entry)
+                    ranks.append(entry)
             except Broken:
                 if not isinstance(entry, dict) or entry.get("node") not in nodes:
                     raise
@@ -280,6 +285,8 @@ def _check_rank(rank: Any) -> None:
     _check(rank["device"], _DEVICE, optional=True)
     if rank["end"] < rank["start"]:
         raise Broken("it ended before it started")
+    if not all(isinstance(a, dict) and is_sound(a) for a in rank["absent"]):
+        raise Broken("an absence of no kind")
     for m in rank["measurements"]:
         _check(m, _MEASUREMENT, optional=True)
         if not {"metric", "unit"} <= m.keys() <= _MEASUREMENT.keys():

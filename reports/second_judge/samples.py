@@ -10,7 +10,11 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from reports.second_judge.absences import NONE, SILENT, gaps
 from reports.second_judge.physics import TABLES, Cannot, Json, model_of
+
+Point = tuple[Json, Json]
+"""A rank's entry, and one of its measurements."""
 
 
 def rounds_of(m: Json) -> list[list[float]]:
@@ -46,15 +50,26 @@ def check(m: Json, bounds: Mapping[str, Any]) -> None:
             raise Cannot(f"{name} is not valid")
 
 
-def lacks(rank: Json, c: Json) -> bool:
-    """Whether a rank says that its device has no such value: a metric's, or a point's of it."""
-    metric, point = c["metric"], " ".join(map(str, (c["metric"], *c["at"].values())))
-    by_driver = [rank["facts"].get(n) for n in ("not_offered", "not_measured")]
-    by_workload = rank["facts"].get("unsupported")
-    if isinstance(by_workload, Mapping) and {metric, point} & by_workload.keys():
-        return True
-    whys = [said[metric] for said in by_driver if isinstance(said, Mapping) and metric in said]
-    return bool(whys) and whys[0] in TABLES["absent_value"]
+def ranks_of(row: Any, record: Json) -> list[Json]:
+    """Return the ranks of the row's nodes, in the order of the record."""
+    found = [rank for node in row.nodes for rank in record["of_node"].get(node, ())]
+    return sorted(found, key=lambda rank: int(rank["rank"]))
+
+
+def reporters(row: Any, record: Json) -> list[Json]:
+    ranks = ranks_of(row, record) if row.c["per"] == "node" else record["ranks"]
+    of_rail = row.c["per"] == "rail"
+    return [r for r in ranks if not of_rail or row.subject == f"rail{r['local_rank']}"]
+
+
+def points_of(row: Any, record: Json, metric: str = "") -> list[Point]:
+    c, found = row.c, []
+    for rank in reporters(row, record):
+        for m in rank["measurements"]:
+            at = {} if metric else c["at"]
+            if m["metric"] == (metric or c["metric"]):
+                found += [(rank, m)] * all(m.get("at", {}).get(k) == v for k, v in at.items())
+    return found
 
 
 def satisfies(kind: str, limit: Any, value: Any) -> bool:
@@ -84,10 +99,7 @@ def certain(
     for rank, m in points:
         value, higher = m.get("value"), kind in ("above", "equals")
         numbers = isinstance(value, (int, float)) and isinstance(limit, (int, float))
-        stated = rank["facts"].get("at_least", [])
-        if not isinstance(stated, list) or not all(isinstance(name, str) for name in stated):
-            raise Cannot("at_least is not a list of metrics")
-        least = m["metric"] in stated
+        least = {*gaps(rank, m["metric"], m.get("at", {}))} - {NONE, SILENT}
         if has_value(m) and (not least or (higher and numbers and value > limit)):
             kept.append((rank, m))
     if not kept:

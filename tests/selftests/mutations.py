@@ -18,6 +18,7 @@ from fixtures import hardware
 from fixtures.backends import choose as backends
 from fixtures.errors import ConfigError
 from fixtures.plan.items import Item, facts_of
+from fixtures.records.absence import Absence, Kind
 from fixtures.records.model import Measurement, RankResult, Record
 from fixtures.run.batch_judging import BatchJudge, judge_many
 from fixtures.run.evidence import Evidence
@@ -116,7 +117,8 @@ def _no_value(ranks: list[Json], target: Target) -> bool:
 def known_in_part(ranks: list[Json], target: Target) -> bool:
     """Let the rank say that its value is only a lower bound."""
     metric = ranks[target.rank]["measurements"][target.measurement]["metric"]
-    ranks[target.rank]["facts"] |= {"at_least": [metric], "not_measured": {metric: "reset"}}
+    gap = Absence(metric=metric, kind=Kind.LOWER_BOUND, why="reset")
+    ranks[target.rank].setdefault("absent", []).append(gap.to_json())
     return True
 
 

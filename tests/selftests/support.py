@@ -12,8 +12,9 @@ from typing import Any
 from fixtures.backends import choose as backends
 from fixtures.cluster.population import Population
 from fixtures.plan.items import Item, planned_list
+from fixtures.records.absence import Absence, Kind
 from fixtures.records.files import append_line, write_json
-from fixtures.records.model import SCHEMA, Measurement, RankResult, Record, record_name
+from fixtures.records.model import SCHEMA, Measurement, RankResult, Record, Result, record_name
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
 from fixtures.run.batch_judging import BatchJudge, judge_many
@@ -170,6 +171,16 @@ def latency(*samples: float) -> Measurement:
 
 def value(metric: str, unit: str, found: Any) -> Measurement:
     return Measurement(metric=metric, unit=unit, value=found, started=100.0)
+
+
+def absent(kind: Kind, metric: str, why: str = "why", **at: Any) -> Absence:
+    """What a rank lacks."""
+    return Absence(metric=metric, kind=kind, why=why, at=at)
+
+
+def whys(found: Result | RankResult, kind: Kind) -> dict[str, str]:
+    """Metric -> why it is absent, of one kind."""
+    return {a.metric: a.why for a in found.absent if a.kind is kind}
 
 
 def rank(k: int, node: str, *measurements: Measurement, gpus: int = 2, **device: Any) -> RankResult:

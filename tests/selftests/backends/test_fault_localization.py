@@ -14,11 +14,11 @@ import pytest
 from fixtures.backends import fault_localization as module
 from fixtures.backends.fault_localization import find_culprits
 from fixtures.errors import RunError
-from fixtures.jobs.diagnosis import Kind
 from fixtures.localization.culprits import Culprit, Finding
 from fixtures.localization.measuring import Measurement, Stopped
 from fixtures.plan.items import Item
 from fixtures.plan.jobs import Job
+from fixtures.records.absence import JobKind
 from fixtures.records.files import read_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds import loader
@@ -218,8 +218,8 @@ def test_failures_between_nodes_are_named_and_pairs_are_told_by_all_of_their_row
 
 def test_what_hung_has_failed_and_what_is_missing_for_another_reason_is_unknown(monkeypatch):
     missing = {
-        "a--b": {"kind": str(Kind.RANK_HUNG)}, "c--d": {"kind": str(Kind.LEFT_OUT)},
-        "g--h": {"kind": str(Kind.NCCL_TIMEOUT)},
+        "a--b": {"kind": str(JobKind.RANK_HUNG)}, "c--d": {"kind": str(JobKind.LEFT_OUT)},
+        "g--h": {"kind": str(JobKind.NCCL_TIMEOUT)},
     }  # fmt: skip
     rows = {item(PAIR, *pair): NONE for pair in ("ab", "cd", "ef", "gh")}
     failed, passed, _ = failed_between(monkeypatch, rows, missing)
@@ -328,9 +328,9 @@ def test_each_rail_fails_by_its_own_verdict(monkeypatch):
 
 
 def test_a_group_that_hung_failed_on_all_rails_and_any_other_has_no_answer(monkeypatch):
-    for kind in (Kind.RANK_HUNG, Kind.NCCL_TIMEOUT, Kind.RUN_TIMEOUT):
+    for kind in (JobKind.RANK_HUNG, JobKind.NCCL_TIMEOUT, JobKind.RUN_TIMEOUT):
         assert failed_rails(monkeypatch, {"kind": str(kind)}) == {0, 1}
-    lost = {"kind": str(Kind.NODE_LOST), "reason": "b is gone"}
+    lost = {"kind": str(JobKind.NODE_LOST), "reason": "b is gone"}
     with pytest.raises(module._NotAnswered, match=r"a, b\) could not be measured: b is gone"):
         failed_rails(monkeypatch, lost)
     with pytest.raises(module._NotAnswered, match="no record"):

@@ -6,6 +6,7 @@ import pytest
 
 from fixtures.cluster import slurm_survey
 from fixtures.cluster.population import Population
+from fixtures.records.absence import Absence, Kind
 from fixtures.records.files import read_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.slurm.client import SlurmNode
@@ -24,16 +25,21 @@ def test_controllers_that_are_not_up_are_counted_and_named():
     for ping, value, notes in (
         ("Slurmctld(primary) at a is UP\nSlurmctld(backup) at b is DOWN\n", 1,
          ["backup at b is DOWN"]),
-        ("Slurmctld(primary) at a is UP\n", 0, []), ("no answer\n", None, []),
+        ("Slurmctld(primary) at a is UP\n", 0, []),
     ):  # fmt: skip
         found = slurm_survey.controllers(ping)
         assert (found.metric, found.value, found.notes) == ("controllers", value, notes)
 
 
+def test_what_slurm_does_not_say_is_absent():
+    for found in (slurm_survey.controllers("no answer\n"), slurm_survey.partition_state("p", {})):
+        assert isinstance(found, Absence)
+        assert found.kind is Kind.UNKNOWN
+
+
 def test_a_partition_that_is_not_up_is_named():
     for fields, value, notes in (
         ({"State": "UP"}, "UP", []), ({"State": "DRAIN"}, "DRAIN", ["partition gpu"]),
-        ({}, None, ["partition gpu"]),
     ):  # fmt: skip
         found = slurm_survey.partition_state("gpu", fields)
         assert (found.metric, found.value, found.notes) == ("partition", value, notes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 from fixtures.jobs import collector
 from fixtures.jobs.collector import ResultCollector
 from fixtures.jobs.context import RunContext
-from fixtures.jobs.diagnosis import Failure, Kind
+from fixtures.jobs.diagnosis import Failure
 from fixtures.jobs.submission import Submission
 from fixtures.jobs.watcher import JobState
 from fixtures.plan.jobs import Job
+from fixtures.records.absence import JobKind
 from fixtures.records.files import Tail, read_json, read_lines
 from fixtures.records.run_directory import RunDirectory
 from tests.selftests import support
@@ -83,8 +85,28 @@ def test_a_record_is_written_when_the_last_rank_has_delivered(results, submissio
     assert results.collect(submission) is False
     assert missing(directory) == []
     # What has its record gets no reason.
-    results.record_missing(JOB, "gemm", Failure(Kind.RANK_DIED, "late"))
+    results.record_missing(JOB, "gemm", Failure(JobKind.RANK_DIED, "late"))
     assert missing(directory) == []
+
+
+def test_what_a_job_did_not_reach_follows_from_the_record_in_which_it_ended(results, directory):
+    results.record_all_missing(JOB, Failure(JobKind.RANK_DIED, "exit 1", "gemm", "worker0", 0))
+    gemm, copy = missing(directory)
+    assert "follows_from" not in gemm, "it is the cause itself"
+    assert copy["follows_from"] == "gemm@worker0"
+
+
+def test_a_record_says_which_nodes_were_left_out_of_its_job(results, submission, directory):
+    results.left_out["worker1"] = {"why": "it is ill", "follows_from": "gemm@worker1"}
+    submission.job = replace(JOB, placement="worker0--worker1")
+    results._context.attempts["gemm", "worker0--worker1"] = 1
+    pair = {"placement": "worker0--worker1"}
+    say(submission, {**result_line(0), **pair}, {**result_line(1), **pair})
+    assert results.collect(submission) is True
+    record = read_json(directory.record("gemm", "worker0--worker1", 1))
+    assert record["job"]["without"] == {
+        "worker1": {"why": "it is ill", "follows_from": "gemm@worker1"}
+    }
 
 
 @pytest.mark.parametrize("foreign", [{"nonce": "f" * 32}, {"schema": 0}])
@@ -116,9 +138,9 @@ def test_a_reason_says_all_that_is_known_and_only_the_first_one_counts(
     results, submission, directory
 ):
     submission.parts["42"] = JobState("RUNNING")
-    failure = Failure(Kind.NODE_LOST, "it is gone", "copy", "worker0", 1, "first", "worker0")
+    failure = Failure(JobKind.NODE_LOST, "it is gone", "copy", "worker0", 1, "first", "worker0")
     results.record_missing(JOB, "copy", failure, submission)
-    results.record_missing(JOB, "copy", Failure(Kind.RANK_DIED, "later"))
+    results.record_missing(JOB, "copy", Failure(JobKind.RANK_DIED, "later"))
     (why,) = missing(directory)
     known = {k: why[k] for k in ("workload", "placement", "attempt", "kind", "reason", "job")}
     assert known == {
@@ -139,7 +161,7 @@ def test_a_job_is_settled_when_each_workload_has_a_record_or_a_reason(
     results.collect(submission)
     assert results.has_settled(JOB) is False
     assert results.unrecorded(JOB) == ["copy"]
-    results.record_all_missing(JOB, Failure(Kind.NOT_RUN, "stopped"))
+    results.record_all_missing(JOB, Failure(JobKind.NOT_RUN, "stopped"))
     assert results.has_settled(JOB) is True
     assert results.unrecorded(JOB) == ["copy"]
     (why,) = missing(directory)

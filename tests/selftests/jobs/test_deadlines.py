@@ -11,10 +11,11 @@ import pytest
 
 from fixtures.jobs import deadlines
 from fixtures.jobs.deadlines import DeadlineMonitor, Deadlines
-from fixtures.jobs.diagnosis import Failure, Kind
+from fixtures.jobs.diagnosis import Failure
 from fixtures.jobs.submission import Submission
 from fixtures.jobs.watcher import JobState
 from fixtures.plan.jobs import Job, Victim
+from fixtures.records.absence import JobKind
 
 pytestmark = pytest.mark.cpu
 
@@ -50,7 +51,7 @@ def is_in(s: Submission, state: str, reason: str = "", **more: Any) -> Submissio
     return s
 
 
-def kind(s: Submission, m: DeadlineMonitor | None = None) -> Kind | None:
+def kind(s: Submission, m: DeadlineMonitor | None = None) -> JobKind | None:
     failure = (m or monitor()).failure_of(s)
     return None if failure is None else failure.kind
 
@@ -78,13 +79,13 @@ def test_a_job_runs_since_it_was_first_seen_to_run(submission):
     assert submission.running_since == NOW - 5
 
 
-@pytest.mark.parametrize(("waited", "expected"), [(3600, None), (3601, Kind.QUEUE_TIMEOUT)])
+@pytest.mark.parametrize(("waited", "expected"), [(3600, None), (3601, JobKind.QUEUE_TIMEOUT)])
 def test_a_job_may_wait_in_the_queue_as_long_as_it_is_given(submission, waited, expected):
     submission.submitted_since = NOW - waited
     assert kind(is_in(submission, "PENDING", "Priority")) is expected
 
 
-@pytest.mark.parametrize(("ran", "expected"), [(180, None), (181, Kind.NEVER_STARTED)])
+@pytest.mark.parametrize(("ran", "expected"), [(180, None), (181, JobKind.NEVER_STARTED)])
 def test_a_job_that_runs_has_three_minutes_for_its_first_line(submission, ran, expected):
     log(submission)
     submission.running_since = NOW - ran
@@ -105,7 +106,7 @@ def test_a_job_that_runs_without_its_log_file_does_not_see_the_run_directory(sub
     submission.running_since = NOW - 61
     failure = monitor().failure_of(submission)
     assert failure is not None
-    assert failure.kind is Kind.NOT_VISIBLE
+    assert failure.kind is JobKind.NOT_VISIBLE
     assert str(submission.directory) in failure.reason
     # With its log there, or a prolog that may take its time, it is given time.
     assert monitor(log_s=600).failure_of(submission) is None
@@ -115,9 +116,9 @@ def test_a_job_that_runs_without_its_log_file_does_not_see_the_run_directory(sub
 
 def test_a_job_that_ended_without_its_log_file_did_not_see_it_either(submission):
     submission.parts["7"] = JobState("FAILED", exit_code="1:0")
-    assert deadlines.diagnose_ended(submission).kind is Kind.NOT_VISIBLE
+    assert deadlines.diagnose_ended(submission).kind is JobKind.NOT_VISIBLE
     (submission.directory / "submitit" / "7_0_log.out").write_text("srun: error\n")
-    assert deadlines.diagnose_ended(submission).kind is not Kind.NOT_VISIBLE
+    assert deadlines.diagnose_ended(submission).kind is not JobKind.NOT_VISIBLE
 
 
 def test_a_log_file_is_waited_for_a_minute(submission):
@@ -138,7 +139,7 @@ def test_only_a_job_that_ended_by_itself_and_wrote_nothing_has_not_seen_its_dire
 ):
     submission.lines = lines
     failure = deadlines.diagnose_ended(is_in(submission, state, exit_code="2:0"))
-    assert (failure.kind is Kind.NOT_VISIBLE) is unseen
+    assert (failure.kind is JobKind.NOT_VISIBLE) is unseen
     if unseen:
         assert "exit 2:0" in failure.reason
         assert "exit ?" in deadlines.diagnose_ended(is_in(submission, state)).reason
@@ -147,12 +148,12 @@ def test_only_a_job_that_ended_by_itself_and_wrote_nothing_has_not_seen_its_dire
 @pytest.mark.parametrize(
     ("reason", "usable", "expected"),
     [
-        ("(PartitionConfig)", True, Kind.REFUSED),
-        ("(ReqNodeNotAvail, UnavailableNodes:n1)", True, Kind.NEVER_STARTED),
+        ("(PartitionConfig)", True, JobKind.REFUSED),
+        ("(ReqNodeNotAvail, UnavailableNodes:n1)", True, JobKind.NEVER_STARTED),
         ("(Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority "
          "partitions)", True, None),
         ("(Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority "
-         "partitions)", False, Kind.NEVER_STARTED),
+         "partitions)", False, JobKind.NEVER_STARTED),
         ("(Priority)", False, None),
     ],
 )  # fmt: skip
@@ -171,7 +172,7 @@ def test_a_limit_of_a_group_is_waited_for_75_seconds_while_no_job_runs(submissio
     assert kind(submission, monitor(idle=True)) is None
     assert submission.alone_since == NOW - 75
     submission.alone_since = NOW - 76
-    assert kind(submission, monitor(idle=True)) is Kind.REFUSED
+    assert kind(submission, monitor(idle=True)) is JobKind.REFUSED
 
 
 @pytest.mark.parametrize(
@@ -184,7 +185,7 @@ def test_any_other_reason_to_wait_begins_anew(submission, state, reason, idle):
     assert submission.alone_since is None
 
 
-@pytest.mark.parametrize(("lag", "expected"), [(5.0, None), (5.5, Kind.NODE_LOST)])
+@pytest.mark.parametrize(("lag", "expected"), [(5.0, None), (5.5, JobKind.NODE_LOST)])
 def test_a_job_that_had_started_and_is_pending_has_lost_its_node(submission, lag, expected):
     """Slurm's state may be older than the first line of a rank."""
     submission.first_line_since = NOW
@@ -203,7 +204,7 @@ def test_a_job_that_never_wrote_has_not_lost_its_node(submission):
 # --- running
 
 
-@pytest.mark.parametrize(("silent", "expected"), [(120, None), (121, Kind.RANK_HUNG)])
+@pytest.mark.parametrize(("silent", "expected"), [(120, None), (121, JobKind.RANK_HUNG)])
 def test_a_rank_may_be_silent_for_two_minutes(submission, silent, expected):
     rank_wrote(submission, 0, silent)
     assert kind(is_in(submission, "RUNNING")) is expected
@@ -219,7 +220,7 @@ def test_a_silent_rank_is_named_with_its_node_and_workload(submission):
     ]
     failure = monitor().failure_of(is_in(submission, "RUNNING"))
     assert failure is not None
-    assert (failure.kind, failure.rank, failure.node) == (Kind.RANK_HUNG, 1, "n7")
+    assert (failure.kind, failure.rank, failure.node) == (JobKind.RANK_HUNG, 1, "n7")
     assert failure.workload == "gemm"
     assert "300 s in gemm" in failure.reason
 
@@ -233,7 +234,7 @@ def test_a_rank_that_never_wrote_is_on_the_node_of_its_number(submission):
     submission.running_since = NOW - 121
     failure = monitor().failure_of(submission)
     assert failure is not None
-    assert (failure.kind, failure.rank, failure.node) == (Kind.RANK_HUNG, 3, "n2")
+    assert (failure.kind, failure.rank, failure.node) == (JobKind.RANK_HUNG, 3, "n2")
     assert failure.workload is None
     assert "in its start" in failure.reason
 
@@ -242,7 +243,7 @@ def test_a_rank_that_has_ended_may_be_silent(submission):
     rank_wrote(submission, 500, event="end", rank=0)
     assert kind(is_in(submission, "RUNNING")) is None
     rank_wrote(submission, 500, event="end", rank=1)
-    assert kind(is_in(submission, "RUNNING")) is Kind.RANK_HUNG
+    assert kind(is_in(submission, "RUNNING")) is JobKind.RANK_HUNG
 
 
 def test_a_rank_without_a_time_at_all_is_given_time(submission):
@@ -255,12 +256,12 @@ def test_the_silence_of_a_job_that_completes_is_its_end(submission):
     rank_wrote(submission, 500, rank=0, workload="gemm", node="n1")
     failure = monitor().failure_of(is_in(submission, "COMPLETING"))
     assert failure is not None
-    assert failure.kind is not Kind.RANK_HUNG
+    assert failure.kind is not JobKind.RANK_HUNG
 
 
 def test_a_job_may_run_as_long_as_its_workloads_and_a_minute(submission):
     limit_s = submission.job.deadline_s("cuda")
-    for ran, expected in ((limit_s, None), (limit_s + 1, Kind.RUN_TIMEOUT)):
+    for ran, expected in ((limit_s, None), (limit_s + 1, JobKind.RUN_TIMEOUT)):
         rank_wrote(submission, 0)
         submission.running_since = NOW - ran
         assert kind(is_in(submission, "RUNNING")) is expected
@@ -304,7 +305,7 @@ def victim(s: Submission, *, requeue: bool = False, fault: float | None = None) 
 
 
 @pytest.mark.parametrize("requeue", [True, False])
-@pytest.mark.parametrize(("since", "expected"), [(60, None), (61, Kind.RUN_TIMEOUT)])
+@pytest.mark.parametrize(("since", "expected"), [(60, None), (61, JobKind.RUN_TIMEOUT)])
 def test_a_victim_has_to_end_in_its_time_after_the_fault(submission, requeue, since, expected):
     rank_wrote(submission, 0)
     assert kind(victim(submission, requeue=requeue, fault=since)) is expected
@@ -313,15 +314,15 @@ def test_a_victim_has_to_end_in_its_time_after_the_fault(submission, requeue, si
 def test_a_victim_that_is_requeued_may_fall_silent_once_its_fault_took_place(submission):
     rank_wrote(submission, 500)
     assert kind(victim(submission, requeue=True, fault=1)) is None
-    assert kind(victim(submission, requeue=False, fault=1)) is Kind.RANK_HUNG
+    assert kind(victim(submission, requeue=False, fault=1)) is JobKind.RANK_HUNG
     submission.marks.clear()
-    assert kind(victim(submission, requeue=True)) is Kind.RANK_HUNG
+    assert kind(victim(submission, requeue=True)) is JobKind.RANK_HUNG
 
 
 def test_a_victim_that_ended_is_diagnosed_as_any_other(submission):
     submission.lines = [{"event": "error", "rank": 0, "kind": "raised", "error": "x"}]
     is_in(victim(submission, fault=500), "FAILED")
-    assert kind(submission) is Kind.RANK_DIED
+    assert kind(submission) is JobKind.RANK_DIED
 
 
 def test_a_fault_of_a_job_that_is_no_victim_is_nothing(submission):
@@ -334,5 +335,5 @@ def test_a_fault_that_could_not_be_injected_is_said(submission):
     submission.injection_error = "no such command"
     failure = monitor().failure_of(is_in(submission, "RUNNING"))
     assert isinstance(failure, Failure)
-    assert failure.kind is Kind.NOT_RUN
+    assert failure.kind is JobKind.NOT_RUN
     assert "no such command" in failure.reason

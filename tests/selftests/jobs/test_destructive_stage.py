@@ -15,12 +15,13 @@ from fixtures.cluster.population import Population
 from fixtures.errors import RunError
 from fixtures.jobs import destructive_stage
 from fixtures.jobs.destructive_stage import DestructiveStage, SkippedJob
-from fixtures.jobs.diagnosis import Failure, Kind
+from fixtures.jobs.diagnosis import Failure
 from fixtures.jobs.fault_injector import CommandFaultInjector
 from fixtures.jobs.submission import Submission
 from fixtures.jobs.watcher import JobState
 from fixtures.plan.items import planned_list
 from fixtures.plan.jobs import Job, jobs_for
+from fixtures.records.absence import JobKind
 from fixtures.thresholds import loader
 from fixtures.workloads.runtime.watchdog import flight_summary
 from tests.selftests import planted
@@ -158,10 +159,10 @@ def test_no_node_is_in_two_lanes_of_different_pairs():
 
 def test_what_failed_too_soon_has_shown_nothing():
     (destruction, job), s = victim("kill")
-    s.failure = Failure(Kind.IMPORT_FAILURE, "no torch")
+    s.failure = Failure(JobKind.IMPORT_FAILURE, "no torch")
     found = destruction._inspection_job(job)
     assert isinstance(found, SkippedJob)
-    assert found.failure.kind is Kind.IMPORT_FAILURE
+    assert found.failure.kind is JobKind.IMPORT_FAILURE
     assert "too soon: no torch" in found.failure.reason
 
 
@@ -174,7 +175,7 @@ def test_a_node_is_timed_until_slurm_has_it_back(tmp_path):
     destruction.observe(s)
     s.parts["7"] = JobState("FAILED", nodes="worker[0-1]", queried_at=140.0)
     destruction.observe(s)
-    s.failure = Failure(Kind.RANK_DIED, "killed", "training_victim", "worker1", 1)
+    s.failure = Failure(JobKind.RANK_DIED, "killed", "training_victim", "worker1", 1)
     after = destruction._inspection_job(job)
     assert isinstance(after, Job)
     seen = json.loads((tmp_path / "seen.json").read_text())
@@ -228,7 +229,7 @@ def test_a_training_that_never_went_on_has_lost_all_of_the_time(tmp_path, monkey
     s.directory = tmp_path
     s.receive([fault(0)])
     destruction.observe(s)
-    s.failure = Failure(Kind.RANK_DIED, "no checkpoint")
+    s.failure = Failure(JobKind.RANK_DIED, "no checkpoint")
     seen = destruction._inspection_job(job).params["seen"]
     assert seen["lost_s"] >= s.job.victim.fault_timeout_s
     assert "never restored: no checkpoint" in seen["notes"]

@@ -13,11 +13,12 @@ from fixtures.entry import SmallJob
 from fixtures.errors import RunError
 from fixtures.jobs import destructive_stage as module
 from fixtures.jobs.destructive_stage import DestructiveStage, SkippedJob
-from fixtures.jobs.diagnosis import Failure, Kind
+from fixtures.jobs.diagnosis import Failure
 from fixtures.jobs.fault_injector import CommandFaultInjector
 from fixtures.jobs.submission import Submission
 from fixtures.jobs.watcher import JobState
 from fixtures.plan.jobs import Job
+from fixtures.records.absence import JobKind
 from fixtures.records.files import read_json
 
 pytestmark = pytest.mark.cpu
@@ -106,14 +107,14 @@ def test_without_a_fault_the_inspection_is_left_out_with_the_reason(tmp_path):
     of = stage()
     found = of._inspection_job(job("kill"))
     assert isinstance(found, SkippedJob)
-    assert found.failure.kind is Kind.NOT_RUN
+    assert found.failure.kind is JobKind.NOT_RUN
     assert "never injected" in found.failure.reason
     s = submitted(of, "kill", tmp_path)
     assert "never injected" in of._inspection_job(job("kill")).failure.reason
-    s.failure = Failure(Kind.NEVER_STARTED, "no node")
+    s.failure = Failure(JobKind.NEVER_STARTED, "no node")
     found = of._inspection_job(job("kill"))
     assert (found.failure.kind, "too soon: no node" in found.failure.reason) == (
-        Kind.NEVER_STARTED, True,
+        JobKind.NEVER_STARTED, True,
     )  # fmt: skip
     of.register(Submission(job=job("kill"), name="x", directory=tmp_path, number=1))
     assert of._submissions[s.job.placement] is s  # only victims are remembered
@@ -184,7 +185,7 @@ def test_a_node_that_never_came_back_and_a_failure_are_told(tmp_path):
         "taken down",
         "never restored: it ended without reporting a reason",
     ]
-    s.failure = Failure(Kind.RUN_TIMEOUT, "too long", None, "n1", 2)
+    s.failure = Failure(JobKind.RUN_TIMEOUT, "too long", None, "n1", 2)
     found = seen(of, s)
     assert found["notes"][-1] == "never restored: too long"
     assert (found["failure"]["kind"], found["failure"]["node"]) == ("timed out running", "n1")

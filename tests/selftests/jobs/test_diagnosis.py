@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from fixtures.jobs.diagnosis import REMEDY, Failure, Kind, diagnose, first_dead_ranks, kind_of_text
+from fixtures.jobs.diagnosis import Failure, diagnose, first_dead_ranks, kind_of_text
+from fixtures.records.absence import JobKind
+from fixtures.verdict.absence import next_step_of
 from tests.selftests.support import line, result_line
 
 pytestmark = pytest.mark.cpu
@@ -42,36 +44,36 @@ def test_a_rank_that_raised_is_named_with_its_workload_and_message():
     failure = diagnosed(
         started(0), started(1), error(1, error="ValueError: no\n\nCUDA error: misaligned")
     )
-    assert culprit(failure) == (Kind.RANK_DIED, "gemm", "worker1", 1)
+    assert culprit(failure) == (JobKind.RANK_DIED, "gemm", "worker1", 1)
     assert "gemm on worker1 rank 1 raised: CUDA error: misaligned" in failure.reason
     assert "job 42 (FAILED)" in failure.reason
-    assert failure.next_step == REMEDY[Kind.RANK_DIED]
+    assert failure.next_step == next_step_of(JobKind.RANK_DIED)
 
 
 def test_an_exit_with_0_without_a_result_is_a_death_in_the_open_workload():
     """os._exit(0): no error line, and Slurm says COMPLETED."""
     failure = diagnosed(started(0), *done(1), state="COMPLETED", exit_code="0:0")
-    assert culprit(failure) == (Kind.RANK_DIED, "gemm", "worker0", 0)
+    assert culprit(failure) == (JobKind.RANK_DIED, "gemm", "worker0", 0)
     assert "was in gemm when it ended" in failure.reason
 
 
 def test_a_system_exit_is_a_death():
     failure = diagnosed(started(0), error(0, kind="exited", error="SystemExit: 0"))
-    assert culprit(failure) == (Kind.RANK_DIED, "gemm", "worker0", 0)
+    assert culprit(failure) == (JobKind.RANK_DIED, "gemm", "worker0", 0)
     assert "exited: SystemExit: 0" in failure.reason
 
 
 def test_a_killed_rank_is_the_one_that_fell_silent_first():
     lines = [started(0), started(1, time=200.0)]
     failure = diagnosed(*lines, state="FAILED", exit_code="0:9")
-    assert culprit(failure) == (Kind.RANK_DIED, "gemm", "worker0", 0)
+    assert culprit(failure) == (JobKind.RANK_DIED, "gemm", "worker0", 0)
     assert "exit 0:9" in failure.reason
     assert "(1 other ranks too)" in failure.reason
 
 
 def test_a_hung_rank_is_named_by_its_watchdog():
     failure = diagnosed(started(0), started(1), error(1, kind="hung", error="silent for 300 s"))
-    assert culprit(failure) == (Kind.RANK_HUNG, "gemm", "worker1", 1)
+    assert culprit(failure) == (JobKind.RANK_HUNG, "gemm", "worker1", 1)
 
 
 def test_a_rank_that_raised_is_the_cause_and_the_one_that_hung_on_it_is_not():
@@ -79,7 +81,7 @@ def test_a_rank_that_raised_is_the_cause_and_the_one_that_hung_on_it_is_not():
         started(0), started(1), error(0, kind="hung", error="silent", time=150.0),
         error(1, time=160.0),
     )  # fmt: skip
-    assert culprit(failure) == (Kind.RANK_DIED, "gemm", "worker1", 1)
+    assert culprit(failure) == (JobKind.RANK_DIED, "gemm", "worker1", 1)
 
 
 def test_of_two_that_raised_the_first_is_the_cause():
@@ -90,16 +92,16 @@ def test_of_two_that_raised_the_first_is_the_cause():
 @pytest.mark.parametrize(
     ("state", "kind"),
     [
-        ("OUT_OF_MEMORY", Kind.HOST_OUT_OF_MEMORY),
-        ("NODE_FAIL", Kind.NODE_LOST),
-        ("BOOT_FAIL", Kind.NODE_LOST),
-        ("TIMEOUT", Kind.RUN_TIMEOUT),
-        ("DEADLINE", Kind.RUN_TIMEOUT),
-        ("CANCELLED", Kind.CANCELLED),
-        ("PREEMPTED", Kind.CANCELLED),
-        ("FAILED", Kind.RANK_DIED),
-        ("GONE", Kind.RANK_DIED),
-        ("COMPLETED", Kind.RANK_DIED),
+        ("OUT_OF_MEMORY", JobKind.HOST_OUT_OF_MEMORY),
+        ("NODE_FAIL", JobKind.NODE_LOST),
+        ("BOOT_FAIL", JobKind.NODE_LOST),
+        ("TIMEOUT", JobKind.RUN_TIMEOUT),
+        ("DEADLINE", JobKind.RUN_TIMEOUT),
+        ("CANCELLED", JobKind.CANCELLED),
+        ("PREEMPTED", JobKind.CANCELLED),
+        ("FAILED", JobKind.RANK_DIED),
+        ("GONE", JobKind.RANK_DIED),
+        ("COMPLETED", JobKind.RANK_DIED),
     ],
 )
 def test_the_schedulers_state_gives_the_kind_and_the_open_workload_the_place(state, kind):
@@ -110,17 +112,20 @@ def test_the_schedulers_state_gives_the_kind_and_the_open_workload_the_place(sta
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", Kind.GPU_OUT_OF_MEMORY),
-        ("torch.OutOfMemoryError: x", Kind.GPU_OUT_OF_MEMORY),
-        ("slurmstepd: error: Detected 1 oom_kill event", Kind.HOST_OUT_OF_MEMORY),
-        ("MemoryError", Kind.HOST_OUT_OF_MEMORY),
-        ("OSError: [Errno 12] Cannot allocate memory", Kind.HOST_OUT_OF_MEMORY),
-        ("Watchdog caught collective operation timeout: WorkNCCL", Kind.NCCL_TIMEOUT),
-        ("NCCL error: timeout waiting for rank 3", Kind.NCCL_TIMEOUT),
-        ("OSError: [Errno 28] No space left on device", Kind.STORAGE),
-        ("OSError: [Errno 116] Stale file handle: '/shared'", Kind.STORAGE),
-        ("ModuleNotFoundError: No module named 'torch'", Kind.IMPORT_FAILURE),
-        ("libcudart.so.13: cannot open shared object file", Kind.IMPORT_FAILURE),
+        (
+            "OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB",
+            JobKind.GPU_OUT_OF_MEMORY,
+        ),
+        ("torch.OutOfMemoryError: x", JobKind.GPU_OUT_OF_MEMORY),
+        ("slurmstepd: error: Detected 1 oom_kill event", JobKind.HOST_OUT_OF_MEMORY),
+        ("MemoryError", JobKind.HOST_OUT_OF_MEMORY),
+        ("OSError: [Errno 12] Cannot allocate memory", JobKind.HOST_OUT_OF_MEMORY),
+        ("Watchdog caught collective operation timeout: WorkNCCL", JobKind.NCCL_TIMEOUT),
+        ("NCCL error: timeout waiting for rank 3", JobKind.NCCL_TIMEOUT),
+        ("OSError: [Errno 28] No space left on device", JobKind.STORAGE),
+        ("OSError: [Errno 116] Stale file handle: '/shared'", JobKind.STORAGE),
+        ("ModuleNotFoundError: No module named 'torch'", JobKind.IMPORT_FAILURE),
+        ("libcudart.so.13: cannot open shared object file", JobKind.IMPORT_FAILURE),
     ],
 )
 def test_a_text_gives_its_kind_in_a_rank_s_error_and_in_the_log(text, kind):
@@ -136,10 +141,10 @@ def test_an_ordinary_text_has_no_kind():
 @pytest.mark.parametrize(
     ("said", "kind"),
     [
-        ("import_failure", Kind.IMPORT_FAILURE),
-        ("storage", Kind.STORAGE),
-        ("interrupted", Kind.CANCELLED),
-        ("out_of_memory", Kind.HOST_OUT_OF_MEMORY),
+        ("import_failure", JobKind.IMPORT_FAILURE),
+        ("storage", JobKind.STORAGE),
+        ("interrupted", JobKind.CANCELLED),
+        ("out_of_memory", JobKind.HOST_OUT_OF_MEMORY),
     ],
 )
 def test_a_kind_that_the_rank_named_itself_holds(said, kind):
@@ -153,7 +158,7 @@ def test_an_error_between_workloads_has_no_workload():
 
 def test_a_rank_s_own_error_beats_the_scheduler_s_state():
     failure = diagnosed(started(0), error(0, error="CUDA out of memory"), state="CANCELLED")
-    assert failure.kind is Kind.GPU_OUT_OF_MEMORY
+    assert failure.kind is JobKind.GPU_OUT_OF_MEMORY
 
 
 # --- peers
@@ -161,17 +166,17 @@ def test_a_rank_s_own_error_beats_the_scheduler_s_state():
 
 def test_peers_that_lost_their_partner_are_not_blamed():
     failure = diagnosed(started(0), error(0, **PEER_LOST), started(1))
-    assert culprit(failure) == (Kind.RANK_DIED, "gemm", "worker1", 1)
+    assert culprit(failure) == (JobKind.RANK_DIED, "gemm", "worker1", 1)
 
 
 def test_a_partner_that_raised_is_blamed_although_the_peer_wrote_first():
     failure = diagnosed(started(0), error(0, time=10.0, **PEER_LOST), error(1, time=11.0))
-    assert culprit(failure) == (Kind.RANK_DIED, "gemm", "worker1", 1)
+    assert culprit(failure) == (JobKind.RANK_DIED, "gemm", "worker1", 1)
 
 
 def test_a_partner_that_never_wrote_a_line_is_blamed_not_the_one_that_waited():
     failure = diagnosed(started(0), error(0, **PEER_LOST), log_tail="No module named 'submitit'")
-    assert culprit(failure) == (Kind.IMPORT_FAILURE, "gemm", None, None)
+    assert culprit(failure) == (JobKind.IMPORT_FAILURE, "gemm", None, None)
     assert "ranks [1] never wrote a line" in failure.reason
 
 
@@ -179,13 +184,13 @@ def test_a_partner_that_died_between_two_workloads_is_blamed_not_the_one_that_wa
     failure = diagnosed(
         *done(0, "environment"), started(0), error(0, **PEER_LOST), *done(1, "environment")
     )
-    assert culprit(failure) == (Kind.RANK_DIED, "gemm", "worker1", 1)
+    assert culprit(failure) == (JobKind.RANK_DIED, "gemm", "worker1", 1)
     assert "rank 1 on worker1 ended between two workloads" in failure.reason
 
 
 def test_ranks_that_lost_each_other_are_none_of_them_blamed():
     failure = diagnosed(started(0), error(0, **PEER_LOST), started(1), error(1, **PEER_LOST))
-    assert culprit(failure) == (Kind.RANK_DIED, "gemm", None, None)
+    assert culprit(failure) == (JobKind.RANK_DIED, "gemm", None, None)
     assert "the ranks lost each other" in failure.reason
 
 
@@ -195,11 +200,11 @@ def test_ranks_that_lost_each_other_are_none_of_them_blamed():
 @pytest.mark.parametrize(
     ("state", "kind"),
     [
-        ("FAILED", Kind.NEVER_STARTED),
-        ("CANCELLED", Kind.NEVER_STARTED),
-        ("NODE_FAIL", Kind.NODE_LOST),
-        ("TIMEOUT", Kind.RUN_TIMEOUT),
-        ("OUT_OF_MEMORY", Kind.HOST_OUT_OF_MEMORY),
+        ("FAILED", JobKind.NEVER_STARTED),
+        ("CANCELLED", JobKind.NEVER_STARTED),
+        ("NODE_FAIL", JobKind.NODE_LOST),
+        ("TIMEOUT", JobKind.RUN_TIMEOUT),
+        ("OUT_OF_MEMORY", JobKind.HOST_OUT_OF_MEMORY),
     ],
 )
 def test_a_job_of_which_no_rank_ever_wrote(state, kind):
@@ -218,19 +223,14 @@ submitit INFO (2026-11-22 06:18:03,250) - Job completed successfully"""
 
 def test_a_rank_that_never_wrote_is_named_where_the_others_are_done():
     failure = diagnosed(*done(0))
-    assert culprit(failure) == (Kind.RANK_DIED, None, None, None)
+    assert culprit(failure) == (JobKind.RANK_DIED, None, None, None)
     assert "ranks [1] never wrote a line" in failure.reason
 
 
 def test_a_job_that_ended_between_two_workloads_says_so():
     failure = diagnosed(*done(0), *done(1), state="TIMEOUT")
-    assert culprit(failure) == (Kind.RUN_TIMEOUT, None, None, None)
+    assert culprit(failure) == (JobKind.RUN_TIMEOUT, None, None, None)
     assert "between two workloads" in failure.reason
-
-
-def test_every_kind_has_a_remedy():
-    assert set(REMEDY) == set(Kind)
-    assert all(REMEDY.values())
 
 
 # --- who is named, from what srun, the watchdogs and torch say
@@ -247,15 +247,15 @@ def test_the_rank_that_srun_first_said_to_be_dead_is_the_culprit():
     """Both were last heard of at the same time."""
     lines = [started(0, time=100.0), started(1, time=101.0)]
     failure = diagnosed(*lines, log_tail=SRUN)
-    assert culprit(failure) == (Kind.RANK_DIED, "gemm", "worker1", 1)
+    assert culprit(failure) == (JobKind.RANK_DIED, "gemm", "worker1", 1)
     assert "task 1 on worker1: Killed: rank 1 of 2" in failure.reason
 
 
 @pytest.mark.parametrize(
     ("why", "kind"),
     [
-        ("Communication connection failure", Kind.NEVER_STARTED),
-        ("Invalid job credential", Kind.CREDENTIAL),
+        ("Communication connection failure", JobKind.NEVER_STARTED),
+        ("Invalid job credential", JobKind.CREDENTIAL),
     ],
 )
 def test_a_node_on_which_srun_starts_no_task_is_meant_not_those_that_srun_ends_for_it(why, kind):
@@ -271,7 +271,7 @@ srun: error: worker0: task 0: Killed"""
 def test_a_rank_that_ended_because_it_lost_a_peer_is_not_meant():
     log = "srun: error: worker0: task 0: Exited with exit code 1\n" + SRUN
     failure = diagnosed(started(0), error(0, **PEER_LOST), started(1), log_tail=log)
-    assert culprit(failure) == (Kind.RANK_DIED, "gemm", "worker1", 1)
+    assert culprit(failure) == (JobKind.RANK_DIED, "gemm", "worker1", 1)
 
 
 def test_several_tasks_in_one_line_of_srun_are_read():
@@ -284,13 +284,13 @@ def test_several_tasks_in_one_line_of_srun_are_read():
 
 def test_nccl_of_the_others_does_not_outvote_a_rank_that_was_killed():
     log = "NCCL watchdog: connection timed out\n" + SRUN
-    assert diagnosed(started(0), started(1), log_tail=log).kind is Kind.RANK_DIED
+    assert diagnosed(started(0), started(1), log_tail=log).kind is JobKind.RANK_DIED
 
 
 def test_the_flight_recorder_tells_who_hangs_from_who_waits():
     """The one that waits was the first to be ended by its watchdog."""
     failure = diagnosed(started(0), started(1), hung(0, 11, time=120.0), hung(1, 10, time=120.5))
-    assert culprit(failure) == (Kind.RANK_HUNG, "gemm", "worker1", 1)
+    assert culprit(failure) == (JobKind.RANK_HUNG, "gemm", "worker1", 1)
     assert "it began 10 collectives, others 11" in failure.reason
 
 
@@ -311,7 +311,7 @@ def test_a_frozen_rank_is_the_one_that_fell_silent(woken):
     failure = diagnosed(
         started(0), started(1), alive(1, 105.0), alive(0, 118.0), hung(0, 11, time=120.0), *last
     )
-    assert culprit(failure) == (Kind.RANK_HUNG, "gemm", "worker1", 1)
+    assert culprit(failure) == (JobKind.RANK_HUNG, "gemm", "worker1", 1)
     assert "fell silent 15 s before" in failure.reason
 
 
@@ -322,7 +322,7 @@ def test_a_rank_that_hangs_in_a_file_hangs_in_the_storage():
         "         ^^^^^^^^^^^^^^^\n"
     )
     failure = diagnosed(started(0), started(1), hung(0, 11), hung(1, 10, stack))
-    assert culprit(failure) == (Kind.STORAGE, "gemm", "worker1", 1)
+    assert culprit(failure) == (JobKind.STORAGE, "gemm", "worker1", 1)
     assert 'it is in `with path.open("wb") as f:`' in failure.reason
 
 
@@ -331,7 +331,7 @@ def test_an_error_that_torch_hands_on_to_all_ranks_is_that_of_the_rank_which_it_
     failure = diagnosed(
         started(0), started(1), error(0, error=handed, time=12.0), error(1, error=handed, time=13.0)
     )
-    assert culprit(failure) == (Kind.STORAGE, "gemm", "worker1", 1)
+    assert culprit(failure) == (JobKind.STORAGE, "gemm", "worker1", 1)
 
 
 def test_the_first_error_in_time_is_kept_whoever_is_to_blame():
@@ -344,13 +344,13 @@ def test_the_first_error_in_time_is_kept_whoever_is_to_blame():
 
 
 def test_a_next_step_names_the_rank_where_it_is_known():
-    assert "rank<k>.stacks" in Failure(Kind.RANK_HUNG, "x").next_step
-    assert "rank3.stacks" in Failure(Kind.RANK_HUNG, "x", rank=3).next_step
+    assert "rank<k>.stacks" in Failure(JobKind.RANK_HUNG, "x").next_step
+    assert "rank3.stacks" in Failure(JobKind.RANK_HUNG, "x", rank=3).next_step
 
 
 @pytest.mark.parametrize(
     ("state", "kind"),
-    [("TIMEOUT", Kind.RUN_TIMEOUT), ("CANCELLED", Kind.GPU_OUT_OF_MEMORY)],
+    [("TIMEOUT", JobKind.RUN_TIMEOUT), ("CANCELLED", JobKind.GPU_OUT_OF_MEMORY)],
 )
 def test_the_log_explains_a_job_that_somebody_cancelled_and_no_other_end(state, kind):
     lines = [line("started", 0), line("started", 1)]

@@ -12,10 +12,11 @@ import pytest
 from fixtures.backends import choose as backends
 from fixtures.errors import ConfigError, RunError
 from fixtures.jobs import diagnosis, watcher
-from fixtures.jobs.diagnosis import Kind
+from fixtures.records.absence import JobKind
 from fixtures.run.options import RunOptions
 from fixtures.slurm import client, membership
-from fixtures.verdict.causes import Cause, of_missing
+from fixtures.verdict.absence import of_missing
+from fixtures.verdict.causes import Cause
 from fixtures.workloads.devices import numa
 from tests.selftests import support
 from tests.selftests.fake_commands import command
@@ -110,7 +111,9 @@ def test_without_a_default_partition_none_is_guessed(command):
 # --- what can never start
 
 
-@pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.NOT_VISIBLE, Kind.CONTAINER, Kind.MEMLOCK])
+@pytest.mark.parametrize(
+    "kind", [JobKind.REFUSED, JobKind.NOT_VISIBLE, JobKind.CONTAINER, JobKind.MEMLOCK]
+)
 def test_what_the_site_does_not_allow_or_provide_blames_no_node(kind):
     cause, nodes = of_missing({"kind": kind.value, "placement": "n1"}, ["n1"])
     assert cause in (Cause.SCHEDULER, Cause.SETUP)
@@ -126,23 +129,23 @@ def test_what_the_site_does_not_allow_or_provide_blames_no_node(kind):
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ("ModuleNotFoundError: No module named 'fixtures'", Kind.NOT_VISIBLE),
+        ("ModuleNotFoundError: No module named 'fixtures'", JobKind.NOT_VISIBLE),
         ("slurmstepd: error: execve(): /home/u/.venv/bin/python: No such file or directory",
-         Kind.NOT_VISIBLE),
+         JobKind.NOT_VISIBLE),
         ("slurmstepd: error: couldn't chdir to `/home/u/suite': No such file or directory",
-         Kind.NOT_VISIBLE),
-        ("slurmstepd: error: Could not open stdout file /x/1_log.out", Kind.NOT_VISIBLE),
+         JobKind.NOT_VISIBLE),
+        ("slurmstepd: error: Could not open stdout file /x/1_log.out", JobKind.NOT_VISIBLE),
         ("RuntimeError: Waited for 60 seconds but could not find submitted jobs in path:\n/x.pkl",
-         Kind.NOT_VISIBLE),
-        ("ModuleNotFoundError: No module named 'torch'", Kind.IMPORT_FAILURE),
-        ("pyxis: failed to import docker image", Kind.CONTAINER),
-        ("pyxis: couldn't start container", Kind.CONTAINER),
-        ("enroot-aufs2ovlfs: failed to set capabilities: Operation not permitted", Kind.CONTAINER),
-        ("srun: error: Task launch failed on node n3: Invalid job credential", Kind.CREDENTIAL),
-        ("NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory", Kind.MEMLOCK),
-        ("RuntimeError: [enforce fail] ... Cannot allocate memory", Kind.HOST_OUT_OF_MEMORY),
+         JobKind.NOT_VISIBLE),
+        ("ModuleNotFoundError: No module named 'torch'", JobKind.IMPORT_FAILURE),
+        ("pyxis: failed to import docker image", JobKind.CONTAINER),
+        ("pyxis: couldn't start container", JobKind.CONTAINER),
+        ("enroot-aufs2ovlfs: failed to set capabilities: not permitted", JobKind.CONTAINER),
+        ("srun: error: Task launch failed on node n3: Invalid job credential", JobKind.CREDENTIAL),
+        ("NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory", JobKind.MEMLOCK),
+        ("RuntimeError: [enforce fail] ... Cannot allocate memory", JobKind.HOST_OUT_OF_MEMORY),
         ("NCCL WARN NET/IB: Got completion from peer 10.0.0.2 with status=12 opcode=0 len=0 vendor "
-         "err 129 (Recv) hca mlx5_3", Kind.FABRIC),
+         "err 129 (Recv) hca mlx5_3", JobKind.FABRIC),
     ],
 )  # fmt: skip
 def test_a_text_of_the_site_has_its_kind(text, kind):
@@ -162,7 +165,7 @@ def test_a_transport_error_is_named_by_its_nic_before_the_lost_peers():
         line(1, "error", kind="peer_lost", error=lost, stack=stack),
     ]  # fmt: skip
     failure = diagnosis.diagnose(lines, state="FAILED", job="7", world_size=2)
-    assert failure.kind is Kind.FABRIC
+    assert failure.kind is JobKind.FABRIC
     assert "hca mlx5_3" in failure.reason
     assert (failure.node, failure.rank, failure.workload) == ("n1", 1, "allreduce")
 

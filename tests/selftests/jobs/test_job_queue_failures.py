@@ -10,7 +10,8 @@ import pytest
 
 from fixtures.errors import RunError
 from fixtures.jobs.watcher import JobState
-from fixtures.verdict.causes import Cause, of_missing
+from fixtures.verdict.absence import of_missing
+from fixtures.verdict.causes import Cause
 from tests.selftests.fake_cluster import (
     COMPLETED,
     FAILED,

@@ -15,7 +15,7 @@ from fixtures.jobs import job_queue as module
 from fixtures.jobs.context import RunContext
 from fixtures.jobs.deadlines import Deadlines
 from fixtures.jobs.destructive_stage import DestructiveStage
-from fixtures.jobs.diagnosis import Failure, Kind
+from fixtures.jobs.diagnosis import Failure
 from fixtures.jobs.fault_injector import CommandFaultInjector
 from fixtures.jobs.job_queue import RunCallbacks, Scheduler
 from fixtures.jobs.launcher import SlurmBusy, SlurmRefused
@@ -23,6 +23,7 @@ from fixtures.jobs.submission import Submission
 from fixtures.jobs.submission_queue import QueuedJob
 from fixtures.jobs.watcher import JobState
 from fixtures.plan.jobs import Job, Victim
+from fixtures.records.absence import JobKind
 from fixtures.records.files import read_lines
 from fixtures.records.run_directory import RunDirectory
 from tests.selftests import support
@@ -205,7 +206,7 @@ def test_a_victim_s_nodes_are_waited_for_twenty_seconds_after_its_end(
     s = submission(scheduler, "RUNNING", job=job, closed=True, closed_since=world.now)
     scheduler._active = [s]
     assert scheduler._has_left(job) is False  # nothing is settled
-    scheduler._collector.record_all_missing(job, Failure(Kind.NOT_RUN, "x"))
+    scheduler._collector.record_all_missing(job, Failure(JobKind.NOT_RUN, "x"))
     world.now += 19.5
     assert scheduler._has_left(job) is left
     assert scheduler._has_left(JOB) is True
@@ -221,7 +222,7 @@ def test_whether_others_see_it_is_awaited_for_ninety_seconds(scheduler, world, w
     s = submission(scheduler, "FAILED", job=job, closed=True, closed_since=world.now)
     s.pending = {"gemm"}
     scheduler._active = [submission(scheduler, "RUNNING", pending={"gemm"})]
-    scheduler._unseen = [(s, Failure(Kind.NOT_VISIBLE, "no log"))]
+    scheduler._unseen = [(s, Failure(JobKind.NOT_VISIBLE, "no log"))]
     world.now += waited
     scheduler._settle_unseen()
     assert bool(list(read_lines(scheduler._context.directory.missing))) is settled
@@ -262,8 +263,8 @@ def test_jobs_in_doubt_are_adopted_where_slurm_has_them(scheduler):
 
 def test_why_a_job_was_not_submitted_has_its_kind():
     kinds = {
-        SlurmBusy("x"): Kind.QUEUE_TIMEOUT, SlurmRefused("x"): Kind.REFUSED,
-        RunError("x"): Kind.NEVER_STARTED,
+        SlurmBusy("x"): JobKind.QUEUE_TIMEOUT, SlurmRefused("x"): JobKind.REFUSED,
+        RunError("x"): JobKind.NEVER_STARTED,
     }  # fmt: skip
     assert {e: module._refusal(e) for e in kinds} == {e: Failure(k, "x") for e, k in kinds.items()}
 
@@ -309,3 +310,7 @@ def test_only_node_jobs_that_are_not_small_leave_their_node_out(scheduler):
     assert scheduler._excluded_nodes == {}
     scheduler._apply_gates([alone])
     assert scheduler._excluded_nodes == {"worker0": "its node job left no record of gemm"}
+    # What needs the node follows from what its own job lacks.
+    assert scheduler._without_excluded(replace(JOB, stage="pair")) is None
+    *_, line = read_lines(scheduler._context.directory.missing)
+    assert (line["kind"], line["follows_from"]) == ("left out", "gemm@worker0")

@@ -10,10 +10,11 @@ import pytest
 
 from fixtures.entry import SmallJob
 from fixtures.jobs import watcher
-from fixtures.jobs.diagnosis import Failure, Kind
+from fixtures.jobs.diagnosis import Failure
 from fixtures.jobs.retry import NODE_FAILURES, RetryPolicy
 from fixtures.jobs.submission import Submission
 from fixtures.plan.jobs import Job
+from fixtures.records.absence import JobKind
 from tests.selftests.fake_commands import command
 
 __all__ = ["command"]
@@ -90,7 +91,7 @@ def test_after_a_failure_of_nodes_a_job_on_all_of_them_goes_on_without_the_lost(
 
 
 def test_a_pair_does_not_go_on_without_one_of_its_nodes_but_a_small_job_does():
-    failure = Failure(Kind.NODE_LOST, "gone")
+    failure = Failure(JobKind.NODE_LOST, "gone")
     assert next_try(job(), failure, "n2") is None
     small = job(small=SmallJob(tasks=1, pair=True))
     assert next_try(small, failure, "n2") == ("abc", "n1")
@@ -98,7 +99,7 @@ def test_a_pair_does_not_go_on_without_one_of_its_nodes_but_a_small_job_does():
 
 
 def test_after_a_failure_of_a_workload_the_others_go_on():
-    failure = Failure(Kind.RANK_DIED, "died", "b")
+    failure = Failure(JobKind.RANK_DIED, "died", "b")
     assert next_try(ALL, failure, pending="bc") == ("c", "n1 n2 n3")
     assert next_try(ALL, failure, pending="b") is None
     assert next_try(ALL, failure, pending="") is None
@@ -107,7 +108,7 @@ def test_after_a_failure_of_a_workload_the_others_go_on():
 
 
 def test_a_job_that_leads_to_nothing_is_not_tried_for_ever():
-    nowhere, known = Failure(Kind.RANK_DIED, "died"), Failure(Kind.RANK_DIED, "died", "b")
+    nowhere, known = Failure(JobKind.RANK_DIED, "died"), Failure(JobKind.RANK_DIED, "died", "b")
     assert next_try(ALL, nowhere) is None
     assert next_try(ALL, nowhere, delivered=1, pending="bc") == ("bc", "n1 n2 n3")
     assert next_try(ALL, known, number=2) is None

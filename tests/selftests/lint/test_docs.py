@@ -18,10 +18,11 @@ from unittest import mock
 
 import pytest
 
-from fixtures.jobs.diagnosis import REMEDY
+from fixtures.records.absence import JobKind, Kind
 from fixtures.run.options import RunOptions
 from fixtures.thresholds import loader
 from fixtures.thresholds.definitions import shipped
+from fixtures.verdict.absence import TABLE, next_step_of
 from fixtures.workloads.health import xids
 from tests.selftests.support import CHECKOUT, DATA, SHIPPED, replay
 from tests.tools import criteria
@@ -37,8 +38,19 @@ def test_the_failure_modes_are_those_of_the_code():
     table = text.partition("\n|---")[2].partition("\n\n")[0]  # the first one of the page
     rows = [[c.strip() for c in n.strip("|").split("|")] for n in table.splitlines()[1:]]
     told = {row[0]: row[2] for row in rows}
-    assert told == {kind.value: remedy for kind, remedy in REMEDY.items()}
+    assert told == {k.value: next_step_of(k) for k in JobKind if k is not JobKind.UNUSABLE}
     assert all(row[1] for row in rows)
+
+
+def test_the_table_of_absences_is_that_of_the_code():
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8").partition("## Absence")[2]
+    lines = text.partition("\n|---")[2].partition("\n\n")[0].splitlines()[1:]
+    told = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines]
+    assert told == [
+        (k, row.outcome, row.not_owed, row.cause, row.accused)
+        for k, row in TABLE.items()
+        if isinstance(k, Kind)
+    ]
 
 
 def test_the_table_of_xids_is_that_of_the_code():

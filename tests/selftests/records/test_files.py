@@ -6,8 +6,8 @@ import pytest
 
 from fixtures import entry
 from fixtures.jobs import diagnosis
-from fixtures.jobs.diagnosis import Kind
 from fixtures.records import files
+from fixtures.records.absence import JobKind
 from training import checkpoint_integrity
 
 pytestmark = pytest.mark.cpu
@@ -29,7 +29,7 @@ def test_a_file_that_never_comes_is_the_run_directory_s_fault(tmp_path, monkeypa
     failure = diagnosis.diagnose(
         [], state="FAILED", log_tail=f"fixtures.RecordError: {caught.value}", job="7", world_size=2
     )
-    assert failure.kind is Kind.NOT_VISIBLE
+    assert failure.kind is JobKind.NOT_VISIBLE
     assert str(tmp_path) in failure.reason
 
 

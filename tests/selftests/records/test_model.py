@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fixtures.records.absence import Kind
 from fixtures.records.files import RecordError
 from fixtures.records.model import (
     LOGIN_WORKLOAD,
@@ -16,7 +17,7 @@ from fixtures.records.model import (
     record_name,
     typed,
 )
-from tests.selftests.support import NONCE, bf16, rank, record, value
+from tests.selftests.support import NONCE, absent, bf16, rank, record, value
 
 pytestmark = pytest.mark.cpu
 
@@ -121,13 +122,10 @@ def test_facts_of_a_device_are_those_that_do_not_identify_it():
 
 def test_a_rank_that_gives_a_reason_or_is_no_gpu_is_found():
     plain, why = rank(0, "worker0"), rank(1, "worker0")
-    for fact in ("not_measured", "not_offered", "unsupported"):
-        why.facts.clear()
-        why.facts[fact] = {"bf16": "x"}
-        assert record(plain, why).ranks_without == [why]
-    why.facts.clear()
-    why.facts["other"] = 1
-    assert record(plain, why).ranks_without == []
+    assert record(plain, why).absences == {}
+    gap = absent(Kind.FAULT, "bf16")
+    why.absent.append(gap)
+    assert record(plain, why).absences == {"bf16": [(why, gap)]}
     assert record(plain).on_cpu_or_emulated is False
     assert record(plain, rank(1, "worker0", name="cpu")).on_cpu_or_emulated is True
     why.facts["emulated"] = True
@@ -201,7 +199,7 @@ def changed(**data: Any) -> Any:
 def test_a_record_of_another_form_is_refused():
     for data, says in (
         ([], "a record must be a JSON object"),
-        (changed(schema=2), "schema 2, expected 1"),
+        (changed(schema=3), "schema 3, expected 1 or 2"),
         (changed(schema=True), "schema True, expected 1"),
         (changed(nonce="x"), "nonce 'x' is of another run"),
         (changed(job={"a": float("nan")}), "job.a: nan is not finite"),

@@ -7,7 +7,6 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -15,8 +14,6 @@ from fixtures.errors import ConfigError
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.run_schema import RUN_SCHEMA, refused_schema
 from fixtures.run import previous_runs
-from fixtures.verdict.causes import Cause
-from fixtures.verdict.stated import Reason, reason_of
 from reports import __main__ as command
 from reports import certificate
 from tests.selftests import support
@@ -166,15 +163,6 @@ def test_every_recorded_run_has_the_schema_of_today():
     runs = sorted(support.DATA.glob("*/run.json"))
     assert len(runs) >= 12
     assert {json.loads(path.read_text())["schema"] for path in runs} == {RUN_SCHEMA}
-
-
-@pytest.mark.parametrize("why", [*WHYS.values(), "NoPermission", "nobody says it"])
-def test_a_judge_takes_the_fact_and_not_the_words(why):
-    for facts, cause in (
-        ({"not_measured": {"x": why}}, Cause.NODE),
-        ({"not_offered": {"x": why}}, Cause.DRIVER),
-    ):
-        assert reason_of(SimpleNamespace(facts=facts), "x") == Reason(why, cause)
 
 
 def test_a_run_is_read_by_the_schema_of_today_alone():

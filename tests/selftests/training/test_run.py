@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fixtures.records.absence import Kind, of_metrics
 from fixtures.workloads.timing.timing import Batches
 from tests.selftests.training.one_rank import a_rank, a_team, a_timed_run, of_gpus
 from training import metrics, run, stragglers
@@ -278,12 +279,11 @@ def test_the_table_has_a_row_for_each_step_and_rates_of_timed_ones():
 
 def test_facts_hold_tables_of_first_ranks_and_what_is_missing(capsys):
     first = a_timed_run(own_rounds=[stragglers.Round(own=[1.0], waiting=[0.0], reference=1.0)])
-    second = a_timed_run(team=a_team(2, rank=1), not_measured={"pace": "torch 9"})
+    second = a_timed_run(team=a_team(2, rank=1), absent=of_metrics(Kind.FAULT, {"pace": "torch 9"}))
     found = run.facts(a_rank(), [first, second], show=False)
     assert ["table" in r for r in found["runs"]] == [True, False]
     assert found["runs"][0]["own_steps"] == [{"own": [1.0], "waiting": [0.0], "reference": 1.0}]
-    assert found["not_measured"] == {"pace": "torch 9"}
-    assert "not_measured" not in run.facts(a_rank(), [first], show=False)
+    assert [(a.metric, a.why) for a in second.absent] == [("pace", "torch 9")]
     run.facts(a_rank(rank=1), [first], show=True)
     assert capsys.readouterr().out == ""
     run.facts(a_rank(), [a_timed_run(seconds=[2.0], excluded=1)], show=True)

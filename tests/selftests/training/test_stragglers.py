@@ -15,6 +15,7 @@ import pytest
 
 from fixtures.cluster.population import Population
 from fixtures.plan.items import Item, planned_list
+from fixtures.records.absence import Kind
 from fixtures.records.files import read_lines
 from fixtures.records.model import Measurement
 from fixtures.run.judge_item import judge_item
@@ -142,8 +143,8 @@ def test_an_answer_has_the_shard_of_this_rank_for_every_rank():
 
 def test_where_collectives_are_not_seen_the_row_says_why():
     why = "torch 9.9: no collective of ddp came by"
-    facts = {"not_measured": {"pace": why}}
-    ranks = [replace(support.rank(k, "worker0", gpus=4), facts=facts) for k in range(4)]
+    gap = [support.absent(Kind.FAULT, "pace", why)]
+    ranks = [replace(support.rank(k, "worker0", gpus=4), absent=gap) for k in range(4)]
     verdict = judged("training_ddp.pace", ranks, nodes=1)
     assert verdict.outcome is Outcome.NOT_MEASURED
     assert why in verdict.reason

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fixtures.records.absence import Absence
 from fixtures.records.model import Measurement, RankResult, Record
 from fixtures.statistics.fleet_slots import NO_FLEET
 from fixtures.thresholds.criteria import Criterion
@@ -81,9 +82,13 @@ def state(value: Any, metric: str = "rate", **given: Any) -> Measurement:
     return Measurement(metric=metric, value=value, **{"unit": "GB/s", **given})
 
 
-def rank(k: int, *found: Measurement, node: str = "worker0", gpus: int = 2, **facts: Any) -> Any:
-    """Rank k, with these measurements and facts."""
-    made = support.rank(k, node, *found, gpus=gpus)
+def rank(
+    k: int, *found: Measurement | Absence, node: str = "worker0", gpus: int = 2, **facts: Any
+) -> Any:
+    """Rank k, with these measurements, absences and facts."""
+    measured = [m for m in found if isinstance(m, Measurement)]
+    made = support.rank(k, node, *measured, gpus=gpus)
+    made.absent.extend(a for a in found if isinstance(a, Absence))
     made.facts.update(facts)
     return made
 

@@ -7,11 +7,12 @@ import json
 import pytest
 
 from fixtures.conclusion.node_lists import RowNodes, node_lists
-from fixtures.jobs.diagnosis import Kind
+from fixtures.records.absence import JobKind, Kind
 from fixtures.records.files import RecordError
 from fixtures.records.run_directory import RunDirectory, assemble
 from fixtures.thresholds import loader
-from fixtures.verdict.causes import CAUSE_OF_KIND, IN_NODE, NEXT_STEP, Cause, of_missing
+from fixtures.verdict.absence import of_missing
+from fixtures.verdict.causes import IN_NODE, NEXT_STEP, Cause
 from fixtures.verdict.model import Outcome, Verdict
 from reports import rejudge
 from reports.blame import blame
@@ -26,14 +27,13 @@ pytestmark = pytest.mark.cpu
 SICK = NODES[2]
 
 
-def test_every_kind_of_failure_has_a_cause_and_every_cause_a_next_step():
-    assert {kind.value for kind in Kind} | {"unusable record"} == set(CAUSE_OF_KIND)
+def test_every_cause_has_a_next_step():
     assert set(NEXT_STEP) == set(Cause)
     for cause in (Cause.LIMIT, Cause.PLAN, Cause.DRIVER):
         assert "--resume" not in NEXT_STEP[cause], "measuring again cannot help"
 
 
-@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("kind", [kind for kind in JobKind if kind is not JobKind.UNUSABLE])
 def test_a_record_that_is_missing_says_where_the_reason_lies(kind):
     line = {"kind": kind.value, "reason": "r", "placement": SICK}
     cause, nodes = of_missing(line, [SICK])
@@ -43,7 +43,7 @@ def test_a_record_that_is_missing_says_where_the_reason_lies(kind):
     cause, nodes = of_missing(pair, [SICK, NODES[3]])
     assert nodes in ([], [SICK])
     assert nodes == [] or kind in (
-        Kind.NODE_LOST, Kind.GPU_OUT_OF_MEMORY, Kind.HOST_OUT_OF_MEMORY,
+        JobKind.NODE_LOST, JobKind.GPU_OUT_OF_MEMORY, JobKind.HOST_OUT_OF_MEMORY,
     )  # fmt: skip
     assert of_missing(pair, [NODES[3]])[1] == []
 
@@ -136,6 +136,10 @@ def test_a_part_of_a_replay_accuses_nobody(tmp_path):
 # --- what the driver does not offer, and what has no limit
 
 
+def lacks(kind: Kind, why: str) -> list[Data]:
+    return [support.absent(kind, "thermal", why).to_json()]
+
+
 def test_what_the_driver_does_not_offer_is_said_as_that(fleet, tmp_path):
     why = "InvalidArgument"
 
@@ -143,7 +147,7 @@ def test_what_the_driver_does_not_offer_is_said_as_that(fleet, tmp_path):
         record["provenance"]["driver"] = "550.90.07"
         for rank in record["ranks"]:
             rank["measurements"] = [m for m in rank["measurements"] if m["metric"] != "thermal"]
-            rank["facts"]["not_offered"] = {"thermal": why}
+            rank["absent"] = lacks(Kind.NOT_OFFERED, why)
 
     fleet.change(f"under_load@{SICK}.json", silent)
     _, rows = fleet.judged(tmp_path / "judged")
@@ -167,7 +171,7 @@ def test_what_the_driver_offers_and_the_node_did_not_measure_is_of_the_node(flee
     def silent(record: Data) -> None:
         for rank in record["ranks"]:
             rank["measurements"] = [m for m in rank["measurements"] if m["metric"] != "thermal"]
-            rank["facts"] |= {"not_measured": {"thermal": why}, "not_offered": {}}
+            rank["absent"] = lacks(Kind.FAULT, why)
 
     fleet.change(f"under_load@{SICK}.json", silent)
     _, rows = fleet.judged(tmp_path / "judged")
@@ -178,20 +182,20 @@ def test_what_the_driver_offers_and_the_node_did_not_measure_is_of_the_node(flee
     assert SICK not in names(tmp_path / "judged" / "good-nodes.txt")
 
 
-@pytest.mark.parametrize(("fact", "cause"), [("not_offered", "driver"), ("not_measured", "node")])
+@pytest.mark.parametrize(("kind", "cause"), [(Kind.NOT_OFFERED, "driver"), (Kind.FAULT, "node")])
 def test_a_gpu_without_a_value_beside_one_that_has_it_says_whose_fault_it_is(
-    fleet, tmp_path, fact, cause
+    fleet, tmp_path, kind, cause
 ):
     def silent(record: Data) -> None:
         rank = record["ranks"][0]
         rank["measurements"] = [m for m in rank["measurements"] if m["metric"] != "thermal"]
-        rank["facts"] |= {"not_measured": {}, "not_offered": {}} | {fact: {"thermal": "why"}}
+        rank["absent"] = lacks(kind, "why")
 
     fleet.change(f"under_load@{SICK}.json", silent)
     _, rows = fleet.judged(tmp_path / "judged")
     row = rows["health.thermal", SICK]
     assert (row["outcome"], row["cause"]) == ("NOT_MEASURED", cause)
-    assert ": why; measured on " in row["reason"]
+    assert ": why; measured " in row["reason"]
 
 
 @pytest.mark.parametrize(
@@ -204,6 +208,9 @@ def test_a_gpu_without_a_value_beside_one_that_has_it_says_whose_fault_it_is(
 def test_a_lower_bound_passes_no_limit_and_broken_facts_pass_none(fleet, tmp_path, least, outcome):
     def in_part(record: Data) -> None:
         reason = {"not_measured": {"thermal": "reset"}, "not_offered": {}}
+        record["schema"] = 1
+        for rank in record["ranks"]:
+            rank.pop("absent", None)
         record["ranks"][0]["facts"] |= {"at_least": least} | (reason if least else {})
 
     fleet.change(f"under_load@{SICK}.json", in_part)
@@ -218,17 +225,15 @@ def test_a_lower_bound_passes_no_limit_and_broken_facts_pass_none(fleet, tmp_pat
 def test_the_gpu_that_is_lost_is_named_before_what_the_driver_does_not_offer(fleet, tmp_path):
     def lost(record: Data) -> None:
         first, second = record["ranks"][:2]
-        first["facts"] |= {
-            "at_least": ["thermal"], "not_offered": {"thermal": "NotSupported"}, "not_measured": {}
-        }  # fmt: skip
+        first["absent"] = lacks(Kind.NOT_OFFERED, "NotSupported")
         second["measurements"] = [m for m in second["measurements"] if m["metric"] != "thermal"]
-        second["facts"] |= {"not_measured": {"thermal": "GpuIsLost"}, "not_offered": {}}
+        second["absent"] = lacks(Kind.FAULT, "GpuIsLost")
 
     fleet.change(f"under_load@{SICK}.json", lost)
     _, rows = fleet.judged(tmp_path / "judged")
     row = rows["health.thermal", SICK]
     assert (row["outcome"], row["cause"], row["cause_nodes"]) == ("NOT_MEASURED", "node", [SICK])
-    assert row["reason"].endswith("GpuIsLost")
+    assert "GpuIsLost; measured 7 values" in row["reason"]
 
 
 def test_a_limit_that_is_not_set_is_no_reason_to_measure_again(fleet, tmp_path):

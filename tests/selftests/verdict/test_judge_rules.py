@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fixtures.records.absence import Kind
 from fixtures.records.model import Record, Void
 from fixtures.thresholds.loader import Thresholds, Waiver
 from fixtures.thresholds.spread import Spread
@@ -18,6 +19,7 @@ from fixtures.verdict import judge as judging
 from fixtures.verdict.causes import Cause
 from fixtures.verdict.judge import judge
 from fixtures.verdict.model import Outcome, Verdict
+from tests.selftests.support import absent
 from tests.selftests.verdict import made
 from tests.selftests.verdict.made import criterion, measured, rank, record, row, state
 
@@ -156,16 +158,13 @@ def test_each_statistic_is_judged_by_its_own_rule():
 
 def test_a_value_that_is_not_known_is_not_judged():
     of = criterion(row(fail_above=0), statistic="alike")
-    silent = rank(1, state(None, notes=["no such file"]))
-    assert "no value; no such file" in judged(of, record(rank(0, state("a")), silent)).reason
+    silent = rank(1, absent(Kind.UNKNOWN, "rate", "no such file"))
+    assert "no rate: no such file" in judged(of, record(rank(0, state("a")), silent)).reason
     mute = judged(of, record(rank(0, state("a")), rank(1, state(None))))
     assert mute.reason == "rate: a value is missing"
-    least = rank(1, state("a"), at_least=["rate"])
-    assert "no value" in judged(of, record(rank(0, state("a")), least)).reason
-    # Its checks are not asked for where there is no value.
+    least = rank(1, state("a"), absent(Kind.LOWER_BOUND, "rate"))
+    assert "a lower bound" in judged(of, record(rank(0, state("a")), least)).reason
     checked = criterion(row(equals=8), statistic="value", valid={"passes": (1, None)})
-    none = judged(checked, record(rank(0, state(None)), rank(1, state(None))))
-    assert "no value" in none.reason
     without = judged(checked, record(rank(0, state(8)), rank(1, state(8))))
     assert "passes was not recorded" in without.reason
 

@@ -15,6 +15,7 @@ import pytest
 
 from fixtures.conclusion.node_lists import RowNodes, node_lists
 from fixtures.conclusion.run_verdict import conclude, judged_of
+from fixtures.records.absence import Kind
 from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds import loader
@@ -24,7 +25,17 @@ from reports import __main__ as command
 from reports import certificate, compare, github, tables
 from tests.selftests import derive_runs, support
 from tests.selftests.judging import judged
-from tests.selftests.support import DATA, bf16, case, latency, load, node_record, rank, record
+from tests.selftests.support import (
+    DATA,
+    absent,
+    bf16,
+    case,
+    latency,
+    load,
+    node_record,
+    rank,
+    record,
+)
 
 pytestmark = pytest.mark.cpu
 
@@ -121,15 +132,15 @@ def test_without_one_of_several_nodes_it_is_not_measured(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fact", "said", "outcome"),
+    ("kind", "said", "outcome"),
     [
-        ("unsupported", "no best shape was published for this device", Outcome.NOT_APPLICABLE),
-        ("not_measured", "NotSupported", Outcome.NOT_APPLICABLE),
-        ("not_measured", "GpuIsLost", Outcome.NOT_MEASURED),
+        (Kind.NOT_THERE, "no best shape was published for this device", Outcome.NOT_APPLICABLE),
+        (Kind.FAULT, "GpuIsLost", Outcome.NOT_MEASURED),
     ],
 )
-def test_what_the_hardware_does_not_have_is_not_owed(limits, fact, said, outcome):
-    silent = [replace(rank(k, "worker0"), facts={fact: {"bf16": said}}) for k in range(2)]
+def test_what_the_hardware_does_not_have_is_not_owed(limits, kind, said, outcome):
+    gap = [absent(kind, "bf16", said)]
+    silent = [replace(rank(k, "worker0"), absent=gap) for k in range(2)]
     verdict = found(limits, record(*silent))
     assert verdict.outcome is outcome
     assert said in verdict.reason

@@ -162,23 +162,6 @@ def test_every_planned_device_must_have_measured_once():
     assert (error.cause, error.nodes) == (Cause.RECORD, ["worker0"])
 
 
-def test_a_device_that_says_why_it_did_not_measure_is_quoted():
-    lost, driver = {"not_measured": {"rate": "GpuIsLost"}}, {"not_offered": {"rate": "NotSupp"}}
-    good = rank(0, measured("rate", 1))
-    error = complete(record(good, rank(1, **driver)), 2, ("worker0",))
-    assert str(error).startswith("worker0 GPU-worker0-1: NotSupp; measured on 1 of 2")
-    assert (error.cause, error.nodes) == (Cause.DRIVER, ["worker0"])
-    error = complete(record(rank(0, **driver), rank(1, **lost)), 2, ("worker0",))
-    assert "GpuIsLost; measured on 0 of 2" in str(error)
-    assert error.cause is Cause.NODE
-    # One of two says why; the other is silent, which only the node explains.
-    error = complete(record(rank(0, **driver), rank(1)), 2, ("worker0",))
-    assert "NotSupp" in str(error)
-    assert error.cause is Cause.NODE
-    error = complete(record(rank(0, measured("rate", 1), **driver), rank(1)), 2, ("worker0",))
-    assert str(error) == "measured on 1 of 2 devices", "of rank 0 there is a value"
-
-
 def test_one_rank_speaks_for_a_node():
     one = record(*node("worker0", 1), *node("worker1", 3, first=2))
     assert complete(one, 2, over="nodes") is None

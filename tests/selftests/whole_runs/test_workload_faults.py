@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fixtures.jobs.diagnosis import Kind
+from fixtures.records.absence import JobKind
 from fixtures.records.files import read_lines
 from fixtures.sandbox import Sandbox
 from tests.selftests import support
@@ -61,17 +61,17 @@ TAIL = """
 """
 
 MISBEHAVIOUR = {
-    "exits 0 without a result": ("os._exit(0)", Kind.RANK_DIED),
-    "raises SystemExit": ("sys.exit(0)", Kind.RANK_DIED),
-    "raises": ("raise ValueError('no such thing')", Kind.RANK_DIED),
-    "cannot import": ("import no_such_module", Kind.IMPORT_FAILURE),
-    "out of memory": ("raise MemoryError()", Kind.HOST_OUT_OF_MEMORY),
-    "disk is full": ("raise OSError(28, 'No space left on device')", Kind.STORAGE),
-    "is killed": ("os.kill(os.getpid(), 9)", Kind.RANK_DIED),
-    "hangs": ("time.sleep(600)", Kind.RANK_HUNG),
+    "exits 0 without a result": ("os._exit(0)", JobKind.RANK_DIED),
+    "raises SystemExit": ("sys.exit(0)", JobKind.RANK_DIED),
+    "raises": ("raise ValueError('no such thing')", JobKind.RANK_DIED),
+    "cannot import": ("import no_such_module", JobKind.IMPORT_FAILURE),
+    "out of memory": ("raise MemoryError()", JobKind.HOST_OUT_OF_MEMORY),
+    "disk is full": ("raise OSError(28, 'No space left on device')", JobKind.STORAGE),
+    "is killed": ("os.kill(os.getpid(), 9)", JobKind.RANK_DIED),
+    "hangs": ("time.sleep(600)", JobKind.RANK_HUNG),
     "prints bytes and dies": (
         "os.write(1, bytes(range(256)) * 40000); os.write(2, b'\\xff\\xfe' * 1000000); os._exit(0)",
-        Kind.RANK_DIED,
+        JobKind.RANK_DIED,
     ),
 }
 """What rank 1 on worker1 does in `environment`, and the kind of its failure."""
@@ -92,7 +92,7 @@ def broken_checkout(tmp_path: Path) -> Callable[[str], Path]:
     return make
 
 
-def expect_one_loss(done: Finished, kind: Kind) -> None:
+def expect_one_loss(done: Finished, kind: JobKind) -> None:
     """`environment` on worker1 is lost, with kind, node and rank; all else was measured."""
     done.ended_as("INCOMPLETE", 2)
     lost = done.not_measured()
@@ -149,7 +149,7 @@ def test_a_rank_that_stands_still_is_hung(
         sandbox.freeze("worker1", rank=1)
         waiting.let_go()
         done = at_work.wait()
-    expect_one_loss(done, Kind.RANK_HUNG)
+    expect_one_loss(done, JobKind.RANK_HUNG)
     assert queued(sandbox) == {}
 
 

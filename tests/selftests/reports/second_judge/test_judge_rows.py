@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reports.second_judge import judge
+from reports.second_judge import absences, judge, samples
 from reports.second_judge.physics import Cannot, Unknown
 
 pytestmark = pytest.mark.cpu
@@ -41,7 +41,7 @@ def stated(value: Any, **more) -> dict:
 
 def rank(k: int, node: str, *found: dict, **more) -> dict:
     return {"rank": k, "local_rank": k % 2, "node": node, "device": {}, "facts": {},
-            "measurements": list(found)} | more  # fmt: skip
+            "absent": [], "measurements": list(found)} | more  # fmt: skip
 
 
 def record_of(*ranks: dict, nodes: str = "a", left: str | None = None) -> dict:
@@ -234,7 +234,7 @@ def test_a_pass_after_a_failure_needs_three_passes():
 
 
 def test_a_value_that_no_device_has_is_not_owed():
-    lacking = {"facts": {"unsupported": {"m": "why"}}}
+    lacking = {"absent": [{"metric": "m", "kind": absences.NONE}]}
     one, all_ = ([rank(k, "a", **(lacking if k in which else {})) for k in (0, 1)]
                  for which in ((0,), (0, 1)))  # fmt: skip
     mixed = {"rows": [limit("recorded", None), limit()]}
@@ -257,7 +257,7 @@ def test_facts_come_from_the_record_where_all_agree():
         ranks = [rank(k, "a", of(conditions=c), device=device or {})
                  for k, c in enumerate(conditions)]  # fmt: skip
         return judge.facts_of_record(row, record_of(*ranks, nodes=nodes),
-                                     judge.points_of(row, record_of(*ranks)))  # fmt: skip
+                                     samples.points_of(row, record_of(*ranks)))  # fmt: skip
 
     assert facts(row_of(), {"x": 1}, {"x": 1})["x"] == 1
     assert "x" not in facts(row_of(), {"x": 1}, {"x": True})

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from reports.second_judge import samples
+from reports.second_judge import absences, samples
 from reports.second_judge.physics import Cannot
 
 pytestmark = pytest.mark.cpu
@@ -15,9 +15,9 @@ SPREAD = {"delta": 0.08, "device_sigma": 0.018, "run_sigma": 0.003}
 TAIL = {"shared": False, "slow": 0.8, "share": 0.1, "together": 0.9}
 
 
-def point(metric: str = "bf16", at_least: object = (), **more: object):
-    stated = list(at_least) if isinstance(at_least, tuple) else at_least
-    return {"facts": {"at_least": stated}}, {"metric": metric, **more}
+def point(metric: str = "bf16", bound: str = "", **more: object):
+    absent = [{"metric": bound, "kind": absences.BOUND}] if bound else []
+    return {"absent": absent}, {"metric": metric, **more}
 
 
 def test_each_round_has_its_median_and_all_samples_are_positive():
@@ -72,22 +72,6 @@ def test_a_check_of_validity_is_within_its_bounds():
             samples.check(m, {name: bounds})
 
 
-def test_a_rank_lacks_a_value_where_workload_or_driver_say_that_there_is_none():
-    def lacks(at: dict[str, object] | None = None, **facts: object) -> bool:
-        return samples.lacks({"facts": facts}, {"metric": "busbw", "at": at or {}})
-
-    assert lacks() is False
-    assert lacks(unsupported={"busbw": "no NVLink"}) is True
-    assert lacks({"size": 8}, unsupported={"busbw 8": "too large"}) is True
-    assert lacks({"size": 8}, unsupported={"busbw 16": "too large"}) is False
-    assert lacks(unsupported=["busbw"]) is False
-    assert lacks(not_offered={"busbw": "NotSupported"}) is True
-    assert lacks(not_measured={"busbw": "FunctionNotFound"}) is True
-    assert lacks(not_measured={"busbw": "Timeout"}) is False
-    assert lacks(not_offered={"other": "NotSupported"}) is False
-    assert lacks(not_offered="busbw") is False
-
-
 def test_a_value_at_its_limit_is_within_it():
     satisfies = samples.satisfies
     for kind, limit, good, bad in (
@@ -112,8 +96,8 @@ def test_a_value_or_samples_are_a_value():
 
 
 def test_a_lower_bound_only_shows_that_a_value_is_above_a_limit():
-    whole, part = point(value=7), point(value=7, at_least=("bf16",))
-    other = point(value=7, at_least=("fp8",))
+    whole, part = point(value=7), point(value=7, bound="bf16")
+    other = point(value=7, bound="fp8")
     assert samples.certain([whole, other], "below", 5) == ([whole, other], True)
     for kind, limit, kept in (
         ("above", 6, True), ("equals", 6, True), ("above", 7, False), ("below", 6, False),
@@ -124,15 +108,9 @@ def test_a_lower_bound_only_shows_that_a_value_is_above_a_limit():
     assert samples.certain([whole, point()], "above", 5) == ([whole], False)
 
 
-@pytest.mark.parametrize("at_least", ["bf16", [1], {"bf16": 1}])
-def test_what_is_known_in_part_is_a_list_of_metrics(at_least):
-    with pytest.raises(Cannot):
-        samples.certain([point(value=7, at_least=at_least)])
-
-
 def test_no_value_at_all_cannot_be_judged():
     with pytest.raises(Cannot):
-        samples.certain([point(value=7, at_least=("bf16",)), point()], "below", 5)
+        samples.certain([point(value=7, bound="bf16"), point()], "below", 5)
 
 
 def test_values_are_alike_where_they_are_equal_or_no_further_apart():

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
+from fixtures.records.absence import Kind
+from fixtures.verdict.absence import explain
 from fixtures.verdict.causes import Cause
 from fixtures.verdict.kinds import state as states
 from fixtures.verdict.model import Outcome, Verdict
 from fixtures.verdict.samples import Invalid
+from tests.selftests.support import absent
 from tests.selftests.verdict import made
-from tests.selftests.verdict.made import rank, record, resolved, state
+from tests.selftests.verdict.made import points, rank, record, resolved, state
 
 pytestmark = pytest.mark.cpu
 
@@ -33,7 +36,9 @@ def valued(
         ranks = [rank(k, *([] if v is ... else [state(v)])) for k, v in enumerate(values)]
     found = record(*ranks)
     case = made.case(made.criterion(**VALUE | given), devices=devices)
-    sheet = made.sheet(case, found, limit, ceiling=ceiling, notes=["a note"])
+    base = made.verdict(devices={"planned": devices, "measured": 0})
+    told = explain(base, case, found, given=len(points(found)), recorded=False)
+    sheet = made.sheet(case, found, limit, ceiling=ceiling, notes=["a note"], told=told)
     return states.judge(sheet)
 
 
@@ -109,31 +114,24 @@ def test_a_value_that_is_missing_hides_no_failure_and_is_no_success():
     assert "no value" in str(refusal(valued, EIGHT, None, None))
 
 
-def at_least(k: int, value: Any, **facts: Any) -> Any:
-    return rank(k, state(value), at_least=["rate"], **facts)
-
-
 def test_a_lower_bound_can_only_fail():
-    why = {"not_measured": {"rate": "the counter was reset"}}
+    def bound(value: Any) -> list[Any]:
+        return [rank(0, state(value), absent(Kind.LOWER_BOUND, "rate", "it was reset"))]
+
     for limit, value in ((NONE, 3), (EIGHT, 9)):
-        assert valued(limit, ranks=[at_least(0, value)]).outcome is Outcome.FAIL
+        assert valued(limit, ranks=bound(value)).outcome is Outcome.FAIL
     for limit, value in ((NONE, 0), (EIGHT, 8), (EIGHT, 7), (LEAST, 12), (STATE, "x")):
-        error = refusal(valued, limit, ranks=[at_least(0, value, **why)])
-        expected = f"worker0 GPU-worker0-0: at least {value} GB/s, a lower bound: the counter was"
-        assert str(error).startswith(expected)
-        assert (error.cause, error.nodes) == (Cause.NODE, ["worker0"])
-    two = [rank(0, state(None), **why), at_least(1, 0, **why)]
-    assert str(refusal(valued, NONE, ranks=two)).startswith("worker0 GPU-worker0-0: the counter")
-    assert states._is_above(EIGHT, None) is False
-    assert states._is_above(STATE, 5) is False
-    assert states._is_above(NONE, "x") is False
+        found = valued(limit, ranks=bound(value))
+        assert found.reason.startswith("worker0 gpu0: rate is a lower bound: it was reset")
+        assert (found.outcome, found.cause_nodes) == (Outcome.NOT_MEASURED, ["worker0"])
 
 
-def test_a_rank_that_says_why_is_quoted_before_one_that_does_not():
-    why = {"not_measured": {"rate": "GpuIsLost"}}
-    ranks = [rank(0, state(None, notes=["half"])), rank(1, **why)]
-    assert str(refusal(valued, EIGHT, ranks=ranks)) == "worker0 GPU-worker0-1: GpuIsLost"
-    assert str(refusal(valued, EIGHT, ranks=ranks[:1])) == "worker0 gpu0: no value; half"
+def test_an_absence_hides_no_failure_of_another_rank():
+    lost = rank(1, absent(Kind.FAULT, "rate", "GpuIsLost"))
+    assert valued(EIGHT, ranks=[rank(0, state(7)), lost]).outcome is Outcome.FAIL
+    found = valued(EIGHT, ranks=[rank(0, state(8)), lost])
+    assert (found.outcome, found.cause) == (Outcome.NOT_MEASURED, Cause.NODE)
+    assert found.reason.startswith("worker0 gpu1: no rate: GpuIsLost")
 
 
 def test_how_many_measured_is_said_for_devices_and_nics():

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from fixtures.records.absence import Kind
 from fixtures.workloads.collectives import collective_sweep
 from fixtures.workloads.collectives.collective_sweep import Sweep, SweepBudget
 from fixtures.workloads.collectives.operation_buffers import Point
@@ -131,12 +132,12 @@ def test_all_ranks_go_by_the_slowest_and_the_least_time():
 
 def test_what_was_left_out_is_told_with_the_last_rate(monkeypatch: pytest.MonkeyPatch):
     made = budget(monkeypatch, [], 1.0)
-    assert made.facts(REDUCE, [], "NET/IB") == {}
+    assert made.absent(REDUCE, [], "NET/IB") == []
     made.left_out = [64]
     row = {"size": 8, "time_us": 2e6, "busbw": 0.25}
-    found = made.facts(REDUCE, [row], "NET/Socket")["left_out"]
-    assert found["sizes"] == [64]
-    assert "of 8 bytes takes 2 s over NET/Socket (0.25 GB/s)" in found["why"]
+    (found,) = made.absent(REDUCE, [row], "NET/Socket")
+    assert (found.kind, found.at) == (Kind.NO_TIME, {"size": 64})
+    assert "of 8 bytes takes 2 s over NET/Socket (0.25 GB/s)" in found.why
 
 
 def test_a_row_is_one_of_nccl_tests():

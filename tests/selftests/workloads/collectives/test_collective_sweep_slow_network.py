@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fixtures import entry
+from fixtures.records.absence import Absence, Kind
 from fixtures.records.model import Measurement, Record
 from fixtures.thresholds import loader
 from fixtures.thresholds.loader import Thresholds
@@ -110,11 +111,11 @@ def test_256_ranks_over_10_gbe_end_in_time_and_reach_the_sizes_that_are_judged(
     assert JUDGED_MIN in {point.nominal for point in job.points}
     op = OPERATIONS[job.operation]
     table = [table_row(op, point, RANKS) for point in job.points]
-    left_out = budget.facts(op, table, "NET/Socket")["left_out"]
-    assert sorted([*left_out["sizes"], *(p.nominal for p in job.points)]) == [
+    absent = budget.absent(op, table, "NET/Socket")
+    assert sorted([*(a.at["size"] for a in absent), *(p.nominal for p in job.points)]) == [
         8 << k for k in range(31)
     ]
-    assert "over NET/Socket" in left_out["why"]
+    assert "over NET/Socket" in absent[0].why
 
 
 @pytest.mark.parametrize("gbps", [1e-4, 1e-3, 0.01, 0.125, 0.5, 2.5, 12.5, 400.0])
@@ -133,7 +134,7 @@ def limits() -> Thresholds:
     return loader.load(SHIPPED)
 
 
-def of_a_cluster(gbps: float, left_out: dict[str, Any]) -> Record:
+def of_a_cluster(gbps: float, size: int, why: str) -> Record:
     conditions = {"domains": 2, "gpus_per_domain": 1, "nvls": False, "sharp": False}
     conditions["transport"] = "NET/Socket"
 
@@ -147,7 +148,8 @@ def of_a_cluster(gbps: float, left_out: dict[str, Any]) -> Record:
         ]  # fmt: skip
 
     ranks = [rank(k, f"worker{k}", *measured(), gpus=1) for k in range(2)]
-    ranks = [replace(one, facts={"left_out": left_out}) for one in ranks]
+    gap = Absence(metric="", kind=Kind.NO_TIME, why=why, at={"size": size})
+    ranks = [replace(one, absent=[gap]) for one in ranks]
     return record(*ranks, workload="allreduce", placement="all")
 
 
@@ -155,7 +157,7 @@ def test_a_slow_network_is_a_slow_rate_and_a_wrong_transport_and_says_what_was_l
     limits: Thresholds,
 ) -> None:
     why = "one all_reduce of 1073741824 bytes takes 1.71 s over NET/Socket (1.25 GB/s): too long"
-    found = of_a_cluster(1.25, {"sizes": [8 * JUDGED_MIN], "why": why})
+    found = of_a_cluster(1.25, 8 * JUDGED_MIN, why)
     where: Any = {
         "nodes": ("worker0", "worker1"), "gpus": 1,
         "facts": {"nics_per_node": 1, "nic_gbps": 400.0},

@@ -162,7 +162,7 @@ def test_counters_are_read_where_there_is_a_driver_and_a_gpu(library, handle, fo
     monkeypatch.setattr(burnin.gpu_counters, "unread", lambda missing: missing)
     ranks: Any = SimpleNamespace(local_rank=0)
     counters: Any = burnin._counters(ranks)
-    assert (counters if found == "read" else counters.offered) == found
+    assert (counters if found == "read" else counters.of_node) == found
 
 
 def test_throttling_is_told_for_each_reason(tmp_path, monkeypatch):

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from fixtures.records.absence import Kind
 from fixtures.records.model import Measurement
 from fixtures.workloads.compute import gemm
 from fixtures.workloads.timing.timing import Batches
+from tests.selftests.support import whys
 
 pytestmark = pytest.mark.cpu
 
@@ -61,6 +63,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Any:
         for noted in (seen.made, seen.soaks, seen.windows):
             noted.clear()
         result = gemm.run(ranks or ranks_of(), metrics, **how)
+        seen.absent = whys(result, Kind.NOT_THERE)
         return [m.metric for m in result.measurements], result.facts, seen
 
     return start
@@ -74,7 +77,7 @@ def test_products_run_in_their_order_after_one_soak(started):
     assert metrics == ["bf16", "bf16_best", "fp32"]
     assert seen.made == [("bf16", CUBE, 1), ("bf16", (2048, 2048, 13312), 4), ("fp32", CUBE, 1)]
     assert (seen.soaks, seen.windows) == ([(30, 8192)], [5.75, 2.0, 5.75])
-    assert (facts["soak"], facts["unsupported"]) == ({"seconds": 30}, {})
+    assert (facts["soak"], seen.absent) == ({"seconds": 30}, {})
     assert facts["dtypes"]["bf16"]["sm_clock_mhz"] == [1500.0]
     _, _, seen = started(["fp32"], size=64, soak_s=1.0, window_s=0.5)
     assert (seen.made, seen.soaks, seen.windows) == (
@@ -87,27 +90,27 @@ def test_the_rate_per_ghz_is_that_of_bf16(started):
     assert started(["fp32", "bf16_per_ghz"])[2].made == [("bf16", CUBE, 1), ("fp32", CUBE, 1)]
     assert started(["bf16"])[0] == ["bf16"]
     _, facts, seen = started(["bf16", "bf16_per_ghz"])
-    assert facts["unsupported"] == {}
+    assert seen.absent == {}
     seen.clocks = []
     metrics, facts, _ = started(["bf16", "bf16_per_ghz"])
     assert metrics == ["bf16"]
-    assert facts["unsupported"] == {"bf16_per_ghz": "the driver reported no SM clock"}
+    assert seen.absent == {"bf16_per_ghz": "the driver reported no SM clock"}
     assert facts["dtypes"]["bf16"]["sm_clock_mhz"] is None
-    assert started(["bf16"])[1]["unsupported"] == {}
-    assert started(["fp32", "bf16_per_ghz"])[1]["unsupported"].keys() == {"bf16_per_ghz"}
+    assert started(["bf16"])[2].absent == {}
+    assert started(["fp32", "bf16_per_ghz"])[2].absent.keys() == {"bf16_per_ghz"}
 
 
 def test_what_a_device_cannot_do_is_said_and_not_tried(started):
     cpu = ranks_of(None)
-    metrics, facts, seen = started(["bf16", "fp16", "fp8_best"], cpu)
+    metrics, _, seen = started(["bf16", "fp16", "fp8_best"], cpu)
     assert metrics == ["bf16"]
     assert seen.made == [("bf16", (512, 512, 512), 1)]
     assert (seen.soaks, seen.windows) == ([(0.3, 512)], [1.5])
-    assert facts["unsupported"] == {
+    assert seen.absent == {
         "fp16": "not on a CPU", "fp8_best": "no best shape was published for this device",
     }  # fmt: skip
     old = ranks_of("NVIDIA A100-SXM4-80GB", compute_capability=8.0)
-    assert list(started(["fp8", "fp8_best", "bf16_best"], old)[1]["unsupported"]) == [
+    assert list(started(["fp8", "fp8_best", "bf16_best"], old)[2].absent) == [
         "fp8", "fp8_best",
     ]  # fmt: skip
 

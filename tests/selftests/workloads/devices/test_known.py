@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import pytest
 
+from fixtures.records.absence import Kind
 from fixtures.workloads.devices import known, nvml_fields
 from fixtures.workloads.devices.known import Findings, Known, Missing
 
 pytestmark = pytest.mark.cpu
 
-NODE, DRIVER = Missing("GpuIsLost"), Missing("NotSupported", offered=False)
+NODE, DRIVER = Missing("GpuIsLost"), Missing("NotSupported", Kind.NOT_THERE)
 
 
 def test_of_several_gaps_one_of_the_node_decides():
     assert known.deciding([DRIVER, NODE]) is NODE
-    assert known.deciding([DRIVER, Missing("later", offered=False)]) is DRIVER
+    assert known.deciding([DRIVER, Missing("later", Kind.NOT_OFFERED)]) is DRIVER
 
 
 def test_a_value_with_two_ways_is_offered_where_either_is():
-    for one, other, offered in (
-        (NODE, DRIVER, True), (DRIVER, NODE, True), (DRIVER, DRIVER, False),
+    refused = Missing("NoPermission", Kind.NOT_OFFERED)
+    for one, other, kind in (
+        (NODE, DRIVER, Kind.FAULT), (DRIVER, NODE, Kind.FAULT), (DRIVER, DRIVER, Kind.NOT_THERE),
+        (DRIVER, refused, Kind.NOT_OFFERED),
     ):  # fmt: skip
         both = one.combined_with(other)
-        assert (both.why, both.offered) == (f"{one.why}; {other.why}", offered)
+        assert (both.why, both.kind) == (f"{one.why}; {other.why}", kind)
 
 
 def test_errors_are_of_the_node_unless_driver_or_package_lack_the_value():
@@ -32,16 +35,16 @@ def test_errors_are_of_the_node_unless_driver_or_package_lack_the_value():
 
     assert known.of_error(NVMLError_NotSupported()) == DRIVER
     assert known.of_error(NVMLError_GpuIsLost()) == NODE
-    assert known.of_error(nvml_fields.NotOffered("why")) == Missing("why", offered=False)
+    assert known.of_error(nvml_fields.NotOffered("why")) == Missing("why", Kind.NOT_OFFERED)
     with pytest.raises(AttributeError) as too_old:
         known.nvmlDeviceGetSomethingNew  # noqa: B018
     assert known.of_error(too_old.value) == Missing(
-        "this nvidia-ml-py has no nvmlDeviceGetSomethingNew", offered=False
+        "this nvidia-ml-py has no nvmlDeviceGetSomethingNew", Kind.NOT_OFFERED
     )
     with pytest.raises(AttributeError) as mistake:
         None.value  # type: ignore[attr-defined]  # noqa: B018
     shown = known.of_error(mistake.value)
-    assert shown.offered
+    assert shown.of_node
     assert shown.why.startswith("AttributeError: ")
 
 
@@ -54,13 +57,14 @@ def test_a_lower_bound_is_marked_and_one_of_nothing_is_left_out():
         "exact": (3, "errors", ["GPU-1 of all lanes"]),
         "errors": (2, "errors", ["GPU-1 of DRAM; at least: GpuIsLost"]),
     }
-    assert found.facts() == {
-        "not_measured": {"errors": "GpuIsLost"}, "not_offered": {"replays": "NotSupported"},
-        "at_least": ["errors"],
-    }  # fmt: skip
+    assert [(a.metric, a.kind, a.why) for a in found.absent(["errors", "replays"])] == [
+        ("errors", Kind.LOWER_BOUND, "GpuIsLost"), ("replays", Kind.NOT_THERE, "NotSupported"),
+    ]  # fmt: skip
+    assert [a.metric for a in found.absent(["replays"])] == ["replays"]
     found.add_known("replays", Known(1, gap=DRIVER))
     assert found.measurements["replays"].notes == ["GPU-1 at least: NotSupported"]
     found.add("exact", 4)
     assert found.measurements["exact"].notes == []
-    assert known.facts_of({}, ["exact"]) == {}
-    assert "at_least" not in known.facts_of({"errors": NODE}, ["exact"])
+    assert known.absences({}, ["exact"]) == []
+    assert [a.kind for a in known.absences({"errors": NODE}, ["exact"])] == [Kind.FAULT]
+    assert [a.kind for a in known.absences({"a": DRIVER}, ["a"])] == [Kind.NOT_OFFERED]

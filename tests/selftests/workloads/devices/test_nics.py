@@ -112,7 +112,7 @@ def test_ports_of_devices_that_do_not_count_are_not_judged(tmp_path: Path) -> No
         m.at["part"]: m.value for m in found.measurements if m.metric == "rate"
     } == dict.fromkeys(OURS, 400.0)
     assert {m.value for m in found.measurements if m.metric == "fabric"} == {"InfiniBand"}
-    assert len(found.facts["left_out"]) == 4
+    assert len(found.facts["nics_left_out"]) == 4
 
 
 @pytest.mark.parametrize("lost", OURS)

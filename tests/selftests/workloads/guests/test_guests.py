@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fixtures.records.absence import Kind
 from fixtures.records.run_directory import guest_file
 from fixtures.workloads.devices import devices
 from fixtures.workloads.guests import guest_dcgmi, guest_fio, guest_nvidia_smi, guests
@@ -16,6 +17,7 @@ from fixtures.workloads.guests.guest_dcgmi import Diagnostic
 from fixtures.workloads.guests.guest_files import GuestError
 from fixtures.workloads.guests.guest_fio import FioRun
 from fixtures.workloads.guests.guest_nvidia_smi import SmiLog
+from tests.selftests.support import whys
 
 pytestmark = pytest.mark.cpu
 
@@ -103,8 +105,8 @@ def test_tools_without_a_value_say_why(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(guest_dcgmi, "parse", lambda _: Diagnostic("4.1", "580", []))
     found = guests.run(rank_of(tmp_path), ["dcgmi", "fio"])
     assert [(m.metric, m.value) for m in found.measurements] == [("dcgmi", 0)]
-    assert found.facts["refused"] == {"fio": "n0.fio.json: line 3: why"}
-    assert "refused" not in guests.run(rank_of(tmp_path), ["dcgmi"]).facts
+    assert whys(found, Kind.GUEST) == {"fio": "n0.fio.json: line 3: why"}
+    assert not guests.run(rank_of(tmp_path), ["dcgmi"]).absent
     assert guests.run(rank_of(tmp_path, leads=False), ["dcgmi"]).facts == {}
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from fixtures.records.absence import Kind
 from fixtures.workloads.devices import devices
 from fixtures.workloads.devices.known import Missing
 from fixtures.workloads.health import final_load
@@ -50,7 +51,7 @@ def test_what_the_driver_refuses_has_its_reason():
         nvmlDeviceGetCurrPcieLinkWidth=NVMLError_NotSupported(),
         nvmlDeviceGetTemperature=NVMLError_NotSupported(),
     )
-    gap = Missing("NotSupported", offered=False)
+    gap = Missing("NotSupported", Kind.NOT_THERE)
     assert found.silent == {"pcie_width": gap, "thermal_headroom": gap}
     assert found.temperature == gap
 

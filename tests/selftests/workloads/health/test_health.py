@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from fixtures.records.absence import Kind
 from fixtures.records.model import Measurement
 from fixtures.workloads.devices import devices, nvml_fields
 from fixtures.workloads.health import health
+from tests.selftests.support import whys
 from tests.selftests.workloads.health.made_up_nvml import (
     Driver,
     NVMLError,
@@ -192,18 +194,18 @@ def test_every_metric_has_its_value_or_why_it_has_none(monkeypatch: pytest.Monke
     assert found.measurements[0].notes[0].startswith("GPU-1 5 MiB in use")
     assert found.measurements[0].conditions == {"memory_owner": "system"}
     assert (found.measurements[2].notes, found.measurements[2].conditions) == ([], {})
-    assert found.facts["not_offered"] == {"mig": "NotSupported"}
-    assert found.facts["not_measured"] == {"persistence": "GpuIsLost"}
+    assert whys(found, Kind.NOT_THERE) == {"mig": "NotSupported"}
+    assert whys(found, Kind.FAULT) == {"persistence": "GpuIsLost"}
     found = run(monkeypatch, "leaked_memory", **running([], []))
     assert found.measurements[0].conditions == {}
     monkeypatch.setattr(health, "ask", lambda *_: answer(error="GpuIsLost"))
     found = run(monkeypatch, "answer_time")
     assert found.measurements == []
-    assert "GpuIsLost" in found.facts["not_measured"]["answer_time"]
+    assert "GpuIsLost" in whys(found, Kind.FAULT)["answer_time"]
 
 
 def test_a_gpu_that_is_gone_answers_with_the_driver_s_error(monkeypatch: pytest.MonkeyPatch):
     found = run(monkeypatch, "answers", "mig", gpu=None)
     assert [(m.metric, m.value) for m in found.measurements] == [("answers", "GpuIsLost")]
-    assert found.facts["not_measured"] == {"mig": "GpuIsLost"}
+    assert whys(found, Kind.FAULT) == {"mig": "GpuIsLost"}
     assert run(monkeypatch, "mig", gpu=None).measurements == []

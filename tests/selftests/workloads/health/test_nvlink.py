@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from fixtures.records.absence import Kind
 from fixtures.workloads.devices import devices, nvml_fields
 from fixtures.workloads.devices.nvml_fields import Fabric, NotOffered
 from fixtures.workloads.health import nvlink
+from tests.selftests.support import whys
 from tests.selftests.workloads.health.made_up_nvml import (
     Driver,
     NVMLError,
@@ -182,12 +184,12 @@ def test_the_first_rank_adds_the_matrix_and_imex(monkeypatch: pytest.MonkeyPatch
     assert [(m.metric, m.value) for m in found.measurements] == [
         ("topology", 0), ("peer_access", 0), ("fabric", "ready"), ("imex", "ready"),
     ]  # fmt: skip
-    assert found.facts["not_offered"] == {"links": "NotSupported"}
+    assert whys(found, Kind.NOT_THERE) == {"links": "NotSupported"}
     assert set(found.facts["matrix"]) == {"GPU-g0", "GPU-g1", "GPU-g2"}
     found = run(monkeypatch, made, "fabric", "imex", leads=False)
     assert [m.metric for m in found.measurements] == ["fabric"]
     assert "matrix" not in found.facts
     gone = run(monkeypatch, made, "links", gpu=None)
-    assert (gone.measurements, gone.facts["not_measured"]) == ([], {"links": "GpuIsLost"})
+    assert (gone.measurements, whys(gone, Kind.FAULT)) == ([], {"links": "GpuIsLost"})
     lost = driver(monkeypatch, nvmlDeviceGetNvLinkState=NVMLError_GpuIsLost(), **status({}))
-    assert run(monkeypatch, lost, "links").facts["not_measured"] == {"links": "GpuIsLost"}
+    assert whys(run(monkeypatch, lost, "links"), Kind.FAULT) == {"links": "GpuIsLost"}

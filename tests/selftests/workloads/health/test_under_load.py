@@ -8,6 +8,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
+from fixtures.records.absence import Kind
 from fixtures.verdict.causes import Cause
 from fixtures.verdict.model import Outcome, Verdict
 from fixtures.workloads.devices import known
@@ -281,9 +282,9 @@ def test_errors_of_nvml_are_of_the_node_unless_they_say_nothing_of_the_gpu() -> 
     names = {name.removeprefix("NVML_ERROR_"): value for name, value in vars(pynvml).items()
              if name.startswith("NVML_ERROR_")}  # fmt: skip
     missing = {known.of_error(pynvml.NVMLError(value)) for value in names.values()}
-    assert {gap.why for gap in missing if not gap.offered} == known.NOT_OFFERED
+    assert {gap.why for gap in missing if not gap.of_node} == known.NOT_OFFERED | known.NOT_THERE
     assert {"GpuIsLost", "ResetRequired", "Unknown", "Timeout", "CorruptedInforom"} <= {
-        gap.why for gap in missing if gap.offered
+        gap.why for gap in missing if gap.of_node
     }
 
 
@@ -291,11 +292,11 @@ def test_a_call_that_nvidia_ml_py_lacks_is_no_fault_of_the_node() -> None:
     with pytest.raises(AttributeError) as too_old:
         pynvml.nvmlDeviceGetSomethingNew  # noqa: B018
     assert known.of_error(too_old.value) == Missing(
-        "this nvidia-ml-py has no nvmlDeviceGetSomethingNew", offered=False
+        "this nvidia-ml-py has no nvmlDeviceGetSomethingNew", Kind.NOT_OFFERED
     )
     with pytest.raises(AttributeError) as mistake:
         None.value  # type: ignore[attr-defined]  # noqa: B018
-    assert known.of_error(mistake.value).offered
+    assert known.of_error(mistake.value).of_node
 
 
 @pytest.mark.parametrize("answer", [15, 999], ids=["lost", "unknown"])

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from fixtures.records.absence import Kind
 from fixtures.workloads.devices import devices
 from fixtures.workloads.devices.known import Findings, Known, Missing
 from fixtures.workloads.health import under_load
 from fixtures.workloads.health.final_load import Load
 from fixtures.workloads.telemetry.gpu_samples import LATE_US, GpuSamples, Sample
+from tests.selftests.support import whys
 from tests.selftests.workloads.health.made_up_nvml import (
     Driver,
     NVMLError_GpuIsLost,
@@ -125,7 +127,7 @@ def test_a_gpu_that_is_alone_has_no_siblings():
     under_load._add_siblings(found, [own], 0)
     assert found.measurements == {}
     assert "no two GPUs of the node show a temperature" in found.missing["thermal_siblings"].why
-    assert found.missing["thermal_siblings"].offered
+    assert found.missing["thermal_siblings"].of_node
     other = {metric: {"value": 2, "gap": None} for metric in under_load.SIBLINGS}
     under_load._add_siblings(found, [own, other], 0)
     row = found.measurements["thermal_siblings"]
@@ -136,7 +138,7 @@ def test_a_gpu_that_is_alone_has_no_siblings():
     under_load._add_siblings(found, [own, own], 1)
     assert (found.measurements["thermal_siblings"].value, found.missing) == (0, {})
     assert found.measurements["thermal_siblings"].notes == []
-    gap = {"why": "GpuIsLost", "offered": True}
+    gap = {"why": "GpuIsLost", "kind": "fault of the node"}
     found = findings()
     for value, measured in ((0, False), (5, True)):
         lower = {metric: {"value": value, "gap": gap} for metric in under_load.SIBLINGS}
@@ -285,15 +287,15 @@ def test_a_gpu_that_was_lost_is_told_and_the_others_do_not_wait(
     asked = ("answer_late", "xid", "thermal", "ecc_siblings")
     found, sent = job(monkeypatch, tmp_path, *asked, **begun)
     assert [(m.metric, m.value) for m in found.measurements] == [("answer_late", 100)]
-    assert set(found.facts["not_measured"]) == {"xid", "thermal", "ecc_siblings"}
+    assert set(whys(found, Kind.FAULT)) == {"xid", "thermal", "ecc_siblings"}
     assert sent[0]["ecc_siblings"]["gap"]["why"] == "GPU-1 GpuIsLost"
     found, sent = job(monkeypatch, tmp_path, "thermal", why="it was never there")
     assert (found.measurements, sent) == ([], [])
-    assert found.facts["not_measured"] == {"thermal": "GpuIsLost"}
+    assert whys(found, Kind.FAULT) == {"thermal": "GpuIsLost"}
     monkeypatch.setattr(devices, "gpu_handle", lambda _: ("h", ""))
     for begun, why in (({"why": "it was not there"}, "it was not there"), ({}, "no reading")):
         found, sent = job(monkeypatch, tmp_path, "thermal_siblings", **begun)
-        assert found.facts["not_measured"] == {"thermal_siblings": why}
+        assert whys(found, Kind.FAULT) == {"thermal_siblings": why}
         assert sent[0]["thermal_siblings"]["gap"]["why"] == f"GPU-own {why}"
     monkeypatch.setattr(devices, "nvml", lambda: None)
     with pytest.raises(RuntimeError, match="n0: no NVML"):

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from fixtures.records.absence import Kind
 from fixtures.sandbox import emulated_host
 from fixtures.sandbox.platforms import make_link, write_sysfs_file
 from fixtures.workloads.host import component_versions, host
+from tests.selftests.support import whys
 from tests.selftests.workloads.host.host_trees import BRIDGE, NIC, nic_below_bridge, ranks
 
 pytestmark = pytest.mark.cpu
@@ -350,8 +352,8 @@ def test_a_file_with_unexpected_content_costs_its_row_only(
     asked = ranks(host_order={"mounts": {"/data": "nfs"}})
     found = host.run(asked, ["mounts", "clocksource", "governor"], root=str(root))
     assert [(m.metric, m.value) for m in found.measurements] == [("clocksource", "fast")]
-    assert found.facts["not_measured"]["mounts"].startswith("ValueError: ")
-    assert set(found.facts["unsupported"]) == {"governor"}
+    assert whys(found, Kind.FAULT)["mounts"].startswith("ValueError: ")
+    assert set(whys(found, Kind.NOT_THERE)) == {"governor"}
     assert (found.facts["cpus"], list(found.facts["links"])) == (8, ["mlx5_0"])
     found = host.run(asked, ["clocksource"], root=str(root))
     assert set(found.facts) == {"cpus", "links"}

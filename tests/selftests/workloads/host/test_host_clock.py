@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fixtures.records.absence import Absence, Kind
 from fixtures.workloads.host import host_clock
 from tests.selftests.threads import Meeting, as_ranks
 
@@ -62,8 +63,8 @@ def test_a_first_node_that_does_not_answer_leaves_no_value(monkeypatch: pytest.M
     monkeypatch.setattr(host_clock, "ask", refused)
     rank: Any = SimpleNamespace(node="n1")
     found = host_clock._measure(rank, "host", 7, "n0")
-    assert found.value is None
-    assert found.notes == ["n0 (host port 7) could not be asked for the time: refused"]
+    why = "n0 (host port 7) could not be asked for the time: refused"
+    assert found == Absence(metric="offset", kind=Kind.UNKNOWN, why=why)
 
 
 class Connection:

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from fixtures.records.absence import Kind
 from fixtures.records.model import Measurement
 from fixtures.workloads.host import host_speed
+from tests.selftests.support import whys
 from tests.selftests.workloads.numa_hosts import host_of
 
 pytestmark = pytest.mark.cpu
@@ -210,11 +212,11 @@ def test_an_error_costs_its_own_rows_only(tmp_path: Path, monkeypatch: pytest.Mo
     wanted = ["cores", "memory", "scratch_size"]
     found = host_speed.run(rank(), wanted, root=str(system.parent))
     assert [(m.metric, m.value) for m in found.measurements] == [("cores", 100)]
-    assert found.facts["not_measured"] == {"memory": "no answer"}
-    assert set(found.facts["unsupported"]) == {"scratch_size"}
+    assert whys(found, Kind.FAULT) == {"memory": "no answer"}
+    assert set(whys(found, Kind.NOT_THERE)) == {"scratch_size"}
     child.answers = [[[1e9] * 5] * 2]
     found = host_speed.run(rank(), ["memory"], root=str(system.parent))
     assert [m.metric for m in found.measurements] == ["memory"]
-    assert not {"unsupported", "not_measured"} & found.facts.keys()
+    assert found.absent == []
     assert len(child.asked) == 3
     assert host_speed.run(rank(leads_node=False), ["cores"], root=str(tmp_path)).facts == {}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fixtures.records.absence import Kind
 from fixtures.records.model import Result
 from fixtures.sandbox import platforms
 from fixtures.thresholds import loader
@@ -16,6 +17,7 @@ from fixtures.verdict.model import Outcome
 from fixtures.workloads.infiniband import ib_counters, infiniband
 from tests.selftests import support
 from tests.selftests.judging import judged as judged_case
+from tests.selftests.support import whys
 from tests.selftests.workloads.infiniband.roce_trees import NIC, interface, port, tree
 
 pytestmark = pytest.mark.cpu
@@ -46,7 +48,7 @@ def test_a_healthy_roce_port_counts_all_that_is_judged(
     found = counted(roce, lambda: None, monkeypatch)
     assert set(rates(found)) >= {*ib_counters.ROCE_COUNTERS, *ib_counters.OF_INTERFACE}
     assert set(rates(found).values()) == {0.0}
-    assert "unsupported" not in found.facts
+    assert not whys(found, Kind.NOT_THERE)
 
 
 def test_pauses_are_summed_over_priorities(roce: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +66,7 @@ def test_what_only_root_can_read_of_an_infiniband_port_is_named(
     platform: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = counted(tree(platform, tmp_path), lambda: None, monkeypatch)
-    assert "mlxlink" in found.facts["unsupported"]["rate rx_corrected_bits_phy"]
+    assert "mlxlink" in whys(found, Kind.NOT_THERE)["rate rx_corrected_bits_phy"]
     row = judged("infiniband.corrected_bits", "ib_counters", found)
     assert row.outcome is Outcome.NOT_APPLICABLE
     assert "visible here; `mlxlink -d DEVICE -c` shows it to root" in row.reason
@@ -159,12 +161,12 @@ def test_a_port_has_the_counters_of_its_kind(
     found, _ = between(tmp_path, monkeypatch, lambda: None)
     assert set(rates(found)) == {"symbol_error", "np_cnp_sent"}
     assert found.facts["emulated"] is True
-    assert set(found.facts["unsupported"]) == {f"rate {n}" for n in ib_counters.OF_INTERFACE}
+    assert set(whys(found, Kind.NOT_THERE)) == {f"rate {n}" for n in ib_counters.OF_INTERFACE}
     platforms.write_sysfs_file(port(tmp_path) / "hw_counters/rx_drops", "1")
     monkeypatch.setattr(ib_counters.nics, "fabric_of", lambda _: "EFA")
     found, _ = between(tmp_path, monkeypatch, lambda: None)
     assert set(rates(found)) == {"symbol_error", "rx_drops"}
-    assert "unsupported" not in found.facts, "an EFA port has no such interface"
+    assert not whys(found, Kind.NOT_THERE), "an EFA port has no such interface"
 
 
 def test_only_the_first_rank_with_a_reading_before_measures(tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from fixtures.records.absence import Kind
 from fixtures.sandbox import emulation, platforms
 from fixtures.workloads.devices import nics
 from fixtures.workloads.infiniband import infiniband
+from tests.selftests.support import whys
 from tests.selftests.workloads.infiniband import roce_trees
 from tests.selftests.workloads.infiniband.roce_trees import interface, tree
 
@@ -131,7 +133,7 @@ def test_every_port_of_a_node_has_its_states(root: Path) -> None:
     assert all(not m.checks for m in found.measurements if m.metric != "state")
     assert (found.facts["emulated"], found.facts["gpudirect"]) == (True, None)
     assert list(found.facts["ports"]) == list(found.facts["connected"]) == names
-    assert not {"left_out", "roce"} & found.facts.keys()
+    assert not {"nics_left_out", "roce"} & found.facts.keys()
     (row,) = run(root, "gpudirect").measurements
     assert (row.value, row.notes) == ("absent", [])
     assert run(root, leads=False).facts == {}
@@ -152,11 +154,11 @@ def test_what_a_node_lacks_is_said(root: Path) -> None:
     checks = {m.at["part"]: m.checks for m in found.measurements if m.metric == "state"}
     assert checks[first] == {"link": 0.0}
     assert second not in checks
-    assert set(found.facts["left_out"]) == {second}
+    assert set(found.facts["nics_left_out"]) == {second}
     assert "emulated" not in found.facts
     present = next(m for m in found.measurements if m.metric == "gpudirect")
     assert (present.value, present.notes) == ("present", ["through nv_peer_mem"])
-    cold = found.facts.get("unsupported", {}).get("temperature", "")
+    cold = whys(found, Kind.NOT_THERE).get("temperature", "")
     assert first not in cold
 
 
@@ -166,7 +168,7 @@ def test_a_port_without_a_sensor_is_named(root: Path) -> None:
     assert infiniband.temperature(port(root)) is None
     found = run(root, "temperature")
     assert found.measurements == []
-    assert platforms.find("").ordered_nics[0] in found.facts["unsupported"]["temperature"]
+    assert platforms.find("").ordered_nics[0] in whys(found, Kind.NOT_THERE)["temperature"]
 
 
 def test_a_roce_node_has_addresses_and_sensors(roce: Path) -> None:
@@ -174,7 +176,7 @@ def test_a_roce_node_has_addresses_and_sensors(roce: Path) -> None:
     parts = {m.at["part"] for m in found.measurements}
     assert set(found.facts["roce"]) == parts
     assert {m.metric for m in found.measurements} == {"gid", "mtu", "temperature"}
-    assert "unsupported" not in found.facts
+    assert not whys(found, Kind.NOT_THERE)
 
 
 def test_a_device_that_programs_cannot_open_is_missing(root: Path) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from fixtures.entry import Workload, describe, module_of
-from fixtures.jobs.diagnosis import Kind, kind_of_text
+from fixtures.jobs.diagnosis import kind_of_text
+from fixtures.records.absence import JobKind, Kind
 from fixtures.records.model import Measurement, Record
 from fixtures.records.run_directory import assemble
 from fixtures.workloads.inventory import inventory
@@ -29,6 +30,7 @@ from tests.selftests.rank_job import (
     Job,
     free_port,
 )
+from tests.selftests.support import whys
 
 pytestmark = pytest.mark.cpu
 
@@ -163,7 +165,7 @@ def test_gemm_on_two_ranks_is_a_valid_measurement(tmp_path: Path) -> None:
     record = job.record("gemm")
     for rank in record.ranks:
         assert [m.metric for m in rank.measurements] == ["bf16", "fp32"]
-        assert "fp8" in rank.facts["unsupported"]
+        assert "fp8" in whys(rank, Kind.NOT_THERE)
         for m in rank.measurements:
             assert m.unit == "TFLOPS"
             assert len(m.ended) == len(m.samples) > 0
@@ -310,7 +312,7 @@ def test_what_the_kernel_shows_and_takes_away_is_no_fault_of_the_shared_director
     for path, kind in (("/sys/class/net/eth1", "raised"), ("/shared/run/record", "storage")):
         error = OSError(*stale, path)
         assert kind_of(error) == kind
-        assert (kind_of_text(f"OSError: {error}") is Kind.STORAGE) == (kind == "storage")
+        assert (kind_of_text(f"OSError: {error}") is JobKind.STORAGE) == (kind == "storage")
     for name in ("eth0", "eth1"):
         (tmp_path / "net" / name / "device").mkdir(parents=True)
         (tmp_path / "net" / name / "address").write_text(f"mac of {name}\n")

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from fixtures.cluster import slurm_survey
+from fixtures.records.absence import Absence, Kind
 from fixtures.records.files import write_json
 from fixtures.slurm.client import SlurmNode, allocates_whole_nodes
 from fixtures.workloads.scheduler import isolation
+from tests.selftests.support import whys
 
 pytestmark = pytest.mark.cpu
 
@@ -48,7 +50,7 @@ def side(*held: str, uuids: tuple[str, ...] = ()) -> dict[str, Any]:
 
 def test_gpus_in_common_are_counted_by_device_or_uuid():
     def shared(a: dict[str, Any], b: dict[str, Any]) -> Any:
-        return isolation._shared(a, b).value
+        return getattr(isolation._shared(a, b), "value", None)
 
     assert shared(side("195:0"), side("195:1")) == 0
     assert shared(side("195:0"), side("195:0")) == 1
@@ -66,7 +68,7 @@ def test_what_opens_beside_one_s_own_is_let_in_and_a_way_unseen_is_no_proof():
     neighbour = side("195:1")
 
     def let_in(**ways: Any) -> Any:
-        return isolation._let_in(ways, ["195:0"], neighbour).value
+        return getattr(isolation._let_in(ways, ["195:0"], neighbour), "value", None)
 
     assert let_in(step=kept, batch=kept) == 0
     assert let_in(step=kept, batch=open_) == 1
@@ -108,7 +110,7 @@ def test_controllers_that_do_not_answer_are_counted_and_none_at_all_is_not_measu
     assert slurm_survey.controllers(up).value == 0
     assert slurm_survey.controllers(up + down).value == 1
     assert slurm_survey.controllers(up + down).notes == ["backup at b is DOWN"]
-    assert slurm_survey.controllers("").value is None
+    assert isinstance(slurm_survey.controllers(""), Absence)
 
 
 @pytest.mark.parametrize(
@@ -167,10 +169,8 @@ def test_both_jobs_report_what_they_hold_and_open(tmp_path, monkeypatch):
     (tmp_path / "batch0.json").unlink()
     broken = job.run("let_in")
     assert broken.facts["emulated"] is True
-    assert broken.measurements[0].value is None
-    assert [note.partition(":")[0] for note in broken.measurements[0].notes] == [
-        "batch", "attached",
-    ]  # fmt: skip
+    why = whys(broken, Kind.UNKNOWN)["let_in"]
+    assert [text.partition(":")[0] for text in why.split("; ")] == ["batch", "attached"]
     assert "the batch script left no line" in broken.facts["ways"]["batch"]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fixtures.records.absence import Kind
 from fixtures.records.files import write_json
 from fixtures.workloads.runtime.identity import Identity
 from fixtures.workloads.runtime.ranks import Ranks
@@ -179,7 +180,8 @@ def test_each_task_with_a_gpu_of_its_own_is_counted_right(tmp_path, monkeypatch)
 
     def own_gpu(*tasks: Any) -> Any:
         seen[:] = tasks
-        (row,) = placement.run(job.ranks, ["own_gpu"]).measurements
+        found = placement.run(job.ranks, ["own_gpu"])
+        (row,) = [*found.measurements, *found.absent]
         assert row.metric == "own_gpu"
         return row
 
@@ -200,7 +202,7 @@ def test_each_task_with_a_gpu_of_its_own_is_counted_right(tmp_path, monkeypatch)
         ((good[0],), "1 of 2 tasks answered"), ((placement.job_steps.StepError("busy"),), "busy"),
     ):  # fmt: skip
         row = own_gpu(*failed)
-        assert (row.value, row.notes) == (None, [says])
+        assert (row.kind, row.why) == (Kind.UNKNOWN, says)
 
 
 def test_other_ranks_of_a_node_only_say_what_they_see(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fixtures.records.absence import Kind
 from fixtures.workloads.devices.known import Missing
 from fixtures.workloads.telemetry import gpu_counters
 
@@ -38,7 +39,7 @@ def test_counters_are_compared_part_by_part(
 
 
 def test_a_counter_that_is_kept_in_two_places_is_known_where_each_of_them_is() -> None:
-    refused = Missing("NotSupported", offered=False)
+    refused = Missing("NotSupported", Kind.NOT_THERE)
     silent = {"y": refused}
     nowhere = gpu_counters.largest_rise(["y"], reading(silent), reading(silent))
     assert (nowhere.total, nowhere.gap) == (0, refused)
@@ -62,7 +63,7 @@ def test_a_place_that_could_not_be_read_for_a_fault_is_not_taken_for_none() -> N
 @pytest.mark.parametrize("first", [True, False])
 def test_a_driver_that_gave_a_counter_once_offers_it(first: bool) -> None:
     """What it does not answer the other time is of the node, not of the driver."""
-    silent = reading({"x": Missing("NotSupported", offered=False)})
+    silent = reading({"x": Missing("NotSupported", Kind.NOT_THERE)})
     given = reading(x={"total": 5})
     found = gpu_counters.rise("x", *((given, silent) if first else (silent, given)))
     when = "after" if first else "before"

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fixtures.records.absence import Kind
 from fixtures.workloads.devices import nvml_fields
 from fixtures.workloads.devices.known import Known, Missing
 from fixtures.workloads.telemetry import gpu_counters
@@ -79,7 +80,7 @@ def test_what_a_driver_does_not_count_is_read_in_another_way_or_missing():
         }  # fmt: skip
         assert set(found["silent"]) == {"sram_volatile", "sram_aggregate", "pcie_replays"}
         assert found["silent"]["pcie_replays"] == Missing("GpuIsLost")
-        assert not found["silent"]["sram_volatile"].offered
+        assert not found["silent"]["sram_volatile"].of_node
 
 
 def test_a_gpu_that_could_not_be_asked_has_no_counter():
@@ -112,7 +113,7 @@ def test_a_rise_is_that_of_each_part():
 
 
 def test_a_counter_that_was_not_read_twice_says_when():
-    gap = Missing("NotSupported", offered=False)
+    gap = Missing("NotSupported", Kind.NOT_THERE)
     there, never = reading(a={"x": 5}), reading()
     silent = {**reading(), "silent": {"a": gap}}
     assert gpu_counters.rise("a", never, never).gap == gpu_counters.NOT_READ
@@ -124,7 +125,7 @@ def test_a_counter_that_was_not_read_twice_says_when():
 
 
 def test_of_several_places_the_one_that_rose_most_counts():
-    gap, none = Missing("GpuIsLost"), Missing("NotSupported", offered=False)
+    gap, none = Missing("GpuIsLost"), Missing("NotSupported", Kind.NOT_THERE)
     before, after = reading(a={"x": 0}, b={"x": 0}), reading(a={"x": 2}, b={"x": 5})
     found = gpu_counters.largest_rise(("a", "b"), before, after)
     assert (found.name, found.total, found.gap) == ("b", 5, None)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fixtures.records.absence import Kind
 from fixtures.verdict.model import Outcome, Verdict
 from fixtures.workloads.devices.known import Known, Missing
 from fixtures.workloads.telemetry import gpu_counters, gpu_samples
@@ -284,7 +285,7 @@ def test_samples_speak_for_a_window_that_they_cover(samples: GpuSamples, gap: st
 
 def readings(**rises: float | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Two readings ten seconds apart, in which these counters of time rose by so many seconds."""
-    refused = Missing("NotSupported", offered=False)
+    refused = Missing("NotSupported", Kind.NOT_THERE)
     silent = {name: refused for name, rise in rises.items() if rise is None}
     known = {name: rise for name, rise in rises.items() if rise is not None}
     before = {"clock": 100.0, "silent": silent, "totals": {k: {"total": 0} for k in known}}
@@ -325,7 +326,7 @@ def test_a_counter_that_misses_one_of_two_spans_is_not_taken_for_both() -> None:
     share = throttled("power_brake", [whole, load], [GpuSamples(100, 110)] * 2)
     assert share.gap is not None
     assert "reset during the run" in share.gap.why
-    assert share.gap.offered
+    assert share.gap.of_node
 
 
 @pytest.mark.parametrize(
@@ -341,4 +342,4 @@ def test_what_samples_could_have_shown_is_not_the_drivers(
     samples = [Sample(100 + 0.25 * k, 20.0, errors, reasons) for k in range(count)]
     share = throttled("power_brake", [span], [GpuSamples(100, 110, samples)])
     assert share.gap is not None
-    assert share.gap.offered is offered
+    assert share.gap.of_node is offered

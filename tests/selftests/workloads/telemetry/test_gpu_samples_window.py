@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fixtures.records.absence import Kind
 from fixtures.workloads.devices.known import Missing
 from fixtures.workloads.telemetry import gpu_samples
 from fixtures.workloads.telemetry.gpu_samples import GpuSamples, Sample
@@ -30,7 +31,7 @@ def driver(monkeypatch: pytest.MonkeyPatch, **refusals: str) -> Any:
         return ask
 
     monkeypatch.setattr(
-        gpu_samples.known, "of_error", lambda error: Missing(str(error), offered=False)
+        gpu_samples.known, "of_error", lambda error: Missing(str(error), Kind.NOT_OFFERED)
     )
     return SimpleNamespace(NVMLError=NVMLError, **{q: answer(q) for q in gpu_samples.QUESTIONS})
 

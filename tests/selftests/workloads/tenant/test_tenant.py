@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from fixtures.records.absence import Kind
 from fixtures.records.files import write_json
 from fixtures.records.model import Measurement
 from fixtures.records.run_directory import RunDirectory
@@ -23,7 +24,7 @@ from fixtures.verdict.model import Outcome
 from fixtures.workloads.tenant import tenant, tenant_marks
 from tests.selftests import support
 from tests.selftests.judging import judged
-from tests.selftests.support import SHIPPED
+from tests.selftests.support import SHIPPED, whys
 
 pytestmark = pytest.mark.cpu
 
@@ -148,19 +149,19 @@ def test_without_a_record_of_marks_nothing_is_measured(ranks: Any, other: str, m
     monkeypatch.setattr(tenant, "is_visible", lambda path: path.exists())
     if other == "another run":
         cleared(leave(ranks, *HERE, nonce="other"))
-    for measurement in look(ranks, *HERE, "gpu_memory").values():
-        assert measurement.value is None
-        assert "no record of what the job before on worker0 left" in measurement.notes[0]
+    found = tenant.run(ranks, [*HERE, "gpu_memory"], grace_s=0)
+    assert found.measurements == []
+    for why in whys(found, Kind.UNKNOWN).values():
+        assert "no record of what the job before on worker0 left" in why
 
 
 def test_a_mark_that_could_not_be_left_is_not_passed(ranks: Any):
     ranks.spec["host_order"]["scratch"]["path"] = "/no/such/folder"
     facts = leave(ranks, "scratch", "shared_memory")
     assert "/no/such/folder" in facts["not_left"]["scratch"]
-    found = look(ranks, "scratch", "shared_memory")
-    assert found["scratch"].value is None
-    assert "/no/such/folder" in found["scratch"].notes[0]
-    assert found["shared_memory"].value == 1
+    found = tenant.run(ranks, ["scratch", "shared_memory"], grace_s=0)
+    assert "/no/such/folder" in whys(found, Kind.UNKNOWN)["scratch"]
+    assert [(m.metric, m.value) for m in found.measurements] == [("shared_memory", 1)]
 
 
 def test_the_process_that_is_left_ends_with_its_run(tmp_path: Path):

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from fixtures.records.absence import Kind
 from fixtures.workloads.wiring import wiring
+from tests.selftests.support import whys
 
 pytestmark = pytest.mark.cpu
 
@@ -143,7 +145,7 @@ def test_a_misplaced_port_is_reported_also_beside_one_that_is_unsure(
     assert found.facts["latency_us"] == {"b gpu0": 1.235}
     assert (found.facts["groups"], found.facts["planned"]) == (["g"], {"a": "l"})
     assert found.facts["rounds"] == {"made": 2, "of": 3}
-    assert found.facts.get("unsupported") == (why and {"leaf": why})
+    assert whys(found, Kind.NOT_THERE) == ({"leaf": why} if why else {})
     assert [m.value for m in found.measurements] == ([] if value is None else [value])
     for m in found.measurements:
         assert (m.at, m.checks) == (part, {"pairs": 2.0})
