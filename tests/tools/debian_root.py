@@ -58,7 +58,7 @@ TESTS = (
     "jobs/test_diagnosis_first_contact.py", "slurm/test_client.py", "jobs/test_launcher.py",
     "jobs/test_job_queue.py", "whole_runs/test_lost_nodes.py", "whole_runs/test_interrupt.py",
     "workloads/scheduler/test_isolation.py", "whole_runs/test_bad_input.py",
-    "whole_runs/test_scale.py", "jobs/test_watcher.py",
+    "whole_runs/test_scale.py",
     "tools/test_debian_root.py", "setup/test_system.py", "setup/test_environment.py",
     "setup/test_torch_build.py",
 )  # fmt: skip

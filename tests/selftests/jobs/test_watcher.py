@@ -262,6 +262,7 @@ BACKFILL = "(ReqNodeNotAvail, May be reserved for other job)"
         ("PENDING", UNAVAILABLE, "n1", "n1 idle x\n", False),
         ("PENDING", BACKFILL, "", "", True),
         ("PENDING", BACKFILL, "(null)", "", True),
+        ("PENDING", BACKFILL, "n1", "", True),  # the states of nodes are not known
         ("PENDING", BACKFILL, "n[1-2]", "n1 idle x\nn2 planned x\n", True),
         # As Slurm 24.11 says it of a node that was drained, as long as it is.
         ("PENDING", BACKFILL, "n[1-2]", "n1 idle x\nn2 drained x\n", False),

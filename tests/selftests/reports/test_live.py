@@ -93,13 +93,14 @@ TALKATIVE = """
     from reports import live
 
     class Display(live.Display):
+        printed = 0
+
         def _watch(self):
-            number = 0
             while not self._stopped.wait(0.0002):
-                number += 1
                 with self._lock:
                     if not self._stopped.is_set():
-                        self._print_line(f"line {number}")
+                        self._print_line(f"line {self.printed + 1}")
+                        self.printed += 1
 
     def pytest_configure(config):
         display = Display(config)
@@ -108,11 +109,18 @@ TALKATIVE = """
         config.pluginmanager.register(live.PhaseHooks(display), "acceptance-live-phases")
 """
 TALKED_TO = """
+    import time
+
     import pytest
 
     @pytest.mark.parametrize("number", range(1500))
     def test_prints(number):
         print("not to be seen")
+
+    def test_lasts_until_enough_was_said(pytestconfig):
+        display = pytestconfig.pluginmanager.getplugin("acceptance-live")
+        while display.printed <= 100:  # on a loaded host the thread may have had no turn yet
+            time.sleep(0.001)
 """
 
 

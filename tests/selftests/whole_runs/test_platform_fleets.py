@@ -167,6 +167,7 @@ def test_a_slow_rack_and_a_slow_slot_are_said_as_groups(tmp_path: Path) -> None:
         assert "5 nodes next to each other, gpu[0009-0013], fail together: memory." in text
 
 
+@pytest.mark.slow
 def test_the_benchmark_takes_no_healthy_fleet_that_is_not_accepted(tmp_path: Path) -> None:
     fleet_of("hgx", 2, tmp_path)
     bench_fleet.accepted(tmp_path / "run", tmp_path / "healthy")

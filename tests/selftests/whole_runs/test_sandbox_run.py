@@ -71,6 +71,7 @@ def test_a_healthy_sandbox_is_a_demonstration(healthy: Finished) -> None:
     assert {name.partition(".")[0] for name in passed} == areas - elsewhere
 
 
+@pytest.mark.slow
 def test_another_measurement_of_rates_accuses_nobody_either(
     healthy: Finished, tmp_path: Path
 ) -> None:

@@ -39,8 +39,10 @@ def test_of_many_nodes_the_bad_ones_are_named_by_a_run_that_was_killed_and_resum
     bad.inject(many)
     for node in bad.killed:
         many.kill_node(node)
-        # Slurm would notice by itself after a minute.
-        set_node(many, node, "State=DOWN", "Reason=power loss")
+        # Slurm would notice by itself after a minute. Drained too: a registration that is on its
+        # way makes a node that is only down available again.
+        for state in ("State=DOWN", "State=DRAIN"):
+            set_node(many, node, state, "Reason=power loss")
     env = sandboxes.on(many)
     with Suite(checkout, run, *PROBE, env=env) as first:
         first.until(lambda: nodes_measured(first.directory) >= NODES // 2, "half", timeout_s=200)

@@ -177,6 +177,7 @@ def test_there_is_an_example_for_every_strategy():
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_plain_sbatch_script_leaves_what_the_suite_judges(shared_sandbox, checkout, tmp_path):
     out = tmp_path / "out"
     given = f"ALL,PYTHON={sys.executable},OUT={out},RANKS=2"
