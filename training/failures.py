@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fixtures.records.fields import Scalar
 from fixtures.records.files import is_visible, read_lines
-from fixtures.records.model import Measurement, Result, Scalar
+from fixtures.records.model import Measurement, Result
 from fixtures.records.run_directory import rank_files
 from fixtures.workloads.devices import devices
 from fixtures.workloads.runtime.ranks import Ranks

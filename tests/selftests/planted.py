@@ -15,8 +15,9 @@ from fixtures import hardware
 from fixtures.cluster.population import Population
 from fixtures.errors import AcceptanceError
 from fixtures.plan.items import Item, facts_of, planned_list
+from fixtures.records.fields import Scalar
 from fixtures.records.files import read_json
-from fixtures.records.model import LOGIN_WORKLOAD, Measurement, Record, Scalar
+from fixtures.records.model import LOGIN_WORKLOAD, Measurement, Record
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run.evidence import Evidence
 from fixtures.run.judge_item import judge_item

@@ -24,9 +24,9 @@ from typing import Any
 
 from fixtures import hardware
 from fixtures.cluster.population import Population
-from fixtures.hardware import Scalar
 from fixtures.paths import CHECKOUT
 from fixtures.plan.items import ALL, facts_of, planned_list
+from fixtures.records.fields import Scalar
 from fixtures.thresholds import loader, nccl_model
 from fixtures.thresholds.contract import Contract
 from fixtures.thresholds.loader import Criterion, Thresholds

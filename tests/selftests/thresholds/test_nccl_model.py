@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from fixtures import hardware
-from fixtures.hardware import MissingFact, Scalar
+from fixtures.hardware import MissingFact
 from fixtures.paths import THRESHOLDS
+from fixtures.records.fields import Scalar
 from fixtures.thresholds import loader, nccl_model
 from fixtures.thresholds.limits import possible_facts
 from fixtures.thresholds.loader import Criterion, Thresholds
