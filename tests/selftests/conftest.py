@@ -1,5 +1,6 @@
 """The fixtures of several files: a sandbox, a checkout, a healthy run, an emulated driver."""
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,12 @@ LONG = (
     "workloads/telemetry/test_gpu_samples", "workloads/wiring/",
 )  # fmt: skip
 """Groups that take a minute and more, after the sandboxes."""
+
+
+def pytest_collection_finish() -> None:
+    """Spare garbage collections the modules and items, which live as long as this process."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,11 +1,9 @@
 """The node side's questions to the driver, of GPUs that answer as a file says (emulated NVML).
 
-    python -m tests.selftests.emulated_gpus FOLDER    what `measured` starts
-
-A process of its own, because a library is found by an environment from before it started: two
-ranks, as threads, begin `under_load`, ask the driver of idle GPUs (`health`, `nvlink`), then the
-lines of what breaks are written, and `under_load` ends. The job can have begun long before, and the
-telemetry can have seen anything since.
+The ranks are a process of its own (emulated_ranks.py), because a library is found by an environment
+from before it started: two ranks, as threads, begin `under_load`, ask the driver of idle GPUs
+(`health`, `nvlink`), then the lines of what breaks are written, and `under_load` ends. The job can
+have begun long before, and the telemetry can have seen anything since.
 """
 
 from __future__ import annotations
@@ -13,12 +11,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from fixtures.records.model import Measurement, RankResult, Record
@@ -27,21 +22,18 @@ from fixtures.thresholds import loader
 from fixtures.thresholds.limits import Limit
 from fixtures.verdict.judge import judge
 from fixtures.verdict.model import Case, Verdict
-from fixtures.workloads.health import health, nvlink, under_load
 from fixtures.workloads.telemetry import telemetry
+from tests.selftests import emulated_ranks
+from tests.selftests.emulated_ranks import LIMIT_S, NODE, UUIDS, WORKLOADS
 from tests.selftests.rank_job import clean_environment
 from tests.selftests.support import CHECKOUT, NONCE, SHIPPED
 
-NODE = "worker0"
-UUIDS = [emulation.gpu_uuid(NODE, k) for k in range(2)]
-WORKLOADS = {"health": health, "nvlink": nvlink, "under_load": under_load}
 LIMITS = loader.load(SHIPPED)
 KEYS = [
     key
     for key, c in LIMITS.criteria.items()
     if c.workload in WORKLOADS and "rack" not in c.when  # an H200's NVLink ends at the node
 ]
-LIMIT_S = 60
 
 Seen = tuple[float, dict[str, Any], dict[str, Any]]
 """A sample of the telemetry: seconds since the job began, and what it says of each GPU."""
@@ -85,7 +77,7 @@ def measured(
     (folder / "breaks").write_text("".join(f"{line}\n" for line in breaks))
     (folder / "earlier").write_text(json.dumps({"seconds": seconds, "telemetry": [*sampled]}))
     said = subprocess.run(
-        [sys.executable, "-W", "error", "-m", __name__, str(folder)],
+        [sys.executable, "-W", "error", "-m", emulated_ranks.__name__, str(folder)],
         cwd=CHECKOUT, capture_output=True, text=True, timeout=LIMIT_S,
         env=clean_environment() | {"LD_LIBRARY_PATH": str(folder), "CUDA_VISIBLE_DEVICES": "0,1"},
     )  # fmt: skip
@@ -127,70 +119,3 @@ def verdicts(
         )
         for key in KEYS
     }  # fmt: skip
-
-
-# --- in the process of its own
-
-
-def began_earlier(folder: Path, notes: dict[str, Any], leads: bool) -> dict[str, Any]:
-    """What the beginning of a job found, moved back in time, with the telemetry's file since."""
-    earlier = json.loads((folder / "earlier").read_text())
-    if "clock" not in notes:
-        return notes
-    notes["clock"] -= earlier["seconds"]
-    if leads and earlier["telemetry"]:
-        lines = [
-            line if isinstance(line, str) else json.dumps(
-                {"m": notes["clock"] + line[0], "gpus": dict(zip(UUIDS, line[1:], strict=True))}
-            )
-            for line in earlier["telemetry"]
-        ]  # fmt: skip
-        telemetry.path_of(folder, NODE).write_text("\n".join(lines) + "\n")
-    return notes
-
-
-def main(folder: Path) -> None:
-    barrier, seats = threading.Barrier(2, timeout=LIMIT_S), [None, None]
-
-    def gather(k: int, item: Any) -> list[Any]:
-        seats[k] = item
-        barrier.wait()
-        everyone = [*seats]
-        barrier.wait()
-        return everyone
-
-    results: dict[str, list[Any]] = {name: [None, None] for name in WORKLOADS}
-
-    def rank(k: int) -> None:
-        ranks: Any = SimpleNamespace(
-            local_rank=k, node=NODE, ranks_per_node=2, on_gpu=False, directory=folder,
-            leads_node=k == 0,
-            gather_node=lambda item: gather(k, item), begin_notes={},
-        )  # fmt: skip
-        ranks.begin_notes["under_load"] = began_earlier(folder, under_load.begin(ranks), k == 0)
-        for name, module in WORKLOADS.items():
-            if name == "under_load":
-                gather(k, None)
-                if k == 0 and (breaks := (folder / "breaks").read_text()):
-                    new = folder / "nvml.state.new"
-                    new.write_text((folder / "nvml.state").read_text() + breaks)
-                    new.replace(folder / "nvml.state")
-                gather(k, None)
-            result = module.run(ranks, list(module.WORKLOAD.metrics))
-            measurements = [m.to_json() for m in result.measurements]
-            results[name][k] = {"measurements": measurements, "facts": result.facts}
-
-    def rank_or_none(k: int) -> None:
-        try:
-            rank(k)
-        except BaseException:
-            barrier.abort()  # the other one need not wait
-            raise
-
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(rank_or_none, range(2)))
-    print(json.dumps(results))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -161,7 +161,7 @@ def piped(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_with_q_nothing_is_added(tmp_path):
-    run = piped("pytest", *RUN, "-q", f"--run-dir={tmp_path / 'run'}")
+    run = piped("pytest", *RUN[:-1], "environment", "-q", f"--run-dir={tmp_path / 'run'}")
     assert run.returncode == 0, run.stdout
     assert "node: " not in run.stdout
     assert "\x1b" not in run.stdout

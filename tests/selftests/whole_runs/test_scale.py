@@ -1,6 +1,7 @@
 """Many nodes behind a real slurmctld: all bad ones named, nobody else, nothing measured twice.
 
-`make bench` does the same with 1,024 nodes (tests/tools/bench_scale.py).
+48 of them: a shared host starts each. `make bench` does the same with 1,024
+(tests/tools/bench_scale.py).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tests.tools.bench_scale import BadNodes, nodes_measured, results_twice
 # Nothing is measured by these nodes: their sandbox may stand beside another.
 pytestmark = [pytest.mark.cpu, pytest.mark.xdist_group("scale")]
 
-NODES = 128
+NODES = 48
 PROBE = ("-m", "multinode", "--tier", "probe", "--max-jobs", "32")
 
 

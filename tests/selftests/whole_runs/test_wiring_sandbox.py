@@ -69,6 +69,7 @@ def test_the_plan_is_that_of_topology_conf_and_nobody_is_accused(sandbox: Sandbo
     assert all(len(of_rank["latency_us"]) == 7 for of_rank in facts)
 
 
+@pytest.mark.slow
 def test_ports_are_confirmed_where_near_and_far_can_be_told(sandbox: Sandbox, tmp_path: Path):
     healthy = replace(FAULT, inject=lambda sandbox: two_leaves(sandbox, ON_SECOND))
     found = drill(sandbox, healthy, tmp_path / "run")

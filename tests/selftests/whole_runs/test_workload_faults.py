@@ -190,6 +190,7 @@ def workers_of(pid: int) -> list[int]:
 # --- slow devices
 
 
+@pytest.mark.slow
 def test_one_slowed_device_is_an_outlier(sandbox: Sandbox, tmp_path: Path) -> None:
     """Slow once all ranks have met: a rank whose start takes forty times as long never joins.
 

@@ -16,7 +16,7 @@ from fixtures.workloads.devices.known import Findings, Known, Missing
 from fixtures.workloads.health import under_load
 from fixtures.workloads.telemetry import gpu_samples
 from tests.selftests import emulated_gpus
-from tests.selftests.emulated_gpus import UUIDS
+from tests.selftests.emulated_ranks import UUIDS
 
 pytestmark = pytest.mark.cpu
 

@@ -22,7 +22,7 @@ def test_by_hand_under_torchrun_and_alone(tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
     torchrun += [f"--master-port={free_port()}", "-m", "fixtures.workloads"]
     torchrun += ["allreduce", "--cpu", "--out", str(out), "--param", "max_size=1048576"]
-    for command in (alone, torchrun, torchrun):
+    for command in (alone, torchrun, alone):
         done = subprocess.run(
             command, env=env, cwd=ROOT, timeout=LIMIT_S, capture_output=True, text=True, check=False
         )
@@ -30,26 +30,19 @@ def test_by_hand_under_torchrun_and_alone(tmp_path: Path) -> None:
     run = read_json(out / "run.json")
     assert (run["schema"], run["origin"], run["contract"]) == (2, "by-hand", None)
     (node,) = run["population"]["nodes"]
-    assert sorted(p.name for p in (out / "jobs").iterdir()) == [
-        "allreduce",
-        "allreduce.2",
-        "environment",
-    ]
-    for attempt, name in ((1, "allreduce"), (2, "allreduce.2")):
-        files = [out / "jobs" / name / f"rank{k}.jsonl" for k in range(2)]
+    jobs = {"allreduce": (1, 2), "environment": (1, 1), "environment.2": (2, 1)}
+    assert sorted(p.name for p in (out / "jobs").iterdir()) == sorted(jobs)
+    for name, (attempt, ranks) in jobs.items():
+        files = [out / "jobs" / name / f"rank{k}.jsonl" for k in range(ranks)]
         lines = [line for path in files for line in read_lines(path)]
         assert {line["attempt"] for line in lines} == {attempt}
         record = assemble(
-            lines,
-            run_id=run["id"],
-            nonce=run["nonce"],
-            workload="allreduce",
-            placement=node,
-            attempt=attempt,
-            job={},
-        )
+            lines, run_id=run["id"], nonce=run["nonce"], workload=name.partition(".")[0],
+            placement=node, attempt=attempt, job={},
+        )  # fmt: skip
         assert record is not None
-        assert len(record.points("busbw", {"size": 1 << 20})) == 2
+        if name == "allreduce":
+            assert len(record.points("busbw", {"size": 1 << 20})) == 2
 
 
 def test_by_hand_repeats_into_directories_of_their_own(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from fixtures.workloads.devices.known import Known, Missing
 from fixtures.workloads.telemetry import gpu_counters, gpu_samples
 from fixtures.workloads.telemetry.gpu_samples import THROTTLING, GpuSamples, Sample, throttled
 from tests.selftests import emulated_gpus
-from tests.selftests.emulated_gpus import UUIDS, seen
+from tests.selftests.emulated_gpus import seen
+from tests.selftests.emulated_ranks import UUIDS
 
 pytestmark = pytest.mark.cpu
 
