@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
 from fixtures.jobs import job_queue, submission_queue
+from fixtures.jobs.diagnosis import Failure
 from fixtures.jobs.watcher import JobState
+from fixtures.records.absence import JobKind
 from fixtures.records.files import read_json
 from tests.selftests.fake_cluster import (
     LIMITS,
@@ -158,8 +161,17 @@ def test_a_job_file_says_what_a_later_process_needs_to_find_the_job(conduct):
 # --- gates and reduced sets
 
 
+def failing(*nodes: str) -> Callable[[str], Failure | None]:
+    """A gate that these nodes do not pass."""
+    return lambda node: (
+        Failure(JobKind.LEFT_OUT, "it is ill", follows_from=f"inventory@{node}")
+        if node in nodes
+        else None
+    )
+
+
 def test_a_node_that_failed_a_gate_is_left_out_of_later_stages(conduct):
-    done = conduct(gate=lambda node: "gemm.bf16 failed there" if node == "worker0" else None)
+    done = conduct(gate=failing("worker0"))
     assert done.cluster.named("cluster").spec["nodes"] == ["worker1"]
     assert done.record("allreduce", "all").nodes == ["worker1"]
     assert done.missing == {}
@@ -172,16 +184,17 @@ def test_a_node_whose_job_left_a_record_out_is_left_out_of_later_stages(conduct)
 
 
 def test_a_pair_with_a_node_that_was_left_out_is_not_run_and_says_so(conduct):
-    done = conduct(nodes=3, gate=lambda node: "it is ill" if node == "worker2" else None)
+    done = conduct(nodes=3, gate=failing("worker2"))
     assert "pair-worker2--worker0" not in done.submitted
     reasons = {m["reason"] for (_, where), m in done.missing.items() if "worker2" in where}
     assert reasons == {"worker2 was left out: it is ill"}
     assert {m["kind"] for m in done.missing.values()} == {"left out"}
+    assert {m["follows_from"] for m in done.missing.values()} == {"inventory@worker2"}
     assert done.record("allreduce", "all").nodes == ["worker0", "worker1"]
 
 
 def test_without_any_node_left_the_later_stages_are_not_run(conduct):
-    done = conduct(gate=lambda node: "it is ill")
+    done = conduct(gate=failing("worker0", "worker1"))
     assert "cluster" not in done.submitted
     reason = done.missing["allreduce", "all"]["reason"]
     assert reason == "worker0 was left out: it is ill; worker1 was left out: it is ill"
@@ -280,7 +293,7 @@ def test_stop_cancels_what_runs_and_says_why(conduct):
     assert all(job.state.ended for job in done.cluster.jobs.values())
 
 
-def broken_gate(node: str) -> str | None:
+def broken_gate(node: str) -> Failure | None:
     raise ZeroDivisionError("a bug of ours")
 
 
