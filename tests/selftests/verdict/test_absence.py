@@ -58,7 +58,7 @@ def test_the_table_has_a_row_for_every_kind_and_no_node_can_release_itself():
     for kind, ruling in TABLE.items():
         assert next_step_of(kind)
         assert not ruling.releases, "the word of a node takes nothing out of the order"
-        assert (ruling.accused is Accused.NOBODY) or ruling.cause in IN_NODE
+        assert (ruling.accused is Accused.NO_NODE) or ruling.cause in IN_NODE
         assert ruling.outcome is Outcome.NOT_MEASURED
     lacking = [kind for kind, row in TABLE.items() if row.not_owed is not Outcome.NOT_MEASURED]
     assert lacking == [Kind.NOT_THERE]
@@ -284,7 +284,7 @@ def wrong(case: planted.Case, kinds: dict[int, Kind]) -> str:
     limits, people, item, found = case
     verdict = judge_item(item, without(case, kinds), thresholds=limits, population=people)
     nodes = {r.rank: r.node for r in found.ranks}
-    accused = {nodes[k] for k, v in kinds.items() if TABLE[v].accused is not Accused.NOBODY}
+    accused = {nodes[k] for k, v in kinds.items() if TABLE[v].accused is not Accused.NO_NODE}
     if not set(verdict.cause_nodes) <= accused:
         return f"accuses {verdict.cause_nodes}, the table {sorted(accused)}"
     if verdict.outcome in GREEN:
