@@ -20,6 +20,7 @@ from tests.selftests.sandboxes import on, queued, suite
 pytestmark = pytest.mark.cpu
 
 
+@pytest.mark.slow
 def test_the_node_behind_a_slow_link_is_named_and_not_the_rank_that_waits_for_it(
     machine: None, checkout: Path, tmp_path: Path
 ) -> None:

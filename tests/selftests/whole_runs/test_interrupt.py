@@ -195,7 +195,7 @@ def signalled(*quick: tuple[str, int, signal.Signals]) -> list[object]:
     ("event", "k", "number"),
     signalled(
         ("rank line", 3, signal.SIGKILL), ("record", 1, signal.SIGTERM),
-        ("verdict", 2, signal.SIGINT), ("verdict", 2, signal.SIGKILL),
+        ("verdict", 2, signal.SIGKILL),
     ),
 )  # fmt: skip
 def test_a_run_that_is_killed_goes_on_as_if_nothing_had_happened(
