@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import platform
+import queue
 import shutil
 import subprocess
 import sys
@@ -336,16 +337,16 @@ def test_interrupted_it_says_so_and_the_next_call_makes_it_anew(small, capsys, m
     assert imports(small, "torch", "small_suite")
 
 
-def test_a_second_set_up_waits_for_the_first_and_for_the_pip_of_a_killed_one(small, capfd):
+def test_a_second_set_up_waits_for_the_first_and_for_the_pip_of_a_killed_one(small, monkeypatch):
+    printed: queue.Queue[str] = queue.Queue()
+    # Not by capfd: what is printed while it empties its file is lost.
+    monkeypatch.setattr(environment, "print", lambda t, **_: printed.put(t), raising=False)
     # A process that inherits the lock, as the pip of a set-up that was killed does.
     with Environment(small).locked():
         pip = subprocess.Popen(["cat"], stdin=subprocess.PIPE, close_fds=False)
     second = threading.Thread(target=set_up, args=(small,))
     second.start()
-    said = ""
-    while "waiting for another set-up" not in said:
-        assert second.is_alive()
-        said += capfd.readouterr().out
+    assert "waiting for another set-up" in printed.get(timeout=120)
     assert not (small / ".venv").exists()
     pip.communicate()
     second.join()
