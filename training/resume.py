@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 WORKLOAD = Workload(
     metrics={"resume": "%", "other_ranks": "%", "torn": "state"},
+    of_node=("other_ranks",),
     needs_torch=True,
     training=True,
     seconds=60,

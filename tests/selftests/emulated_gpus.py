@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fixtures.records.absence import Absence
 from fixtures.records.model import Measurement, RankResult, Record
 from fixtures.sandbox import emulation
 from fixtures.thresholds import loader
@@ -92,6 +93,7 @@ def measured(
                     device={"index": k, "model": "H200 SXM", "uuid": UUIDS[k]},
                     measurements=[Measurement.from_json(m) for m in rank["measurements"]],
                     facts=rank["facts"],
+                    absent=[Absence.from_json(a) for a in rank["absent"]],
                 )
                 for k, rank in enumerate(ranks)
             ],

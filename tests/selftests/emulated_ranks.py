@@ -71,7 +71,10 @@ def main(folder: Path) -> None:
                 gather(k, None)
             result = module.run(ranks, list(module.WORKLOAD.metrics))
             measurements = [m.to_json() for m in result.measurements]
-            results[name][k] = {"measurements": measurements, "facts": result.facts}
+            absent = [a.to_json() for a in result.absent]
+            results[name][k] = {
+                "measurements": measurements, "facts": result.facts, "absent": absent,
+            }  # fmt: skip
 
     def rank_or_none(k: int) -> None:
         try:

@@ -212,8 +212,9 @@ def _healthy(
         count = round(checks.get("batches", checks.get("steps", 30)))
         measured = Measurement(samples=[float(good)] * count, **same)
     each = people.gpus_per_node
+    by_one = criterion.kind.of is Of.ROW and criterion.per == "cluster"
     ranks = [
-        rank(k, node, replace(measured), gpus=each)
+        rank(k, node, *([] if by_one and k else [replace(measured)]), gpus=each)
         for place, node in enumerate(item.nodes)
         for k in range(place * each, (place + 1) * each)
     ]

@@ -179,16 +179,21 @@ def absent(kind: Kind, metric: str, why: str = "why", **at: Any) -> Absence:
 
 
 def whys(found: Result | RankResult, kind: Kind) -> dict[str, str]:
-    """Metric -> why it is absent, of one kind."""
-    return {a.metric: a.why for a in found.absent if a.kind is kind}
+    """Metric, with the values of its point -> why it is absent, of one kind."""
+    return {" ".join([a.metric, *map(str, a.at.values())]): a.why
+            for a in found.absent if a.kind is kind}  # fmt: skip
 
 
-def rank(k: int, node: str, *measurements: Measurement, gpus: int = 2, **device: Any) -> RankResult:
-    """What rank k on `node` measured on its H200."""
+def rank(
+    k: int, node: str, *found: Measurement | Absence, gpus: int = 2, **device: Any
+) -> RankResult:
+    """What rank k on `node` measured on its H200, and what it lacks."""
     return RankResult(
         rank=k, local_rank=k % gpus, node=node,
         device={"index": k % gpus, "uuid": f"GPU-{node}-{k % gpus}", **H200, **device},
-        start=100.0, end=110.0, measurements=list(measurements), facts={},
+        start=100.0, end=110.0, facts={},
+        measurements=[m for m in found if isinstance(m, Measurement)],
+        absent=[a for a in found if isinstance(a, Absence)],
     )  # fmt: skip
 
 

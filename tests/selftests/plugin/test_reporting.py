@@ -26,7 +26,9 @@ OTHER = Item(
     criterion="gemm.fp8", subject="worker0", nodes=("worker0",), workload="gemm",
     placement="worker0",
 )  # fmt: skip
-CRITERIA = {key: SimpleNamespace(title="Fast", unit="TFLOPS") for key in ("gemm.bf16", "gemm.fp8")}
+CRITERIA = {
+    key: SimpleNamespace(key=key, title="Fast", unit="TFLOPS") for key in ("gemm.bf16", "gemm.fp8")
+}
 NODEID = "tests/test_compute.py::test_gemm[gemm.bf16-worker0]"
 
 

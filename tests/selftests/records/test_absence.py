@@ -22,8 +22,8 @@ def test_an_absence_is_read_as_it_was_written():
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"kind": "no such"}, "'no such' is no kind"), ({"kind": 3}, "kind is 3"),
-        ({"why": None}, "why is None"), ({"at": {"size": [8]}}, r"\[8\] is no plain value"),
+        ({"kind": "no such"}, "'no such' is not a kind"), ({"kind": 3}, "kind is 3"),
+        ({"why": None}, "why is None"), ({"at": {"size": [8]}}, r"\[8\] is not a value"),
         ({"at": []}, r"at is \[\]"), ({"more": 1}, r"unknown fields \['more'\]"),
     ],
 )  # fmt: skip

@@ -153,11 +153,13 @@ def test_counters_have_their_values_and_what_was_before():
     ms = [{"metric": "xid", "unit": "", "value": 0},
           {"metric": "ecc", "unit": "", "samples": [1, 2, 9], "at": {"part": "hbm"},
            "notes": ["new"]}, {"metric": "none", "unit": ""}]  # fmt: skip
-    facts = {"before": {"xid": 0}, "not_offered": {"ecc": "old"}, "driver": "580"}
-    rank = {"node": "n0", "device": {"index": 0, "uuid": "A"}, "measurements": ms, "facts": facts}
+    facts = {"before": {"xid": 0}, "driver": "580"}
+    absent = [{"metric": "ecc", "kind": "not offered by the driver", "why": "old"}]
+    rank = {"node": "n0", "device": {"index": 0, "uuid": "A"}, "measurements": ms, "facts": facts,
+            "absent": absent}  # fmt: skip
     records = {"health@n0.json": {"ranks": [rank]}}
     assert evidence.counters_of(records, "n0", "health") == [{
-        "gpu": 0, "uuid": "A", "before": {"xid": 0}, "not_offered": {"ecc": "old"},
+        "gpu": 0, "uuid": "A", "before": {"xid": 0}, "absent": absent,
         "values": [
             {"metric": "xid", "part": None, "unit": "", "value": 0, "notes": []},
             {"metric": "ecc", "part": "hbm", "unit": "", "value": 2, "notes": ["new"]},

@@ -86,7 +86,7 @@ def set_(*path: Any, to: Any) -> Change:
     ("change", "reason"),
     [
         (set_("nonce", to="f" * 32), "is of another run"),
-        (set_("schema", to=2), "schema 2, expected 1"),
+        (set_("schema", to=3), "schema 3, expected 1 or 2"),
         (set_("schema", to=None), "schema None, expected 1"),
         (set_("schema", to=True), "schema True, expected 1"),
         (set_("workload", to="allreduce"), "it is a record of allreduce@worker0.json"),

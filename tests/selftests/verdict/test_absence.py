@@ -135,7 +135,10 @@ def test_a_value_that_all_ranks_lack_is_not_owed_where_no_order_asks_for_it():
     assert (half.outcome, half.cause) == (Outcome.NOT_MEASURED, Cause.DRIVER)
     assert said(*both, nodes=TWO, recorded=True).outcome is Outcome.NOT_MEASURED
     # Of NICs only the first rank of a node speaks.
-    assert said(both[0], rank(1), over="nics", recorded=True).outcome is Outcome.NOT_APPLICABLE
+    assert (
+        said(both[0], rank(1), statistic="value", over="nics", recorded=True).outcome
+        is Outcome.NOT_APPLICABLE
+    )
 
 
 def test_a_node_may_lack_a_value_where_each_node_of_the_row_says_so():
@@ -296,7 +299,10 @@ def wrong(case: planted.Case, kinds: dict[int, Kind]) -> str:
         may_be |= {Kind.NOT_THERE} if verdict.outcome is Outcome.RECORDED or of.may_lack else set()
         return "" if set(kinds.values()) <= may_be else f"{verdict.outcome} with {kinds}"
     if verdict.outcome is Outcome.NOT_APPLICABLE:
-        return "" if set(kinds.values()) == {Kind.NOT_THERE} else f"not applicable with {kinds}"
+        # Where a node may lack it, one of its ranks says so for the node.
+        of_node = {Kind.SILENT} if limits.criteria[item.criterion].may_lack else set()
+        named = set(kinds.values()) - of_node
+        return "" if named == {Kind.NOT_THERE} else f"not applicable with {kinds}"
     causes = {TABLE[kind].cause for kind in kinds.values()}
     if verdict.outcome is not Outcome.NOT_MEASURED or verdict.cause not in causes:
         return f"{verdict.outcome} {verdict.cause}: {verdict.reason}"

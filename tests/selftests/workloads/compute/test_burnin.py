@@ -103,7 +103,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(burnin, "_counters", lambda ranks: {})
     monkeypatch.setattr(burnin, "conditions", lambda ranks, dtype: {"dtype": dtype})
     monkeypatch.setattr(burnin, "_ramp", lambda ranks, launch, half: seen.ramps.append(half))
-    throttling = SimpleNamespace(measurements={"thermal": "thermal"}, facts=lambda: {"t": 1})
+    throttling = SimpleNamespace(measurements={"thermal": "thermal"}, absent=lambda metrics: [])
     monkeypatch.setattr(burnin, "_throttling", lambda *given: throttling)
 
     def start(metrics: list[str], *, on_gpu: bool = False, flip_at: int = -1, **how: Any) -> Any:

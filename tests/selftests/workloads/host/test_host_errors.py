@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from fixtures.records.absence import Kind
+from fixtures.records.absence import Absence, Kind
+from fixtures.records.model import Measurement
 from fixtures.sandbox.platforms import write_sysfs_file
 from fixtures.workloads.host import host_errors
 from tests.selftests.support import whys
@@ -136,8 +137,13 @@ def test_a_boot_in_between_is_seen_by_the_id():
         ("a", "a", "unchanged"), ("a", "b", "rebooted"), (None, "a", None), ("a", None, None),
     ):  # fmt: skip
         row = host_errors._boot(before, after)
-        assert row.value == value
-        assert (row.notes == []) is (value == "unchanged")
+        if value is None:
+            assert isinstance(row, Absence)
+            assert row.kind is Kind.UNKNOWN
+        else:
+            assert isinstance(row, Measurement)
+            assert row.value == value
+            assert (row.notes == []) is (value == "unchanged")
 
 
 def test_two_readings_are_half_a_second_apart_and_their_facts_are_kept(

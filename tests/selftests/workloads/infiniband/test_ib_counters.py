@@ -89,7 +89,8 @@ def test_a_roce_port_without_a_visible_interface_is_not_measured_by_name(
 
 def judged(key: str, workload: str, found: Result) -> Any:
     """The verdict of the shipped limit on a node of two ranks, of which the first measured."""
-    ranks = [support.rank(k, "worker0", *(found.measurements if k == 0 else ())) for k in (0, 1)]
+    reported = [*found.measurements, *found.absent], []
+    ranks = [support.rank(k, "worker0", *of) for k, of in enumerate(reported)]
     ranks[0].facts.update(found.facts)
     record = support.record(*ranks, workload=workload)
     limits = shipped()

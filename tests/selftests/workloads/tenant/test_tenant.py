@@ -62,9 +62,10 @@ def leave(ranks: Any, *metrics: str, nonce: str = "n") -> dict[str, Any]:
     return result.facts
 
 
-def look(ranks: Any, *metrics: str) -> dict[str, Measurement]:
+def look(ranks: Any, *metrics: str) -> dict[str, Any]:
+    """Metric -> what was measured, or why it was not."""
     result = tenant.run(ranks, list(metrics), grace_s=0.0)
-    return {m.metric: m for m in result.measurements}
+    return {found.metric: found for found in (*result.measurements, *result.absent)}
 
 
 def cleared(facts: dict[str, Any]) -> None:
@@ -257,7 +258,9 @@ def test_a_search_that_fails_says_why_and_excuses_no_other_gpu(ranks: Any, monke
         verdict = judged(LIMITS, "tenant.gpu_memory", of_both)
         assert verdict.outcome is outcome
         if outcome is Outcome.NOT_MEASURED:
-            said = "gpu0: no value; the memory could not be searched: search: CUDA error: out of"
+            said = (
+                "gpu0: no gpu_memory: the memory could not be searched: search: CUDA error: out of"
+            )
             assert said in verdict.reason
         else:
             assert (verdict.worst["gpu"], verdict.value) == (1, 3)

@@ -116,7 +116,8 @@ class Fleet:
                 ranks, metric, latencies, answer, made, made, plan, Path("/nowhere")
             )
             made_rank = rank(k, node, *found.measurements, gpus=self.rails)
-            results.append(replace(made_rank, facts={**made_rank.facts, **found.facts}))
+            facts = {**made_rank.facts, **found.facts}
+            results.append(replace(made_rank, facts=facts, absent=found.absent))
         return record(*results, workload="wiring" if metric == "leaf" else "wiring_rails")
 
     def rows(self, key: str, found: Record) -> dict[str, Verdict]:
