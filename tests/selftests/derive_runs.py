@@ -287,7 +287,7 @@ def other_nonce(run: Recorded) -> Expected:
 
 def unknown_schema(run: Recorded) -> Expected:
     name = _one_record(run)
-    run.write(name, run.read(name) | {"schema": 2})
+    run.write(name, run.read(name) | {"schema": 3})
     return _unusable(name, "schema 3, expected 1 or 2")
 
 

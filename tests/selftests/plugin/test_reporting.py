@@ -26,9 +26,8 @@ OTHER = Item(
     criterion="gemm.fp8", subject="worker0", nodes=("worker0",), workload="gemm",
     placement="worker0",
 )  # fmt: skip
-CRITERIA = {
-    key: SimpleNamespace(key=key, title="Fast", unit="TFLOPS") for key in ("gemm.bf16", "gemm.fp8")
-}
+KEYS = ("gemm.bf16", "gemm.fp8")
+CRITERIA = {key: SimpleNamespace(key=key, title="Fast", unit="TFLOPS") for key in KEYS}
 NODEID = "tests/test_compute.py::test_gemm[gemm.bf16-worker0]"
 
 
