@@ -172,16 +172,14 @@ class SecondJudge:
             if len(shapes) > 1:
                 answers = [self._measured(row, record, of) for of in shapes.values()]
                 return answers[0]
-        at = c["metric"], c["at"]
-        told = any({*gaps(r, *at)} - ignored for r in reporters(row, record))
+        told = any({*gaps(r, c["metric"], c["at"])} - ignored for r in reporters(row, record))
         if {m["unit"] for _, m in points} != {c["measured_unit"] or points[0][1]["unit"]}:
             raise Cannot("another unit")
         bounds = dict(c["valid"])
         for entry in c["valid_where"]:
             bounds |= entry["bounds"] if unresolved(entry["when"], facts) is not None else {}
-        for _, m in points:
-            if has_value(m):
-                check(m, {**bounds, **limit["valid"]})
+        for m in (m for _, m in points if has_value(m)):
+            check(m, {**bounds, **limit["valid"]})
         bound, unbounded = None, statistic in ("spread", "alike", "dip")
         if not unbounded and not (recorded and facts.get("model") == "cpu"):
             try:
