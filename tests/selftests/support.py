@@ -191,9 +191,7 @@ def rank(
     return RankResult(
         rank=k, local_rank=k % gpus, node=node,
         device={"index": k % gpus, "uuid": f"GPU-{node}-{k % gpus}", **H200, **device},
-        start=100.0, end=110.0, facts={},
-        measurements=[m for m in found if isinstance(m, Measurement)],
-        absent=[a for a in found if isinstance(a, Absence)],
+        start=100.0, end=110.0, **vars(Result.of(found)),
     )  # fmt: skip
 
 

@@ -86,9 +86,7 @@ def rank(
     k: int, *found: Measurement | Absence, node: str = "worker0", gpus: int = 2, **facts: Any
 ) -> Any:
     """Rank k, with these measurements, absences and facts."""
-    measured = [m for m in found if isinstance(m, Measurement)]
-    made = support.rank(k, node, *measured, gpus=gpus)
-    made.absent.extend(a for a in found if isinstance(a, Absence))
+    made = support.rank(k, node, *found, gpus=gpus)
     made.facts.update(facts)
     return made
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -115,9 +114,9 @@ class Fleet:
             found: Result = wiring.report(
                 ranks, metric, latencies, answer, made, made, plan, Path("/nowhere")
             )
-            made_rank = rank(k, node, *found.measurements, gpus=self.rails)
-            facts = {**made_rank.facts, **found.facts}
-            results.append(replace(made_rank, facts=facts, absent=found.absent))
+            made_rank = rank(k, node, *found.measurements, *found.absent, gpus=self.rails)
+            made_rank.facts.update(found.facts)
+            results.append(made_rank)
         return record(*results, workload="wiring" if metric == "leaf" else "wiring_rails")
 
     def rows(self, key: str, found: Record) -> dict[str, Verdict]:
