@@ -131,6 +131,20 @@ def test_what_was_found_and_removed_is_found_again_when_the_job_is_tried_again(r
     }
 
 
+def test_a_process_that_was_killed_and_still_ends_counts_once(
+    ranks: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """The kernel takes its environment away before its entry in /proc."""
+    leave(ranks, "processes")
+    monkeypatch.setattr(os, "kill", lambda pid, signal: None)
+    (first,) = look(ranks, "processes").values()
+    monkeypatch.undo()
+    read = tenant._read
+    monkeypatch.setattr(tenant, "_read", lambda p: b"" if p.name == "environ" else read(p))
+    (again,) = look(ranks, "processes").values()
+    assert again.to_json() == first.to_json()
+
+
 def test_marks_of_an_earlier_try_are_not_held_against_a_later_one(ranks: Any):
     leave(ranks, "shared_memory")
     assert look(ranks, "shared_memory")["shared_memory"].value == 1
