@@ -11,11 +11,12 @@ import pytest
 from fixtures.jobs import collector
 from fixtures.jobs.collector import ResultCollector
 from fixtures.jobs.context import RunContext
-from fixtures.jobs.diagnosis import Failure
+from fixtures.jobs.failure import Failure
 from fixtures.jobs.submission import Submission
 from fixtures.jobs.watcher import JobState
 from fixtures.plan.jobs import Job
 from fixtures.records.absence import JobKind
+from fixtures.verdict.causes import Cause
 from fixtures.records.files import Tail, read_json, read_lines
 from fixtures.records.run_directory import RunDirectory
 from tests.selftests import support
@@ -129,7 +130,7 @@ def test_results_that_do_not_fit_together_are_missing_with_the_reason(
     say(submission, result_line(0), result_line(0))
     assert results.collect(submission) is True
     (why,) = missing(directory)
-    assert (why["workload"], why["kind"]) == ("gemm", "rank died")
+    assert (why["workload"], why["kind"]) == ("gemm", "rank raised")
     assert why["reason"].startswith("unusable result: ")
     assert submission.pending == {"copy"}
 
@@ -138,7 +139,8 @@ def test_a_reason_says_all_that_is_known_and_only_the_first_one_counts(
     results, submission, directory
 ):
     submission.parts["42"] = JobState("RUNNING")
-    failure = Failure(JobKind.NODE_LOST, "it is gone", "copy", "worker0", 1, "first", "worker0")
+    failure = Failure(JobKind.NODE_LOST, "it is gone", "copy", "worker0", 1, "first",
+                      Cause.NODE, ("worker0",), part="GPU 3")  # fmt: skip
     results.record_missing(JOB, "copy", failure, submission)
     results.record_missing(JOB, "copy", Failure(JobKind.RANK_DIED, "later"))
     (why,) = missing(directory)
@@ -149,6 +151,8 @@ def test_a_reason_says_all_that_is_known_and_only_the_first_one_counts(
     }  # fmt: skip
     assert (why["node"], why["rank"], why["first_error"]) == ("worker0", 1, "first")
     assert (why["cause"], why["cause_nodes"]) == ("node", ["worker0"])
+    assert why["part"] == "GPU 3"
+    assert results.causes["copy", "worker0"] is Cause.NODE
     assert why["next_step"] == failure.next_step
 
 

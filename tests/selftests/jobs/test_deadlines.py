@@ -11,7 +11,8 @@ import pytest
 
 from fixtures.jobs import deadlines
 from fixtures.jobs.deadlines import DeadlineMonitor, Deadlines
-from fixtures.jobs.diagnosis import Failure
+from fixtures.jobs.failure import Failure
+from fixtures.jobs.log_events import LogPart
 from fixtures.jobs.submission import Submission
 from fixtures.jobs.watcher import JobState
 from fixtures.plan.jobs import Job, Victim
@@ -141,7 +142,7 @@ def test_only_a_job_that_ended_by_itself_and_wrote_nothing_has_not_seen_its_dire
     failure = deadlines.diagnose_ended(is_in(submission, state, exit_code="2:0"))
     assert (failure.kind is JobKind.NOT_VISIBLE) is unseen
     if unseen:
-        assert "exit 2:0" in failure.reason
+        assert "exit 2)" in failure.reason
         assert "exit ?" in deadlines.diagnose_ended(is_in(submission, state)).reason
 
 
@@ -285,13 +286,15 @@ def test_of_a_job_that_ended_last_lines_are_waited_for(submission):
 
 
 def test_the_end_of_each_log_is_kept(submission):
-    assert deadlines.log_tail(submission.directory) == ""
+    assert deadlines.log_parts(submission.directory) == []
     folder = submission.directory / "submitit"
     (folder / "7_0_log.out").write_bytes(b"begin\xff end")
     (folder / "7_1_log.out").write_bytes(b"second")
     (folder / "7_1_log.err").write_bytes(b"no")
-    assert deadlines.log_tail(submission.directory) == "begin\ufffd end\nsecond"
-    assert deadlines.log_tail(submission.directory, 3) == "end\nond"
+    assert deadlines.log_parts(submission.directory) == [
+        LogPart("begin\ufffd end"), LogPart("second", 1),
+    ]  # fmt: skip
+    assert [part.text for part in deadlines.log_parts(submission.directory, 3)] == ["end", "ond"]
 
 
 # --- jobs that are made to fail
@@ -322,7 +325,7 @@ def test_a_victim_that_is_requeued_may_fall_silent_once_its_fault_took_place(sub
 def test_a_victim_that_ended_is_diagnosed_as_any_other(submission):
     submission.lines = [{"event": "error", "rank": 0, "kind": "raised", "error": "x"}]
     is_in(victim(submission, fault=500), "FAILED")
-    assert kind(submission) is JobKind.RANK_DIED
+    assert kind(submission) is JobKind.RANK_RAISED
 
 
 def test_a_fault_of_a_job_that_is_no_victim_is_nothing(submission):

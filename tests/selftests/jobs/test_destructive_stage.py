@@ -15,7 +15,7 @@ from fixtures.cluster.population import Population
 from fixtures.errors import RunError
 from fixtures.jobs import destructive_stage
 from fixtures.jobs.destructive_stage import DestructiveStage, SkippedJob
-from fixtures.jobs.diagnosis import Failure
+from fixtures.jobs.failure import Failure
 from fixtures.jobs.fault_injector import CommandFaultInjector
 from fixtures.jobs.submission import Submission
 from fixtures.jobs.watcher import JobState

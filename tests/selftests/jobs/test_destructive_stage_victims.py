@@ -13,7 +13,7 @@ from fixtures.entry import SmallJob
 from fixtures.errors import RunError
 from fixtures.jobs import destructive_stage as module
 from fixtures.jobs.destructive_stage import DestructiveStage, SkippedJob
-from fixtures.jobs.diagnosis import Failure
+from fixtures.jobs.failure import Failure
 from fixtures.jobs.fault_injector import CommandFaultInjector
 from fixtures.jobs.submission import Submission
 from fixtures.jobs.watcher import JobState

@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 
-from fixtures.jobs.diagnosis import Failure, diagnose, first_dead_ranks, kind_of_text
+from fixtures.jobs.diagnosis import diagnose
+from fixtures.jobs.error_texts import kind_of_text
+from fixtures.jobs.failure import Failure, words_of_exit
+from fixtures.jobs.log_events import LogPart
 from fixtures.records.absence import JobKind
 from fixtures.verdict.absence import next_step_of
+from fixtures.verdict.causes import Cause
 from tests.selftests.support import line, result_line
 
 pytestmark = pytest.mark.cpu
@@ -44,10 +48,10 @@ def test_a_rank_that_raised_is_named_with_its_workload_and_message():
     failure = diagnosed(
         started(0), started(1), error(1, error="ValueError: no\n\nCUDA error: misaligned")
     )
-    assert culprit(failure) == (JobKind.RANK_DIED, "gemm", "worker1", 1)
+    assert culprit(failure) == (JobKind.GPU_ERROR, "gemm", "worker1", 1)
     assert "gemm on worker1 rank 1 raised: CUDA error: misaligned" in failure.reason
     assert "job 42 (FAILED)" in failure.reason
-    assert failure.next_step == next_step_of(JobKind.RANK_DIED)
+    assert failure.next_step == next_step_of(JobKind.GPU_ERROR)
 
 
 def test_an_exit_with_0_without_a_result_is_a_death_in_the_open_workload():
@@ -59,7 +63,7 @@ def test_an_exit_with_0_without_a_result_is_a_death_in_the_open_workload():
 
 def test_a_system_exit_is_a_death():
     failure = diagnosed(started(0), error(0, kind="exited", error="SystemExit: 0"))
-    assert culprit(failure) == (JobKind.RANK_DIED, "gemm", "worker0", 0)
+    assert culprit(failure) == (JobKind.RANK_RAISED, "gemm", "worker0", 0)
     assert "exited: SystemExit: 0" in failure.reason
 
 
@@ -67,7 +71,7 @@ def test_a_killed_rank_is_the_one_that_fell_silent_first():
     lines = [started(0), started(1, time=200.0)]
     failure = diagnosed(*lines, state="FAILED", exit_code="0:9")
     assert culprit(failure) == (JobKind.RANK_DIED, "gemm", "worker0", 0)
-    assert "exit 0:9" in failure.reason
+    assert "signal 9" in failure.reason
     assert "(1 other ranks too)" in failure.reason
 
 
@@ -81,32 +85,40 @@ def test_a_rank_that_raised_is_the_cause_and_the_one_that_hung_on_it_is_not():
         started(0), started(1), error(0, kind="hung", error="silent", time=150.0),
         error(1, time=160.0),
     )  # fmt: skip
-    assert culprit(failure) == (JobKind.RANK_DIED, "gemm", "worker1", 1)
+    assert culprit(failure) == (JobKind.RANK_RAISED, "gemm", "worker1", 1)
 
 
 def test_of_two_that_raised_the_first_is_the_cause():
-    failure = diagnosed(error(0, time=12.0), error(1, time=11.0))
+    failure = diagnosed(error(0, time=12.0), error(1, time=11.0, error="KeyError: 'x'"))
     assert failure.rank == 1
 
 
+def test_what_every_node_of_a_job_says_alike_is_set_up_and_names_none():
+    failure = diagnosed(error(0, error="ValueError: 3 != 4"), error(1, error="ValueError: 5 != 4"))
+    assert (failure.node, failure.rank, failure.cause) == (None, None, Cause.SETUP)
+    assert "alike on worker0, worker1" in failure.reason
+    assert "on one node: read the rank's log" in failure.next_step
+
+
 @pytest.mark.parametrize(
-    ("state", "kind"),
+    ("state", "kind", "place"),
     [
-        ("OUT_OF_MEMORY", JobKind.HOST_OUT_OF_MEMORY),
-        ("NODE_FAIL", JobKind.NODE_LOST),
-        ("BOOT_FAIL", JobKind.NODE_LOST),
-        ("TIMEOUT", JobKind.RUN_TIMEOUT),
-        ("DEADLINE", JobKind.RUN_TIMEOUT),
-        ("CANCELLED", JobKind.CANCELLED),
-        ("PREEMPTED", JobKind.CANCELLED),
-        ("FAILED", JobKind.RANK_DIED),
-        ("GONE", JobKind.RANK_DIED),
-        ("COMPLETED", JobKind.RANK_DIED),
+        # Slurm says of the job that it was ended, and of no node why.
+        ("OUT_OF_MEMORY", JobKind.HOST_OUT_OF_MEMORY, (None, None)),
+        ("NODE_FAIL", JobKind.NODE_LOST, (None, None)),
+        ("BOOT_FAIL", JobKind.NODE_LOST, (None, None)),
+        ("TIMEOUT", JobKind.RUN_TIMEOUT, (None, None)),
+        ("DEADLINE", JobKind.RUN_TIMEOUT, (None, None)),
+        ("CANCELLED", JobKind.CANCELLED, (None, None)),
+        ("PREEMPTED", JobKind.CANCELLED, (None, None)),
+        ("FAILED", JobKind.RANK_DIED, ("worker0", 0)),
+        ("GONE", JobKind.RANK_DIED, ("worker0", 0)),
+        ("COMPLETED", JobKind.RANK_DIED, ("worker0", 0)),
     ],
 )
-def test_the_schedulers_state_gives_the_kind_and_the_open_workload_the_place(state, kind):
+def test_the_schedulers_state_gives_the_kind_and_the_open_workload_the_place(state, kind, place):
     failure = diagnosed(started(0), *done(1), state=state)
-    assert culprit(failure) == (kind, "gemm", "worker0", 0)
+    assert culprit(failure) == (kind, "gemm", *place)
 
 
 @pytest.mark.parametrize(
@@ -130,8 +142,10 @@ def test_the_schedulers_state_gives_the_kind_and_the_open_workload_the_place(sta
 )
 def test_a_text_gives_its_kind_in_a_rank_s_error_and_in_the_log(text, kind):
     assert diagnosed(started(0), error(0, error=text)).kind is kind
-    assert diagnosed(started(0), started(1), log_tail=f"...\n{text}\n").kind is kind
     assert diagnosed(log_tail=text).kind is kind, "no rank ever wrote"
+    # What is about starting explains no job whose ranks have all started.
+    begun = JobKind.RANK_DIED if kind is JobKind.IMPORT_FAILURE else kind
+    assert diagnosed(started(0), started(1), log_tail=f"...\n{text}\n").kind is begun
 
 
 def test_an_ordinary_text_has_no_kind():
@@ -171,7 +185,7 @@ def test_peers_that_lost_their_partner_are_not_blamed():
 
 def test_a_partner_that_raised_is_blamed_although_the_peer_wrote_first():
     failure = diagnosed(started(0), error(0, time=10.0, **PEER_LOST), error(1, time=11.0))
-    assert culprit(failure) == (JobKind.RANK_DIED, "gemm", "worker1", 1)
+    assert culprit(failure) == (JobKind.RANK_RAISED, "gemm", "worker1", 1)
 
 
 def test_a_partner_that_never_wrote_a_line_is_blamed_not_the_one_that_waited():
@@ -201,16 +215,18 @@ def test_ranks_that_lost_each_other_are_none_of_them_blamed():
     ("state", "kind"),
     [
         ("FAILED", JobKind.NEVER_STARTED),
-        ("CANCELLED", JobKind.NEVER_STARTED),
+        ("CANCELLED", JobKind.CANCELLED),
+        ("PREEMPTED", JobKind.CANCELLED),
+        ("REVOKED", JobKind.CANCELLED),
         ("NODE_FAIL", JobKind.NODE_LOST),
         ("TIMEOUT", JobKind.RUN_TIMEOUT),
         ("OUT_OF_MEMORY", JobKind.HOST_OUT_OF_MEMORY),
     ],
 )
 def test_a_job_of_which_no_rank_ever_wrote(state, kind):
-    failure = diagnosed(state=state, exit_code="1:0", log_tail="\nbash: python: not found\n\n")
+    failure = diagnosed(state=state, exit_code="1:0", log_tail="\nnobody knows this\n\n")
     assert culprit(failure) == (kind, None, None, None)
-    assert "no rank ever wrote a line; last words: bash: python: not found" in failure.reason
+    assert "no rank ever wrote a line; last words: nobody knows this" in failure.reason
 
 
 def test_what_slurm_says_of_every_job_are_no_last_words():
@@ -218,7 +234,9 @@ def test_what_slurm_says_of_every_job_are_no_last_words():
 slurmstepd-worker0: error: error unlocking cgroup '/sys/fs/cgroup/system.slice': No such file
 submitit INFO (2026-11-22 06:18:03,250) - Job completed successfully"""
     failure = diagnosed(state="FAILED", log_tail=log)
-    assert failure.reason.endswith("last words: srun: error: worker1: task 1: Killed")
+    assert culprit(failure) == (JobKind.RANK_DIED, None, "worker1", 1)
+    assert "worker1: task 1: Killed" in failure.reason
+    assert "unlocking" not in failure.reason
 
 
 def test_a_rank_that_never_wrote_is_named_where_the_others_are_done():
@@ -248,7 +266,7 @@ def test_the_rank_that_srun_first_said_to_be_dead_is_the_culprit():
     lines = [started(0, time=100.0), started(1, time=101.0)]
     failure = diagnosed(*lines, log_tail=SRUN)
     assert culprit(failure) == (JobKind.RANK_DIED, "gemm", "worker1", 1)
-    assert "task 1 on worker1: Killed: rank 1 of 2" in failure.reason
+    assert "worker1: task 1: Killed: rank 1 of 2" in failure.reason
 
 
 @pytest.mark.parametrize(
@@ -264,7 +282,7 @@ srun: error: Application launch failed: {why}
 slurmstepd-worker0: error: *** STEP 3.0 ON worker0 CANCELLED AT 2026-11-25T10:39:27 ***
 srun: error: worker0: task 0: Killed"""
     failure = diagnosed(started(0), error(0, **PEER_LOST), log_tail=log)
-    assert culprit(failure) == (kind, None, "worker1", None)
+    assert (failure.kind, failure.node, failure.rank) == (kind, "worker1", None)
     assert failure.reason.endswith(f"srun could not start its task on worker1: {why}")
 
 
@@ -275,11 +293,9 @@ def test_a_rank_that_ended_because_it_lost_a_peer_is_not_meant():
 
 
 def test_several_tasks_in_one_line_of_srun_are_read():
-    assert first_dead_ranks("srun: error: n1: tasks 2-3,5: Segmentation fault") == (
-        {2, 3, 5}, "task 2-3,5 on n1: Segmentation fault",
-    )  # fmt: skip
-    assert first_dead_ranks("srun: error: n1: task 1: Terminated") == (set(), "")
-    assert first_dead_ranks("") == (set(), "")
+    failure = diagnosed(started(0), log_tail="srun: error: worker1: tasks 2-3,5: Segmentation fault")
+    assert "worker1: task 2-3,5: Segmentation fault" in failure.reason
+    assert (failure.node, failure.rank) == ("worker1", 2)
 
 
 def test_nccl_of_the_others_does_not_outvote_a_rank_that_was_killed():
@@ -294,10 +310,14 @@ def test_the_flight_recorder_tells_who_hangs_from_who_waits():
     assert "it began 10 collectives, others 11" in failure.reason
 
 
-def test_ranks_that_hang_in_the_same_collective_are_told_by_time():
-    failure = diagnosed(started(0), started(1), hung(1, 11, time=112.0), hung(0, 11, time=113.0))
-    assert failure.rank == 1
-    assert "all began 11 collectives" in failure.reason
+def test_of_ranks_that_hang_in_the_same_collective_none_is_meant_but_their_link():
+    stack = "thread MainThread:\n  File x\n    dist.all_reduce(x)\n"
+    failure = diagnosed(
+        started(0), started(1), hung(1, 11, stack, time=112.0), hung(0, 11, stack, time=113.0)
+    )
+    assert culprit(failure) == (JobKind.RANK_HUNG, "gemm", None, None)
+    assert "ranks 0, 1 on worker0, worker1 waited for each other" in failure.reason
+    assert "all began 11 collectives; in `dist.all_reduce(x)`: jobs/JOB/rank0" in failure.reason
 
 
 def alive(k: int, when: float) -> Any:
@@ -313,6 +333,7 @@ def test_a_frozen_rank_is_the_one_that_fell_silent(woken):
     )
     assert culprit(failure) == (JobKind.RANK_HUNG, "gemm", "worker1", 1)
     assert "fell silent 15 s before" in failure.reason
+    assert "jobs/JOB/rank*.stacks" in failure.reason
 
 
 def test_a_rank_that_hangs_in_a_file_hangs_in_the_storage():
@@ -356,3 +377,19 @@ def test_the_log_explains_a_job_that_somebody_cancelled_and_no_other_end(state, 
     lines = [line("started", 0), line("started", 1)]
     found = diagnose(lines, state=state, log_tail="CUDA out of memory", job="7", world_size=2)
     assert found.kind is kind
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [("1:0", "exit 1"), ("0:9", "signal 9"), ("17920", "exit 70"), ("256", "exit 1"),
+     ("32512", "exit 127"), ("9", "signal 9"), ("0", "exit 0"), ("0:0", "exit 0"), ("?", "exit ?")],
+)  # fmt: skip
+def test_an_exit_code_is_decoded(code, words):
+    assert words_of_exit(code) == words
+    assert f"job 42 (FAILED, {words})" in diagnosed(state="FAILED", exit_code=code).reason
+
+
+def test_what_a_rank_s_own_file_says_is_of_its_node():
+    parts = [LogPart("srun: error: worker0: task 0: Terminated"), LogPart("std::bad_alloc", 1)]
+    failure = diagnose([], state="FAILED", log_tail=parts, job="42", world_size=2, nodes=NODES)
+    assert culprit(failure) == (JobKind.HOST_OUT_OF_MEMORY, None, "worker1", 1)

@@ -12,6 +12,7 @@ import pytest
 from fixtures.backends import choose as backends
 from fixtures.errors import ConfigError, RunError
 from fixtures.jobs import diagnosis, watcher
+from fixtures.jobs.error_texts import kind_of_text
 from fixtures.records.absence import JobKind
 from fixtures.run.options import RunOptions
 from fixtures.slurm import client, membership
@@ -112,7 +113,7 @@ def test_without_a_default_partition_none_is_guessed(command):
 
 
 @pytest.mark.parametrize(
-    "kind", [JobKind.REFUSED, JobKind.NOT_VISIBLE, JobKind.CONTAINER, JobKind.MEMLOCK]
+    "kind", [JobKind.REFUSED, JobKind.NOT_VISIBLE, JobKind.INTERPRETER, JobKind.MEMLOCK]
 )
 def test_what_the_site_does_not_allow_or_provide_blames_no_node(kind):
     cause, nodes = of_missing({"kind": kind.value, "placement": "n1"}, ["n1"])
@@ -149,7 +150,7 @@ def test_what_the_site_does_not_allow_or_provide_blames_no_node(kind):
     ],
 )  # fmt: skip
 def test_a_text_of_the_site_has_its_kind(text, kind):
-    assert diagnosis.kind_of_text(text) is kind
+    assert kind_of_text(text) is kind
 
 
 def test_a_transport_error_is_named_by_its_nic_before_the_lost_peers():

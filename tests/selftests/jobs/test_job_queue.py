@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from fixtures.jobs import job_queue, submission_queue
-from fixtures.jobs.diagnosis import Failure
+from fixtures.jobs.failure import Failure
 from fixtures.jobs.watcher import JobState
 from fixtures.records.absence import JobKind
 from fixtures.records.files import read_json

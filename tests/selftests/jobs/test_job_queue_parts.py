@@ -11,11 +11,12 @@ import pytest
 
 from fixtures.entry import SmallJob
 from fixtures.errors import RunError
+from fixtures.jobs import comparison
 from fixtures.jobs import job_queue as module
 from fixtures.jobs.context import RunContext
 from fixtures.jobs.deadlines import Deadlines
 from fixtures.jobs.destructive_stage import DestructiveStage
-from fixtures.jobs.diagnosis import Failure
+from fixtures.jobs.failure import Failure
 from fixtures.jobs.fault_injector import CommandFaultInjector
 from fixtures.jobs.job_queue import RunCallbacks, Scheduler
 from fixtures.jobs.launcher import SlurmBusy, SlurmRefused
@@ -61,6 +62,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
     clock = SimpleNamespace(monotonic=lambda: made.now, sleep=made.sleep, time=lambda: made.now)
     monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(comparison, "time", clock)
     return made
 
 
@@ -216,17 +218,20 @@ def test_a_victim_s_nodes_are_waited_for_twenty_seconds_after_its_end(
     assert scheduler._has_left(job) is left
 
 
-@pytest.mark.parametrize(("waited", "settled"), [(89.5, False), (90.0, True)])
-def test_whether_others_see_it_is_awaited_for_ninety_seconds(scheduler, world, waited, settled):
+@pytest.mark.parametrize(("waited", "settled"), [(90.0, False), (90.5, True)])
+def test_how_it_goes_elsewhere_is_awaited_for_ninety_seconds(scheduler, world, waited, settled):
     job = replace(JOB, nodes=("worker0",))
     s = submission(scheduler, "FAILED", job=job, closed=True, closed_since=world.now)
+    (s.directory / "submitit").mkdir(parents=True)
+    (s.directory / "submitit" / "7_0_log.out").touch()
     s.pending = {"gemm"}
-    scheduler._active = [submission(scheduler, "RUNNING", pending={"gemm"})]
-    scheduler._unseen = [(s, Failure(JobKind.NOT_VISIBLE, "no log"))]
+    other = replace(JOB, nodes=("worker1",))
+    scheduler._active = [submission(scheduler, "RUNNING", job=other, pending={"gemm"})]
+    scheduler._comparison.begin([job, other])
+    assert scheduler._comparison.take(s, Failure(JobKind.NOT_VISIBLE, "no log"))
     world.now += waited
-    scheduler._settle_unseen()
+    scheduler._settle_compared()
     assert bool(list(read_lines(scheduler._context.directory.missing))) is settled
-    assert bool(scheduler._unseen) is not settled
 
 
 # --- submitting and reading

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,10 @@ import pytest
 
 from fixtures.errors import RunError
 from fixtures.jobs import launcher
+from fixtures.jobs.diagnosis import diagnose
 from fixtures.jobs.launcher import JobRequest, LocalLauncher, SlurmLauncher, SlurmOptions
 from fixtures.paths import CHECKOUT
+from fixtures.records.absence import JobKind
 from fixtures.records.files import read_json
 
 pytestmark = pytest.mark.cpu
@@ -78,11 +81,38 @@ def test_a_small_job_asks_for_a_part_and_its_batch_script_may_fail(monkeypatch, 
     assert line.endswith("batch1.json || true")
 
 
-def test_of_what_sbatch_said_its_first_own_line_is_kept():
-    said = RunError("submitit failed\n sbatch: error: Invalid account \nsbatch: error: more")
-    assert launcher._last_line(said) == "sbatch: error: Invalid account"
-    assert launcher._last_line(RunError("\n one \ntwo")) == "one"
-    assert launcher._last_line(ValueError()) == "ValueError"
+def test_all_that_sbatch_said_is_kept():
+    """A submit filter says its small talk first, and what it refuses after it."""
+    said = RunError(
+        "submitit failed\n sbatch: error: NOTE: maintenance on Friday \nsbatch: error: no --mem\n"
+        "use --account=<project>\nsbatch: error: Batch job submission failed: Unspecified error"
+    )
+    assert launcher._words_of_sbatch(said) == (
+        "sbatch: NOTE: maintenance on Friday; no --mem; use --account=<project>; "
+        "Batch job submission failed: Unspecified error"
+    )
+    assert launcher._words_of_sbatch(RunError("\n one \ntwo")) == "one"
+    assert launcher._words_of_sbatch(ValueError()) == "ValueError"
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "said"),
+    [
+        ("export X=1", 0, ""), ("exit 3", 3, "status 3: exit 3"), ("false # no", 1, "status 1"),
+        ("printf '%s' \"it's\" 100%; false", 1, "100%; false"), ("nothing_of_this_name", 127, "127"),
+    ],
+)  # fmt: skip
+def test_a_setup_line_that_fails_ends_the_script_and_says_so(line, status, said):
+    script = "\n".join([*launcher._checked(line), "echo went on"])
+    run = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
+    assert run.returncode == status
+    assert ("went on" in run.stdout) == (status == 0)
+    assert said in run.stderr
+    if status:
+        failure = diagnose([], state="FAILED", exit_code=f"{status}:0", log_tail=run.stderr,
+                           job="8", world_size=1)  # fmt: skip
+        assert (failure.kind, failure.node) == (JobKind.SETUP_LINE, None)
+        assert line in failure.shown
 
 
 def test_of_the_environment_of_an_enclosing_job_only_the_cluster_is_kept():

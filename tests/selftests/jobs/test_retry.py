@@ -10,7 +10,7 @@ import pytest
 
 from fixtures.entry import SmallJob
 from fixtures.jobs import watcher
-from fixtures.jobs.diagnosis import Failure
+from fixtures.jobs.failure import Failure
 from fixtures.jobs.retry import NODE_FAILURES, RetryPolicy
 from fixtures.jobs.submission import Submission
 from fixtures.plan.jobs import Job

@@ -11,7 +11,7 @@ from fixtures.records.absence import JobKind, Kind
 from fixtures.records.files import RecordError
 from fixtures.records.run_directory import RunDirectory, assemble
 from fixtures.thresholds import loader
-from fixtures.verdict.absence import of_missing
+from fixtures.verdict.absence import TABLE, Accused, of_missing
 from fixtures.verdict.causes import IN_NODE, NEXT_STEP, Cause
 from fixtures.verdict.model import Outcome, Verdict
 from reports import rejudge
@@ -41,10 +41,7 @@ def test_a_record_that_is_missing_says_where_the_reason_lies(kind):
     # Of a job over two nodes only what the system says of one of them is that node's fault.
     pair = {**line, "placement": f"{SICK}--{NODES[3]}", "node": SICK}
     cause, nodes = of_missing(pair, [SICK, NODES[3]])
-    assert nodes in ([], [SICK])
-    assert nodes == [] or kind in (
-        JobKind.NODE_LOST, JobKind.GPU_OUT_OF_MEMORY, JobKind.HOST_OUT_OF_MEMORY,
-    )  # fmt: skip
+    assert nodes == ([SICK] if TABLE[kind].accused is Accused.NAMED_NODE else [])
     assert of_missing(pair, [NODES[3]])[1] == []
 
 

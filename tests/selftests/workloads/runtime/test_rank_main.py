@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fixtures.entry import Workload, describe, module_of
-from fixtures.jobs.diagnosis import kind_of_text
+from fixtures.jobs.error_texts import kind_of_text
 from fixtures.records.absence import JobKind, Kind
 from fixtures.records.model import Measurement, Record
 from fixtures.records.run_directory import assemble
