@@ -16,9 +16,9 @@ from fixtures.jobs.submission import Submission
 from fixtures.jobs.watcher import JobState
 from fixtures.plan.jobs import Job
 from fixtures.records.absence import JobKind
-from fixtures.verdict.causes import Cause
 from fixtures.records.files import Tail, read_json, read_lines
 from fixtures.records.run_directory import RunDirectory
+from fixtures.verdict.causes import Cause
 from tests.selftests import support
 from tests.selftests.support import NONCE, line, result_line
 

@@ -28,30 +28,32 @@ def accused(failure: Failure) -> tuple[Cause, list[str]]:
 
 
 def test_where_others_ran_the_same_job_it_is_the_nodes_own_fault():
-    found = compared(FAILURE, NODE, replace(NOBODY, ran=("n02", "n01"), undecided=True))
+    found = compared(FAILURE, NODE, [NODE], replace(NOBODY, ran=("n02", "n01"), undecided=True))
     assert found is not None
     assert accused(found) == (Cause.NODE, [NODE])
     assert found.reason == "job 7: no glibc; n01 ran its job without this"
 
 
 def test_what_fails_alike_everywhere_is_set_up_and_names_nobody():
-    found = compared(FAILURE, NODE, replace(NOBODY, alike=("n01", "n02")))
+    found = compared(FAILURE, NODE, [NODE], replace(NOBODY, alike=("n01", "n02")))
     assert found is not None
     assert accused(found) == (Cause.SETUP, [])
     assert "alike on 3 of 3 nodes (n01, n02, n03)" in found.reason
 
 
 def test_nothing_is_decided_before_others_have_told():
-    assert compared(FAILURE, NODE, replace(NOBODY, undecided=True)) is None
+    assert compared(FAILURE, NODE, [NODE], replace(NOBODY, undecided=True)) is None
 
 
 def test_where_no_node_ever_wrote_a_line_nobody_is_at_fault():
     never = replace(FAILURE, kind=JobKind.NEVER_STARTED)
     alone = replace(NOBODY, total=1, any_wrote=False)
-    found = compared(never, NODE, alone)
+    found = compared(never, NODE, [NODE], alone)
     assert found is not None
     assert accused(found) == (Cause.SETUP, [])
-    assert accused(compared(never, NODE, replace(alone, any_wrote=True)) or never)[1] == [NODE]
+    assert accused(compared(never, NODE, [NODE], replace(alone, any_wrote=True)) or never)[1] == [
+        NODE
+    ]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +66,7 @@ def test_one_node_in_ten_may_run_where_the_set_up_is_wrong(total, alike, cause):
     others = replace(
         NOBODY, alike=names[: alike - 1], ran=names[alike:total], total=total
     )  # fmt: skip
-    found = compared(replace(FAILURE, kind=JobKind.RANK_RAISED), NODE, others)
+    found = compared(replace(FAILURE, kind=JobKind.RANK_RAISED), NODE, [NODE], others)
     assert found is not None
     assert found.cause is cause
     assert is_nearly_all(alike, total) is (cause is Cause.SETUP)
@@ -72,9 +74,25 @@ def test_one_node_in_ten_may_run_where_the_set_up_is_wrong(total, alike, cause):
 
 def test_a_shared_directory_that_is_full_is_no_node_s_fault():
     full = Failure(JobKind.STORAGE, "job 7", shown="[Errno 28] No space left on device")
-    assert compared(full, NODE, replace(NOBODY, ran=("n01", "n02"))) == full
+    assert compared(full, NODE, [NODE], replace(NOBODY, ran=("n01", "n02"))) == full
     stale = replace(full, shown="[Errno 116] Stale file handle")
-    assert accused(compared(stale, NODE, replace(NOBODY, ran=("n01", "n02"))) or stale)[1] == [NODE]
+    assert accused(compared(stale, NODE, [NODE], replace(NOBODY, ran=("n01", "n02"))) or stale)[
+        1
+    ] == [NODE]
+
+
+def test_pairs_that_all_fail_alike_are_set_up_and_of_some_the_evidence_counts():
+    pair, nodes = "n01--n02", ("n01", "n02")
+    failure = Failure(JobKind.GPU_ERROR, "job 7", node="n01", shown="CUDA error: unknown")
+    others = replace(NOBODY, alike=("n01--n03", "n02--n03"))
+    found = compared(failure, pair, nodes, others)
+    assert found is not None
+    assert (found.cause, found.accused) == (Cause.SETUP, ())
+    assert "alike on 3 of 3 jobs" in found.reason
+    assert compared(failure, pair, nodes, replace(NOBODY, ran=("n02--n03",))) == failure
+    assert compared(failure, pair, nodes, replace(NOBODY, undecided=True)) is None
+    # One job over all nodes has no other to be compared with.
+    assert compared(failure, "all", nodes, replace(NOBODY, total=1, undecided=True)) == failure
 
 
 def test_names_and_numbers_do_not_make_a_failure_another_one():
@@ -104,7 +122,7 @@ def test_any_set_of_jobs_accuses_only_nodes_that_failed_where_others_ran(kind):
                 ran=set(nodes) - failed, alike=failed - {node}, undecided=False, total=total,
                 any_wrote=bool(set(nodes) - failed),
             )  # fmt: skip
-            found = compared(failure, node, others)
+            found = compared(failure, node, [node], others)
             assert found is not None
             line: dict[str, object] = {"kind": kind.value, "placement": node}
             if found.cause is not None:

@@ -293,7 +293,8 @@ def test_a_rank_that_ended_because_it_lost_a_peer_is_not_meant():
 
 
 def test_several_tasks_in_one_line_of_srun_are_read():
-    failure = diagnosed(started(0), log_tail="srun: error: worker1: tasks 2-3,5: Segmentation fault")
+    log = "srun: error: worker1: tasks 2-3,5: Segmentation fault"
+    failure = diagnosed(started(0), log_tail=log)
     assert "worker1: task 2-3,5: Segmentation fault" in failure.reason
     assert (failure.node, failure.rank) == ("worker1", 2)
 

@@ -220,12 +220,13 @@ def test_a_victim_s_nodes_are_waited_for_twenty_seconds_after_its_end(
 
 @pytest.mark.parametrize(("waited", "settled"), [(90.0, False), (90.5, True)])
 def test_how_it_goes_elsewhere_is_awaited_for_ninety_seconds(scheduler, world, waited, settled):
-    job = replace(JOB, nodes=("worker0",))
+    job = replace(JOB, nodes=("worker0",), placement="worker0")
+    scheduler._context.attempts["gemm", "worker0"] = 1
     s = submission(scheduler, "FAILED", job=job, closed=True, closed_since=world.now)
     (s.directory / "submitit").mkdir(parents=True)
     (s.directory / "submitit" / "7_0_log.out").touch()
     s.pending = {"gemm"}
-    other = replace(JOB, nodes=("worker1",))
+    other = replace(JOB, nodes=("worker1",), placement="worker1")
     scheduler._active = [submission(scheduler, "RUNNING", job=other, pending={"gemm"})]
     scheduler._comparison.begin([job, other])
     assert scheduler._comparison.take(s, Failure(JobKind.NOT_VISIBLE, "no log"))

@@ -99,7 +99,8 @@ def test_all_that_sbatch_said_is_kept():
     ("line", "status", "said"),
     [
         ("export X=1", 0, ""), ("exit 3", 3, "status 3: exit 3"), ("false # no", 1, "status 1"),
-        ("printf '%s' \"it's\" 100%; false", 1, "100%; false"), ("nothing_of_this_name", 127, "127"),
+        ("printf '%s' \"it's\" 100%; false", 1, "100%; false"),
+        ("nothing_of_this_name", 127, "127"),
     ],
 )  # fmt: skip
 def test_a_setup_line_that_fails_ends_the_script_and_says_so(line, status, said):
