@@ -1,4 +1,4 @@
-"""Whose fault a failure is, by how the same job went on other nodes."""
+"""Which node is at fault, by how the same job went on other nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.cpu
 
 NODE = "n03"
 FAILURE = Failure(JobKind.INTERPRETER, "job 7: no glibc", node=NODE, shown="GLIBC_2.34 not found")
-NOBODY = Others(ran=(), alike=(), undecided=False, total=3, any_wrote=True)
+NOBODY = Others(ran=(), ran_since=(), alike=(), undecided=False, total=3, any_wrote=True)
 
 
 def accused(failure: Failure) -> tuple[Cause, list[str]]:
@@ -39,6 +39,20 @@ def test_what_fails_alike_everywhere_is_set_up_and_names_nobody():
     assert found is not None
     assert accused(found) == (Cause.SETUP, [])
     assert "alike on 3 of 3 nodes (n01, n02, n03)" in found.reason
+
+
+def test_what_comes_to_several_nodes_after_all_others_ran_is_set_up():
+    """A shared directory that goes half way: who ran before does not count."""
+    several = replace(NOBODY, ran=("n01", "n02"), alike=("n04",), total=9)
+    found = compared(FAILURE, NODE, [NODE], several)
+    assert found is not None
+    assert accused(found) == (Cause.SETUP, [])
+    since = compared(FAILURE, NODE, [NODE], replace(several, ran_since=("n02",)))
+    assert since is not None
+    assert accused(since) == (Cause.NODE, [NODE])
+    alone = compared(FAILURE, NODE, [NODE], replace(several, alike=()))
+    assert alone is not None
+    assert accused(alone) == (Cause.NODE, [NODE])
 
 
 def test_nothing_is_decided_before_others_have_told():
@@ -64,7 +78,8 @@ def test_where_no_node_ever_wrote_a_line_nobody_is_at_fault():
 def test_one_node_in_ten_may_run_where_the_set_up_is_wrong(total, alike, cause):
     names = [f"m{k}" for k in range(total)]
     others = replace(
-        NOBODY, alike=names[: alike - 1], ran=names[alike:total], total=total
+        NOBODY, alike=names[: alike - 1], ran=names[alike:total], ran_since=names[alike:total],
+        total=total,
     )  # fmt: skip
     found = compared(replace(FAILURE, kind=JobKind.RANK_RAISED), NODE, [NODE], others)
     assert found is not None
@@ -119,7 +134,8 @@ def test_any_set_of_jobs_accuses_only_nodes_that_failed_where_others_ran(kind):
         failure = Failure(kind, "job 7", shown="the same words")
         for node in failed:
             others = Others(
-                ran=set(nodes) - failed, alike=failed - {node}, undecided=False, total=total,
+                ran=set(nodes) - failed, ran_since=set(nodes) - failed, alike=failed - {node},
+                undecided=False, total=total,
                 any_wrote=bool(set(nodes) - failed),
             )  # fmt: skip
             found = compared(failure, node, [node], others)

@@ -292,7 +292,7 @@ def test_the_end_of_each_log_is_kept(submission):
     (folder / "7_1_log.out").write_bytes(b"second")
     (folder / "7_1_log.err").write_bytes(b"no")
     assert deadlines.log_parts(submission.directory) == [
-        LogPart("begin\ufffd end"), LogPart("second", 1),
+        LogPart("begin\ufffd end", 0, shared=True), LogPart("second", 1),
     ]  # fmt: skip
     assert [part.text for part in deadlines.log_parts(submission.directory, 3)] == ["end", "ond"]
 

@@ -34,7 +34,7 @@ NODES = tuple(f"gpu{k:02}" for k in range(1, 7))
          "line 3: module: not found"),
         ("3: ValueError: no", Speaker.PROGRAM, None, "ValueError: no"),
         ("[rank3]: ValueError: no", Speaker.PROGRAM, None, "ValueError: no"),
-        # A name that is no node of the job.
+        # A name of another cluster.
         ("slurmstepd-other9: error: no room", Speaker.SLURMD, None, "no room"),
     ],
 )  # fmt: skip
@@ -56,13 +56,26 @@ HARMLESS = (
     "srun: job 42 queued and waiting for resources",
     "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.",
     "gpu01:77:78 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0",
-    "UserWarning: no space left on device is no error here",
     "Traceback (most recent call last):",
     '  File "x.py", line 3, in f',
     "frame #0: <unknown function> + 0x94ac3 (0x7f0000000000 in /lib/libc.so.6)",
     "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.",
     "slurmstepd-gpu03: error: error unlocking cgroup '/sys/fs/cgroup/x': No such file",
 )
+
+
+WARNINGS = (
+    "UserWarning: no space left on device",
+    "[W1127 01:02:03.123 socket.cpp:697] [c10d] The IPv6 network addresses cannot be retrieved",
+    "slurmstepd-gpu03: pyxis: starting container ...",
+    "slurmstepd-gpu03: TaskProlog: set TMPDIR",
+    "[prolog] uncorrectable ECC errors: 0 - OK",
+    "nvidia-fabricmanager: active",
+    "NVLS multicast supported: yes",
+    "max locked memory unlimited",
+    "nfs: RPC: xid 0x12345678 retransmitted",
+)
+"""Lines that name what fails elsewhere, and say that nothing does here."""
 
 
 def test_harmless_lines_are_no_events():
@@ -112,7 +125,7 @@ def test_the_cause_is_found_among_consequences_and_harmless_lines_in_any_order(c
             draw.choice(CONSEQUENCES).format(n=NODES[j], k=j)
             for j in draw.sample(others, draw.randint(0, len(others)))
         ]
-        log = [line, *drawn, *draw.sample(HARMLESS, draw.randint(0, 5))]
+        log = [line, *drawn, *draw.sample(HARMLESS + WARNINGS, draw.randint(0, 5))]
         draw.shuffle(log)
         wrote = [
             {"event": "started", "rank": j, "node": n, "workload": "allreduce", "time": 1.0}
@@ -125,3 +138,56 @@ def test_the_cause_is_found_among_consequences_and_harmless_lines_in_any_order(c
         assert (failure.kind, failure.node) == (kind, NODES[k]), "\n".join(log)
         assert failure.shown.split(": ")[-1] in line, "\n".join(log)
         assert failure.shown in failure.reason
+
+
+@pytest.mark.parametrize("prefix", ["\x1b[31m", "2026-11-27T01:02:03.123 ", "[01:02:03] ", "  3: "])
+def test_what_stands_before_a_line_does_not_hide_who_speaks(prefix):
+    (event,) = log_events.read([LogPart(f"{prefix}slurmstepd-gpu02: error: no room")], NODES)
+    assert (event.speaker, event.node, event.text) == (Speaker.SLURMD, "gpu02", "no room")
+
+
+@pytest.mark.parametrize(
+    ("said", "nodes"),
+    [("gpu02.hpc.example", ("gpu02",)), ("gpu[02-03]", ("gpu02", "gpu03")), ("other1", ())],
+)
+def test_a_node_has_one_name_however_it_is_said(said, nodes):
+    (event,) = log_events.read([LogPart(f"srun: error: Node failure on {said}")], NODES)
+    assert event.nodes == nodes
+
+
+def test_several_nodes_that_slurm_names_are_all_lost():
+    failure = diagnose(
+        [], state="NODE_FAIL", log_tail="srun: error: Node failure on gpu[02-03]", job="42",
+        world_size=6, nodes=NODES,
+    )  # fmt: skip
+    assert (failure.kind, failure.node) == (JobKind.NODE_LOST, None)
+    assert failure.accused == ("gpu02", "gpu03")
+
+
+def test_the_node_that_tells_of_a_lost_one_is_alive():
+    said = (
+        "slurmstepd-gpu01: error: *** STEP 42.0 ON gpu01 CANCELLED AT 2026-11-27T01:02:03 DUE TO "
+        "NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***"
+    )
+    failure = diagnose([], state="NODE_FAIL", log_tail=said, job="4", world_size=6, nodes=NODES)
+    assert (failure.kind, failure.node) == (JobKind.NODE_LOST, None)
+
+
+@pytest.mark.parametrize("text", ["fork", "unpack ", "error: container ", "worker_thread_pool_"])
+def test_a_line_of_any_length_is_read_in_no_time(text):
+    """A pattern that looks back from everywhere took a minute for 4 kB: this ends a hang."""
+    long = "slurmstepd-gpu02: error: " + text * 4000
+    failure = diagnose([], state="FAILED", log_tail=long, job="4", world_size=6, nodes=NODES)
+    assert len(failure.reason) < 2000
+
+
+@pytest.mark.parametrize(
+    "line",
+    [{"rank": None}, {"rank": 0, "time": None},
+     {"rank": 0, "kind": "hung", "flight": {"begun": None}},
+     {"rank": 0, "kind": "peer_lost", "node": None}],
+)  # fmt: skip
+def test_a_torn_or_foreign_line_of_a_rank_ends_nothing(line):
+    error = {"event": "error", "workload": "gemm", "node": "gpu01", "kind": "raised", "error": "x"}
+    failure = diagnose([{**error, **line}], state="FAILED", job="4", world_size=6, nodes=NODES)
+    assert failure.kind in JobKind

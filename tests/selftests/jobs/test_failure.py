@@ -1,0 +1,44 @@
+"""A failure in words, and when two are alike."""
+
+from __future__ import annotations
+
+import pytest
+
+from fixtures.jobs.failure import Failure, is_nearly_all, likeness, words_of_exit
+from fixtures.records.absence import JobKind
+from tests.selftests.job_failures import (
+    diagnosed,
+)
+
+pytestmark = pytest.mark.cpu
+
+
+def test_a_next_step_names_the_rank_where_it_is_known():
+    assert "rank<k>.stacks" in Failure(JobKind.RANK_HUNG, "x").next_step
+    assert "rank3.stacks" in Failure(JobKind.RANK_HUNG, "x", rank=3).next_step
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [("1:0", "exit 1"), ("0:9", "signal 9"), ("17920", "exit 70"), ("256", "exit 1"),
+     ("32512", "exit 127"), ("9", "signal 9"), ("0", "exit 0"), ("0:0", "exit 0"), ("?", "exit ?")],
+)  # fmt: skip
+def test_an_exit_code_is_decoded(code, words):
+    assert words_of_exit(code) == words
+    assert f"job 42 (FAILED, {words})" in diagnosed(state="FAILED", exit_code=code).reason
+
+
+@pytest.mark.parametrize(
+    ("number", "of", "nearly"), [(3, 3, True), (2, 3, False), (9, 10, True), (8, 10, False)]
+)
+def test_nearly_all_are_all_or_all_but_one_in_ten(number, of, nearly):
+    assert is_nearly_all(number, of) is nearly
+
+
+def test_names_of_nodes_numbers_and_paths_do_not_make_a_failure_another_one():
+    def like(text: str, kind: JobKind = JobKind.RANK_RAISED) -> object:
+        return likeness(Failure(kind, "x", shown=text), ("alpha", "beta-ib"))
+
+    assert like("alpha: task 3 in /a/b") == like("beta-ib: task 12 in /c")
+    assert like("no torch") != like("no numpy")
+    assert like("no torch") != like("no torch", JobKind.IMPORT_FAILURE)
