@@ -3,6 +3,7 @@
 import gc
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 pytest.register_assert_rewrite("tests.selftests.sandboxes", "tests.selftests.fake_cluster")
@@ -24,6 +25,9 @@ __all__ = ["checkout", "healthy", "machine", "sandbox", "shared_sandbox", "waiti
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # How long an example takes is not asserted: a loaded host takes its time.
+    hypothesis.settings.register_profile("selftests", deadline=None)
+    hypothesis.settings.load_profile("selftests")
     if idle_guard.available():
         config.pluginmanager.register(idle_guard.IdleGuard(), "idle-guard")
 

@@ -170,7 +170,7 @@ def compiled(sandbox: Sandbox, name: str, source: str) -> Path:
     code, library = (sandbox.state.home / f"{name}.{ending}" for ending in ("c", "so"))
     code.write_text(source)
     command = ["gcc", "-shared", "-fPIC", "-o", str(library), str(code), "-ldl"]
-    subprocess.run(command, check=True, timeout=60)
+    subprocess.run(command, check=True, timeout=900)
     return library
 
 

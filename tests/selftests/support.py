@@ -303,7 +303,7 @@ _ANY = fork_server.Server()
 def run_pytest(
     *arguments: str | Path,
     checkout: Path = CHECKOUT,
-    timeout_s: float = 180,
+    timeout_s: float = 900,
     process: bool = False,
     **environment: str,
 ) -> subprocess.CompletedProcess[str]:

@@ -166,7 +166,7 @@ def test_a_printed_command_goes_on_with_the_run_when_it_is_pasted(tmp_path):
     pasted = command.replace("pytest", f"{sys.executable} -m pytest", 1)
     done = subprocess.run(
         ["bash", "-c", f"{pasted} --ignore=tests/selftests -q -p no:html -p no:cacheprovider"],
-        cwd=support.CHECKOUT, capture_output=True, text=True, timeout=120,
+        cwd=support.CHECKOUT, capture_output=True, text=True, timeout=900,
         env={k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "SLURM_"))},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -202,7 +202,7 @@ def plain_pytest(*arguments: str, cwd: Path, **env: str) -> subprocess.Completed
     outer = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     return subprocess.run(
         [sys.executable, "-m", "pytest", *arguments], cwd=cwd, env=outer | env,
-        capture_output=True, text=True, timeout=180,
+        capture_output=True, text=True, timeout=900,
     )  # fmt: skip
 
 

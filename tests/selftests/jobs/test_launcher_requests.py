@@ -105,7 +105,7 @@ def test_all_that_sbatch_said_is_kept():
 )  # fmt: skip
 def test_a_setup_line_that_fails_ends_the_script_and_says_so(line, status, said):
     script = "\n".join([*launcher._checked(line), "echo went on"])
-    run = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
+    run = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=900)
     assert run.returncode == status
     assert ("went on" in run.stdout) == (status == 0)
     assert said in run.stderr

@@ -225,7 +225,7 @@ def test_the_command_of_the_job_runs_and_the_suite_judges_its_records(tmp_path):
         )
         for k in (0, 1)
     ]  # fmt: skip
-    said = [process.communicate(timeout=500)[0] for process in pods]
+    said = [process.communicate(timeout=900)[0] for process in pods]
     assert [process.returncode for process in pods] == [0, 0], "\n".join(said)
     assert (tmp_path / "node-0" / "run.json").exists()
     for name, expected in (

@@ -49,7 +49,7 @@ def test_an_example_is_planned_measured_judged_and_reported(name, tmp_path):
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-m", "multinode", "--cluster", "local", "-q",
          "-k", select, f"--run-dir={tmp_path / 'run'}"],
-        cwd=checkout, capture_output=True, text=True, timeout=120,
+        cwd=checkout, capture_output=True, text=True, timeout=900,
     )  # fmt: skip
     verdict = json.loads((tmp_path / "run" / "verdict.json").read_text())
     assert verdict["verdict"] == "DEMONSTRATION", run.stdout

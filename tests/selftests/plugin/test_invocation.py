@@ -128,7 +128,7 @@ def parsed(prepared: Path, cases: list[dict[str, Any]], checkout: Path) -> list[
     """What pytest makes of each command line before it collects, by MANY."""
     done = subprocess.run(
         [prepared, "-c", MANY, "-", str(checkout)], input=json.dumps(cases), text=True,
-        capture_output=True, env=environment(), timeout=300,
+        capture_output=True, env=environment(), timeout=900,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
@@ -139,7 +139,7 @@ def parsed(prepared: Path, cases: list[dict[str, Any]], checkout: Path) -> list[
 def pytest_of(prepared: Path, *arguments: str | Path, cwd: Path, **env: str) -> Any:
     return subprocess.run(
         [prepared, "-m", "pytest", "-p", "no:cacheprovider", *map(str, arguments)], cwd=cwd,
-        env=environment(**env), capture_output=True, text=True, timeout=180,
+        env=environment(**env), capture_output=True, text=True, timeout=900,
     )  # fmt: skip
 
 
@@ -426,7 +426,7 @@ def test_without_assertions_nothing_is_judged(prepared, how, tmp_path):
     for python in (prepared, sys.executable):  # with the plug-in, and perhaps without
         done = subprocess.run(
             [python, *flags, "-m", "pytest", "-m", "multinode", "--plan"], cwd=CHECKOUT,
-            env=environment(**env), capture_output=True, text=True, timeout=120,
+            env=environment(**env), capture_output=True, text=True, timeout=900,
         )  # fmt: skip
         assert done.returncode == 4, done.stdout + done.stderr
         assert "PYTHONOPTIMIZE" in done.stderr

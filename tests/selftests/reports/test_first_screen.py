@@ -250,7 +250,7 @@ def axe() -> str:
         done = subprocess.run(
             [npm, "install", "--prefix", folder, "--ignore-scripts", "--no-audit", "--no-fund",
              AXE],
-            capture_output=True, text=True, timeout=120,
+            capture_output=True, text=True, timeout=900,
         )  # fmt: skip
         source = Path(folder) / "node_modules" / "axe-core" / "axe.min.js"
         if done.returncode or not source.is_file():

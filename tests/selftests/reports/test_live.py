@@ -60,7 +60,7 @@ def on_a_terminal(*command: str, **more: str) -> tuple[bytes, list[str], int]:
     screen = pyte.HistoryScreen(COLUMNS, ROWS, history=10_000)
     pyte.ByteStream(screen).feed(written)
     top = ["".join(line[x].data for x in range(COLUMNS)).rstrip() for line in screen.history.top]
-    return written, top + [line.rstrip() for line in screen.display], process.wait(timeout=60)
+    return written, top + [line.rstrip() for line in screen.display], process.wait(timeout=900)
 
 
 def test_a_terminal_shows_stages_and_jobs_and_is_left_as_pytest_wrote_it(tmp_path):
@@ -131,7 +131,7 @@ def test_no_line_is_lost_where_pytest_begins_or_ends_to_capture(tmp_path):
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", os.devnull]
     done = subprocess.run(
         [*command, f"--rootdir={tmp_path}", str(tmp_path)], cwd=CHECKOUT, env=environment(),
-        capture_output=True, text=True, timeout=180,
+        capture_output=True, text=True, timeout=900,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     said = [int(n) for n in re.findall(r"^line (\d+)$", done.stdout, re.MULTILINE)]
@@ -156,7 +156,7 @@ def test_only_a_terminal_that_a_person_looks_at_is_redrawn(monkeypatch, terminal
 def piped(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", *map(str, arguments)]
     return subprocess.run(
-        command, cwd=CHECKOUT, env=environment(), capture_output=True, text=True, timeout=180
+        command, cwd=CHECKOUT, env=environment(), capture_output=True, text=True, timeout=900
     )
 
 

@@ -244,7 +244,7 @@ def test_the_sandbox_runs_from_it_with_the_packages_hidden(real: Path, tmp_path:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=900,
     )
     assert done.returncode == 0, done.stderr
     *lines, last = done.stdout.splitlines()

@@ -346,7 +346,7 @@ def test_a_second_set_up_waits_for_the_first_and_for_the_pip_of_a_killed_one(sma
         pip = subprocess.Popen(["cat"], stdin=subprocess.PIPE, close_fds=False)
     second = threading.Thread(target=set_up, args=(small,))
     second.start()
-    assert "waiting for another set-up" in printed.get(timeout=120)
+    assert "waiting for another set-up" in printed.get(timeout=900)
     assert not (small / ".venv").exists()
     pip.communicate()
     second.join()

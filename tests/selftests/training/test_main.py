@@ -29,7 +29,7 @@ def test_the_command_line_refuses_before_torch_is_imported(arguments, said, tmp_
     command = [sys.executable, "-X", "importtime", "-m", "training", *arguments]
     run = subprocess.run(
         [*command, "--out", str(tmp_path / "out")], cwd=CHECKOUT, capture_output=True, text=True,
-        timeout=200,
+        timeout=900,
     )  # fmt: skip
     assert run.returncode == 2
     assert said in run.stderr.splitlines()[-1]
@@ -51,7 +51,7 @@ def test_what_only_a_rank_can_know_is_one_line_too(arguments, said, tmp_path):
     command = [sys.executable, "-m", "training", "--strategy", "single", "--cpu", *arguments]
     run = subprocess.run(
         [*command, "--out", str(tmp_path / "out")], cwd=tmp_path, capture_output=True, text=True,
-        timeout=200, env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+        timeout=900, env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
     )  # fmt: skip
     assert run.returncode == 2, run.stderr
     assert run.stdout == ""

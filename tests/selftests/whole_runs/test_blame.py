@@ -54,7 +54,7 @@ class Site:
 
     def slurm(self, *command: str) -> str:
         done = subprocess.run(
-            command, env=self.sandbox.environ, capture_output=True, text=True, timeout=60,
+            command, env=self.sandbox.environ, capture_output=True, text=True, timeout=900,
             check=True,
         )  # fmt: skip
         return done.stdout

@@ -140,7 +140,7 @@ def test_a_preempted_slice_is_not_a_failure_and_counts_for_nothing(
             )  # fmt: skip
             urgent = ["sbatch", "--partition=urgent", "--nodelist=worker1", "--exclusive",
                       "--output=/dev/null", "--wrap", "true"]  # fmt: skip
-            subprocess.run(urgent, env=sandbox.environ, check=True, timeout=60, cwd=tmp_path)
+            subprocess.run(urgent, env=sandbox.environ, check=True, timeout=900, cwd=tmp_path)
             done = at_work.wait()
         missing = [line for line in read_lines(done.directory.missing)
                    if line["workload"] == "burnin"]  # fmt: skip

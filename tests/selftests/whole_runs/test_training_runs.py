@@ -185,7 +185,7 @@ def test_a_plain_sbatch_script_leaves_what_the_suite_judges(shared_sandbox, chec
     command += [f"--output={tmp_path}/said.txt", "training/slurm/ddp_2nodes.sbatch", "--cpu"]
     done = subprocess.run(
         command, cwd=checkout, env=shared_sandbox.environ, capture_output=True, text=True,
-        timeout=240,
+        timeout=900,
     )  # fmt: skip
     said = (tmp_path / "said.txt").read_text()
     assert done.returncode == 0, done.stderr + said

@@ -126,7 +126,7 @@ def as_nobody(sandbox: Sandbox, needed: tuple[Path, ...]) -> list[str]:
             )
     tried = subprocess.run(
         [*before, sys.executable, "-c", "import pytest, submitit"],
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=900,
     )  # fmt: skip
     if tried.returncode:
         said = (tried.stderr.strip().splitlines() or ["no message"])[-1]

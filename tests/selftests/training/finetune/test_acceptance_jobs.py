@@ -29,7 +29,7 @@ def job_of(root: Path, metrics: list[str], module: str = "training.finetune") ->
     job.spec["workloads"].append(
         {
             "name": "training_finetune", "module": module, "placement": "all",
-            "metrics": metrics, "params": {}, "deadline_s": 110,
+            "metrics": metrics, "params": {}, "deadline_s": 900,
         }
     )  # fmt: skip
     return job

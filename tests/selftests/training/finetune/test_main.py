@@ -22,7 +22,7 @@ def by_hand(*arguments: str | Path, **environment: str) -> subprocess.CompletedP
     command = [sys.executable, "-m", "training.finetune", *map(str, arguments)]
     env = clean_environment() | environment
     return subprocess.run(
-        command, capture_output=True, text=True, cwd=support.CHECKOUT, env=env, timeout=120
+        command, capture_output=True, text=True, cwd=support.CHECKOUT, env=env, timeout=900
     )
 
 

@@ -41,7 +41,7 @@ def test_a_local_model_and_data_are_trained_on_and_the_suite_judges_them(tmp_pat
             "--model", tmp_path / "model", "--data", tmp_path / "data.jsonl",
             "--out", tmp_path / "out",
         ],
-        cwd=support.CHECKOUT, capture_output=True, text=True, timeout=300,
+        cwd=support.CHECKOUT, capture_output=True, text=True, timeout=900,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
