@@ -178,7 +178,8 @@ LEFT = [
     *(f"failures.hang.left.{way}" for way in HANGS),
     "failures.host_memory.left", "failures.cancel.left", "failures.time_limit.left",
 ]  # fmt: skip
-FULL, NO_GPU_MEMORY = "No space left on device", "CUDA out of memory"
+NO_MEMORY = "slurmstepd: error: Detected 1 oom_kill event"
+NO_PROLOG = "slurmstepd: error: TaskProlog failed"
 
 FAULTS = [
     *(
@@ -192,13 +193,13 @@ FAULTS = [
     ),
     *(
         _fault(f"failures.named.{way}", "another error in the log", "TaskProlog of a site",
-               CULPRIT, complaining(FULL), says="kind storage, expected rank died")
+               CULPRIT, complaining(NO_MEMORY), says="kind out of host memory, expected rank died")
         for way in ("exit", "kill", "segfault")
     ),
     _fault("failures.host_memory.named", "another error in the log", "TaskProlog of a site",
-           CULPRIT, complaining(NO_GPU_MEMORY), says="kind out of GPU memory"),
+           CULPRIT, complaining(NO_PROLOG), says="kind prolog"),
     _fault("failures.cancel.named", "another error in the log", "TaskProlog of a site",
-           BOTH, complaining(FULL), says="kind storage, expected cancelled"),
+           BOTH, complaining(NO_MEMORY), says="kind out of host memory, expected cancelled"),
     _fault("failures.time_limit.named", "cancelled before its time", "scancel by a site's reaper",
            BOTH, at_the_fault(reap), says="kind cancelled, expected timed out running"),
     *(

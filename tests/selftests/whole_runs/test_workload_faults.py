@@ -62,8 +62,8 @@ TAIL = """
 
 MISBEHAVIOUR = {
     "exits 0 without a result": ("os._exit(0)", JobKind.RANK_DIED),
-    "raises SystemExit": ("sys.exit(0)", JobKind.RANK_DIED),
-    "raises": ("raise ValueError('no such thing')", JobKind.RANK_DIED),
+    "raises SystemExit": ("sys.exit(0)", JobKind.RANK_RAISED),
+    "raises": ("raise ValueError('no such thing')", JobKind.RANK_RAISED),
     "cannot import": ("import no_such_module", JobKind.IMPORT_FAILURE),
     "out of memory": ("raise MemoryError()", JobKind.HOST_OUT_OF_MEMORY),
     "disk is full": ("raise OSError(28, 'No space left on device')", JobKind.STORAGE),
