@@ -212,7 +212,7 @@ FAULTS = [
                BOTH, at_the_fault(purge), says="none is taken now")
         for way in STORAGE
     ),
-    _fault("failures.node.lost", "checkpoints purged", "files of the job deleted", OTHER,
+    _fault("failures.node.lost", "checkpoints purged", "files of the job deleted", "cluster",
            purged_and_lost, says="never restored"),
 ]  # fmt: skip
 """In a sandbox of two nodes with two GPUs."""
