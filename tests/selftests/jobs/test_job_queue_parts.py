@@ -235,6 +235,20 @@ def test_how_it_goes_elsewhere_is_awaited_to_the_end_of_the_stage(scheduler, wor
     assert bool(list(read_lines(scheduler._context.directory.missing))) is settled
 
 
+def test_a_failure_that_is_awaited_when_the_run_is_stopped_keeps_what_was_heard(scheduler, world):
+    job = replace(JOB, nodes=("worker0",), placement="worker0")
+    scheduler._context.attempts["gemm", "worker0"] = 1
+    s = submission(scheduler, "FAILED", job=job, closed=True, pending={"gemm"})
+    scheduler._comparison.begin([job])
+    scheduler._comparison.hear(job)
+    assert scheduler._comparison.take(s, Failure(JobKind.RANK_RAISED, "ValueError"))
+    scheduler._stop_requested.set()
+    scheduler._run_stages()
+    scheduler._settle_compared(at_once=True)
+    (line,) = read_lines(scheduler._context.directory.missing)
+    assert (line["reason"], "cause" in line) == ("ValueError", False)
+
+
 # --- submitting and reading
 
 
