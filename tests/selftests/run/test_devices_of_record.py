@@ -16,6 +16,7 @@ from fixtures.run.batch_judging import BatchJudge, judge_many
 from fixtures.run.evidence import Evidence
 from fixtures.run.options import RunOptions
 from fixtures.run.run import Run
+from fixtures.verdict.causes import NEXT_STEP, Cause
 from tests.selftests import support
 from tests.selftests.fleets import GPUS, NODES, Data, FleetRun, fleet, names, whole_fleet
 
@@ -129,7 +130,10 @@ def test_a_record_of_other_devices_is_not_measured_and_its_node_is_named(
     not_measured = {k: v for k, v in rows.items() if v["outcome"] == "NOT_MEASURED"}
     assert {subject for _, subject in not_measured} == {SICK}
     assert all(key[0].startswith("gemm.") for key in not_measured)
-    assert {v["cause"] for v in not_measured.values()} == {"record"}
+    model = change is _of_another_model
+    cause = Cause.MODEL if model else Cause.RECORD
+    assert {v["cause"] for v in not_measured.values()} == {cause}
+    assert all(v["next_step"].startswith(NEXT_STEP[cause][:60]) for v in not_measured.values())
     assert all(reason in v["reason"] for v in not_measured.values())
     assert ("gemm.bf16", SICK) in not_measured
     assert verdict["verdict"] == "INCOMPLETE"

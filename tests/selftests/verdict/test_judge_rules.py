@@ -115,6 +115,20 @@ def test_nodes_whose_part_does_not_count_say_why():
     assert without.reason == "the record holds no none"
 
 
+def test_of_several_parts_that_do_not_count_each_is_charged_by_its_own_cause():
+    found = pair((100, 100), (100, 100))
+    torn, other = Void("worker1: torn"), Void("worker1: H100", Cause.MODEL)
+    new = Void("worker0: new", Cause.REPLACED)
+    for void, cause, nodes in (
+        ({"worker0": new, "worker1": torn}, Cause.RECORD, ["worker1"]),
+        ({"worker0": new, "worker1": other}, Cause.MODEL, ["worker1"]),
+        ({"worker0": Void("torn"), "worker1": other}, Cause.RECORD, ["worker0", "worker1"]),
+        ({"worker0": new, "worker1": new}, Cause.REPLACED, ["worker0", "worker1"]),
+    ):
+        gone = judged(criterion(BELOW, per="pair"), found.without(void), TWO)
+        assert (gone.outcome, gone.cause, gone.cause_nodes) == (Outcome.NOT_MEASURED, cause, nodes)
+
+
 def test_an_invalid_measurement_lies_in_its_node_or_in_none():
     short = judged(criterion(BELOW), record(*ranks(100)))
     assert (short.cause, short.cause_nodes) == (Cause.NODE, ["worker0"])
