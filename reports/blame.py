@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from fixtures.conclusion.node_lists import NodeLists, RowNodes, node_lists
-from fixtures.records import located
+from fixtures.conclusion.node_lists import NodeLists, RowNodes, lists_of_run
 from fixtures.records.run_directory import RunDirectory
 from fixtures.slurm.hostlist import hostlist
 from fixtures.thresholds.definitions import shipped
@@ -21,6 +20,8 @@ from fixtures.verdict.causes import IN_NODE
 from fixtures.verdict.model import Verdict
 from fixtures.wording import counted
 
+NODE_STATE = "scheduler.node_state"
+"""The criterion whose value is Slurm's state of a node."""
 MAX_NAMES = 6
 """Most nodes named one by one; more are a Slurm host list."""
 MAX_HOSTLIST = 120
@@ -34,9 +35,7 @@ def lists_of(
     nodes = tuple(str(n) for n in (verdict.get("scope") or {}).get("nodes") or ())
     verdicts = map(Verdict.of_row, verdict["criteria"])
     nodes_of = RowNodes(nodes, run.get("smaller_subjects") or {})
-    at_fault = located.nodes_at_fault(directory, str(run.get("nonce")))
-    places = located.nodes_in_doubt(directory, str(run.get("nonce")))
-    return node_lists(verdicts, nodes_of, at_fault, places)
+    return lists_of_run(directory, str(run.get("nonce")), verdicts, nodes_of)
 
 
 @dataclass(frozen=True)
@@ -53,23 +52,21 @@ class Blame:
     """Rows that failed, all together."""
     unmeasured: int
     """Rows that were not measured, all together."""
+    drained: Mapping[str, int] = field(default_factory=dict)
+    """As `dead`, of nodes that an administrator has drained."""
+    shared: Sequence[str] = ()
+    """Sentences on what nodes fail together."""
 
     @property
     def sentence(self) -> str:
         """Who is to blame; "" where nothing failed and everything was measured."""
         if not (self.failed or self.unmeasured):
             return ""
-        parts = []
-        if self.dead:
-            rows = sum(self.dead.values())
-            parts.append(
-                f"{_count(self.dead, 'node')} dead ({counted(rows, 'row')}): {_names(self.dead)}"
-            )
-        if self.bad:
-            rows = sum(self.bad.values())
-            parts.append(
-                f"{_count(self.bad, 'node')} at fault ({counted(rows, 'row')}): {_names(self.bad)}"
-            )
+        parts = list(self.shared)
+        for nodes, what in ((self.dead, "dead"), (self.drained, "drained"), (self.bad, "at fault")):
+            if nodes:
+                rows = counted(sum(nodes.values()), "row")
+                parts.append(f"{_count(nodes, 'node')} {what} ({rows}): {_names(nodes)}")
         if self.doubtful:
             parts.append(f"{_count(self.doubtful, 'node')} to look at: {_names(self.doubtful)}")
         if not parts:
@@ -83,6 +80,7 @@ def blame(verdict: Mapping[str, Any], lists: NodeLists) -> Blame:
     measured: set[str] = set()
     costs: Counter[str] = Counter()
     failed_rows: Counter[str] = Counter()
+    drained: set[str] = set()
     failed = unmeasured = 0
     for v in criteria:
         outcome = v["outcome"]
@@ -90,15 +88,19 @@ def blame(verdict: Mapping[str, Any], lists: NodeLists) -> Blame:
             measured.add(str(v["subject"]))
         if outcome == "FAIL":
             failed += 1
+            if v["criterion"] == NODE_STATE and "drain" in str(v["value"]):
+                drained.add(str(v["subject"]))
             node = (v.get("worst") or {}).get("node") or v["subject"]
             failed_rows[str(node)] += 1
         elif outcome == "NOT_MEASURED":
             unmeasured += 1
             if v.get("cause") in IN_NODE:
                 costs.update({str(node): 1 for node in v.get("cause_nodes") or ()})
-    dead = {n: costs[n] for n in lists.bad if costs[n] and n not in measured}
-    bad = {n: failed_rows[n] + costs[n] for n in lists.bad if n not in dead}
-    return Blame(dead, bad, lists.doubtful, failed, unmeasured)
+    absent = [n for n in lists.bad if costs[n] and n not in measured]
+    dead = {n: costs[n] for n in absent if n not in drained}
+    idle = {n: costs[n] for n in absent if n in drained}
+    bad = {n: failed_rows[n] + costs[n] for n in lists.bad if n not in {*absent}}
+    return Blame(dead, bad, lists.doubtful, failed, unmeasured, idle, tuple(lists.shared))
 
 
 def _asked_of_slurm(v: Mapping[str, Any]) -> bool:

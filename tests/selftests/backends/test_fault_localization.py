@@ -1,5 +1,7 @@
 """The search for the culprit on a cluster: jobs answer, and the judge decides on each rail."""
 
+# Length: all tests of one module, which share a searched fabric and made-up verdicts.
+
 from __future__ import annotations
 
 import itertools
@@ -66,12 +68,13 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Sea
 
     def run(
         fabric: Fabric, *, failed: Sequence[str] = ("allreduce.cluster",), items: Any = ("rail",),
-        pairs: Any = None, answers: Any = None,
+        pairs: Any = None, answers: Any = None, known: Any = None,
     ) -> Searched:  # fmt: skip
         made = Searched(tmp_path, fabric)
         found = list(failed), dict(pairs or {})
         monkeypatch.setattr(module, "_failed_between_nodes", lambda run, evidence: found)
         monkeypatch.setattr(module, "_rails_items", lambda run: list(items))
+        monkeypatch.setattr(module, "_nodes_with_bad_nics", lambda *_: dict(known or {}))
         monkeypatch.setattr(module, "_leaf_switches", lambda nodes: {})
         monkeypatch.setattr(module, "_failed_rails", answers or made.failed_rails)
         find_culprits(made, fabric.nodes, made.measure)  # type: ignore[arg-type]
@@ -132,13 +135,42 @@ def test_what_does_not_fail_again_or_fails_at_times_is_said(search):
     assert data.located()["why"] == module.NOT_CONFIRMED
 
 
-def test_a_group_that_could_not_be_measured_ends_the_search(search):
-    def answers(run: Any, evidence: Any, items: Any, job: Job) -> Any:
-        raise module._NotAnswered(f"{job.name} could not be measured")
+def test_a_group_that_could_not_be_measured_is_told_to_the_search_which_goes_on(
+    search, monkeypatch
+):
+    told: list[Any] = []
 
-    data = search(broken(8), answers=answers).located()
-    assert (data["culprits"], data["explained"]) == ([], False)
-    assert data["why"] == "locate-1 could not be measured"
+    def asks(nodes: Any, **_: Any) -> Iterator[Any]:
+        told.append((yield [Measurement(nodes[:2]), Measurement(nodes[2:])]))
+        told.append((yield [Measurement(nodes)]))
+        return Finding(culprits=(Culprit(kind="node", nodes=nodes[:1]),))
+
+    monkeypatch.setattr(module.group_testing, "search", asks)
+    answers = iter([None, frozenset(), frozenset({0})])
+    data = search(broken(8), answers=lambda *_: next(answers)).located()
+    assert told == [[None, frozenset()], [frozenset({0})]]
+    assert [[job["failed_rails"] for job in jobs] for jobs in data["rounds"]] == [[None, []], [[0]]]
+    assert (data["explained"], data["why"]) == (True, "")
+
+
+def nic_of(node: str) -> dict[str, Any]:
+    return {"kind": "nic", "nodes": [node], "rails": [3], "line": f"{node} mlx5_3, by x"}
+
+
+def test_a_nic_that_failed_by_itself_explains_what_failed_where_the_others_pass(search):
+    known = {"n0000": nic_of("n0000")}
+    made = search(broken(8), known=known)
+    assert all("n0000" not in job.nodes for jobs in made.rounds for job in jobs)
+    data = made.located()
+    assert (data["culprits"], data["explained"], data["why"]) == ([nic_of("n0000")], True, "")
+
+
+def test_what_fails_without_the_known_nic_is_searched(search):
+    fabric = broken(16)
+    fabric.break_node(fabric.nodes[7])
+    data = search(fabric, known={"n0000": nic_of("n0000")}).located()
+    assert [c["nodes"] for c in data["culprits"]] == [["n0000"], ["n0007"]]
+    assert data["explained"]
 
 
 def test_a_search_that_goes_on_is_ended_after_150_rounds(search, monkeypatch):
@@ -323,15 +355,64 @@ def test_each_rail_fails_by_its_own_verdict(monkeypatch):
     assert failed_rails(monkeypatch, record, rails) == {1}
     assert failed_rails(monkeypatch, record, dict.fromkeys(rails, Outcome.PASS)) == set()
     unknown = {**rails, "rail1": Outcome.NOT_MEASURED}
-    with pytest.raises(module._NotAnswered, match="locate-7, rail 1: unclear"):
-        failed_rails(monkeypatch, record, unknown)
+    assert failed_rails(monkeypatch, record, unknown) is None
+    assert failed_rails(monkeypatch, record, {**unknown, "rail0": Outcome.FAIL}) == {0}
 
 
 def test_a_group_that_hung_failed_on_all_rails_and_any_other_has_no_answer(monkeypatch):
     for kind in (JobKind.RANK_HUNG, JobKind.NCCL_TIMEOUT, JobKind.RUN_TIMEOUT):
         assert failed_rails(monkeypatch, {"kind": str(kind)}) == {0, 1}
     lost = {"kind": str(JobKind.NODE_LOST), "reason": "b is gone"}
-    with pytest.raises(module._NotAnswered, match=r"a, b\) could not be measured: b is gone"):
-        failed_rails(monkeypatch, lost)
-    with pytest.raises(module._NotAnswered, match="no record"):
-        failed_rails(monkeypatch, None)
+    assert failed_rails(monkeypatch, lost) is None
+    assert failed_rails(monkeypatch, None) is None
+
+
+# --- NICs that failed by themselves
+
+STATE = "infiniband.state"
+
+
+def bad_nics(monkeypatch, tmp_path, count: int, failed: dict[str, str | None], **more: Any):
+    """Of so many nodes, of which these have a NIC that failed (None: the row names none)."""
+    nodes = names(count)
+    items = [item(STATE, node, **more) for node in nodes]
+    verdicts = {
+        i.key: SimpleNamespace(
+            outcome=Outcome.FAIL if i.subject in failed else Outcome.PASS,
+            worst={"part": failed[i.subject]} if failed.get(i.subject) else None,
+        )
+        for i in items
+    }
+    monkeypatch.setattr(module, "BatchJudge", lambda *_: None)
+    monkeypatch.setattr(
+        module, "judge_many",
+        lambda judge, items, keys: SimpleNamespace(verdicts={key: verdicts[key] for key in keys}),
+    )  # fmt: skip
+    run: Any = SimpleNamespace(
+        scope=[*items, item("gemm.bf16", nodes[0]), item(PAIR, *nodes[:2])], items=items,
+        thresholds=LIMITS, population=PEOPLE, directory=RunDirectory(tmp_path),
+    )  # fmt: skip
+    return module._nodes_with_bad_nics(run, SimpleNamespace(for_batch=lambda: None), nodes)
+
+
+def test_nodes_whose_nic_failed_a_criterion_of_its_own_are_known_before_the_search(
+    monkeypatch, tmp_path
+):
+    monkeypatch.setattr(module, "rail_of", lambda directory, node, nic: {"mlx5_3": 3}.get(nic))
+    found = bad_nics(
+        monkeypatch, tmp_path, 12, {"n0001": "mlx5_3", "n0002": "mlx5_9", "n0003": None}
+    )
+    assert list(found) == ["n0001", "n0002"]
+    assert (found["n0001"]["kind"], found["n0001"]["rails"]) == ("nic", [3])
+    assert found["n0001"]["line"] == "n0001 mlx5_3, by infiniband.state"
+    assert found["n0002"]["rails"] == []
+    for more in ({"not_applicable": "no"}, {"recorded": True}):
+        assert bad_nics(monkeypatch, tmp_path, 12, {"n0001": "mlx5_3"}, **more) == {}
+
+
+def test_where_the_nics_of_more_than_a_quarter_of_the_nodes_fail_all_are_searched(
+    monkeypatch, tmp_path
+):
+    failed = dict.fromkeys(names(3), "mlx5_3")
+    assert list(bad_nics(monkeypatch, tmp_path, 12, failed)) == [*names(3)]
+    assert bad_nics(monkeypatch, tmp_path, 11, failed) == {}

@@ -7,9 +7,21 @@ from typing import Any
 
 import pytest
 
-from fixtures.conclusion.node_lists import NodeLists, RowNodes, node_lists, nodes_of_subject
+from fixtures.conclusion.node_lists import (
+    NodeLists,
+    RowNodes,
+    is_between_nodes,
+    node_lists,
+    nodes_of_subject,
+)
+from fixtures.records.located import Search
+from fixtures.records.model import Measurement
+from fixtures.thresholds import loader
+from fixtures.thresholds.loader import Criterion
 from fixtures.verdict.causes import Cause
 from fixtures.verdict.model import Outcome, Verdict
+from fixtures.verdict.samples import culprit, points_of
+from tests.selftests import support
 
 pytestmark = pytest.mark.cpu
 
@@ -33,9 +45,15 @@ def lost(subject: str, cause: Cause, *nodes: str, reason: str = "it is lost") ->
 
 def lists(
     *rows: Verdict, located: Collection[str] | None = None, places: Collection[str] = (),
-    smaller: Mapping[str, list[str]] | None = None,
+    cleared: Collection[str] = (), explained: bool = True,
+    smaller: Mapping[str, list[str]] | None = None, rails: Mapping[tuple[str, str], int] = {},
 ) -> NodeLists:  # fmt: skip
-    return node_lists(rows, RowNodes(NODES, smaller or {}), located, places)
+    """The lists; `located`: what a search found, which explains all failures unless it does not."""
+    search = Search(
+        tuple(located or ()), tuple(places), explained and located is not None, frozenset(cleared)
+    )
+    nodes = RowNodes(NODES, smaller or {})
+    return node_lists(rows, nodes, search, lambda node, nic: rails.get((node, nic)))
 
 
 def conditions(found: NodeLists) -> tuple[list[str], list[str], list[str]]:
@@ -77,17 +95,116 @@ def test_a_failure_of_one_node_makes_it_bad():
     assert found.reasons == ["n1 bad: gemm.bf16 failed"]
 
 
-def test_a_failure_of_several_nodes_is_of_the_one_that_it_names():
+COUNT = "allreduce.cluster.errors"
+"""Counted exactly; gemm.bf16, of any subject here, is a rate."""
+
+
+def test_a_count_of_several_nodes_is_of_the_one_that_it_names():
     passed = [row(node) for node in NODES]
     for verdict, located, expected in (
-        (failed("n0--n1", node="n1"), None, (["n0", "n2"], ["n1"], [])),
-        (failed("n0--n1"), None, (["n2"], [], ["n0", "n1"])),
-        (failed("n0--n1", node="n1"), ["n2"], (["n0", "n1"], ["n2"], [])),
-        (failed("n0--n1", node="n1"), [], (list(NODES), [], [])),
-        (row("n0--n1", "FAIL"), None, (list(NODES), [], [])),
+        (failed("n0--n1", node="n1", criterion=COUNT), None, (["n0", "n2"], ["n1"], [])),
+        (failed("n0--n1", criterion=COUNT), None, (["n2"], [], ["n0", "n1"])),
+        (failed("n0--n1", criterion=COUNT), ["n2"], (["n2"], [], ["n0", "n1"])),
+        (failed("n0--n1", node="n1", criterion=COUNT), ["n2"], (["n0", "n2"], ["n1"], [])),
+        (row("n0--n1", "FAIL", criterion=COUNT), None, (list(NODES), [], [])),
         (failed("n1", node="n0"), ["n2"], (["n0", "n2"], ["n1"], [])),
-    ):
-        assert conditions(lists(*passed, verdict, located=located)) == expected
+    ):  # fmt: skip
+        assert conditions(lists(*passed, verdict, located=located)) == expected, verdict
+
+
+def test_a_rate_between_nodes_is_of_those_that_a_search_found():
+    passed = [row(node) for node in NODES]
+    rate = failed("cluster", node="n1")
+    for more, expected in (
+        ({"located": ["n2"]}, (["n0", "n1"], ["n2"], [])),
+        ({"located": []}, (list(NODES), [], [])),
+        ({"located": ["n2"], "explained": False}, ([], ["n2"], ["n0", "n1"])),
+        ({"located": ["n2"], "explained": False, "cleared": ["n0"]}, (["n0"], ["n2"], ["n1"])),
+        ({"located": [], "explained": False, "cleared": ["n0", "n1"]}, (["n0", "n1"], [], ["n2"])),
+        ({}, ([], [], list(NODES))),
+    ):  # fmt: skip
+        assert conditions(lists(*passed, rate, **more)) == expected, more
+    assert lists(*passed, rate, located=["n2"]).reasons == ["n2 bad: gemm.bf16 failed"]
+
+
+LIMITS = loader.load(support.SHIPPED)
+BETWEEN = [c for c in LIMITS.criteria.values() if not c.span.of_one_node]
+
+
+def worst_on(criterion: Criterion, node: str) -> dict[str, Any]:
+    """What a row says that a rank of this node decided."""
+    measured = Measurement(metric=criterion.metric, unit=criterion.unit, value=1, at=criterion.at)
+    of_rank = support.record(support.rank(0, node, measured), workload=criterion.workload)
+    ((rank, m),) = points_of(criterion, of_rank, NODES, "rail0")
+    return culprit(criterion, rank, 1, m.at.get("part"))
+
+
+@pytest.mark.parametrize(
+    "criterion", [c for c in BETWEEN if not c.kind.together], ids=lambda c: str(c.key)
+)
+def test_an_exact_row_beside_a_located_nic_is_charged_to_the_node_that_it_names(
+    criterion: Criterion,
+) -> None:
+    worst = worst_on(criterion, "n1")
+    exact = row("cluster", "FAIL", criterion=criterion.key, unit=criterion.unit, worst=worst)
+    rate = row("cluster", "FAIL", criterion="allreduce.cluster.1GiB", unit="GB/s",
+               worst={"node": None, "gpu": None, "part": "all nodes"})  # fmt: skip
+    found = lists(*map(row, NODES), exact, rate, located=["n2"])
+    assert "n2" in found.bad
+    assert [line for line in found.reasons if criterion.key in line and "n2" in line] == []
+    if worst["node"] is None:
+        assert conditions(found) == ([], ["n2"], ["n0", "n1"])
+    else:
+        assert conditions(found) == (["n0"], ["n1", "n2"], [])
+        assert found.reasons == [
+            f"n1 bad: {criterion.key} failed", "n2 bad: allreduce.cluster.1GiB failed",
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "criterion", [c for c in BETWEEN if c.kind.together], ids=lambda c: str(c.key)
+)
+def test_a_rate_beside_a_located_nic_is_charged_to_the_nic(criterion: Criterion) -> None:
+    rate = row("cluster", "FAIL", criterion=criterion.key, unit=criterion.unit,
+               worst=worst_on(criterion, "n1"))  # fmt: skip
+    found = lists(*map(row, NODES), rate, located=["n2"])
+    assert conditions(found) == (["n0", "n1"], ["n2"], [])
+
+
+def test_of_criteria_that_are_not_shipped_the_unit_tells_rates_between_nodes():
+    assert [is_between_nodes(row("cluster", criterion="ours", unit=unit))
+            for unit in ("GB/s", "us", "elements", "")] == [True, True, False, False]  # fmt: skip
+
+
+def test_a_nic_that_failed_by_itself_explains_its_rail_without_a_search():
+    passed = [row(node) for node in NODES]
+    down = failed("n1", node="n1", criterion="infiniband.state")
+    down.worst["part"] = "mlx5_3"
+    rail = failed("rail3", criterion="rails.sendrecv.1GiB")
+    rails = {("n1", "mlx5_3"): 3}
+    found = lists(*passed, rail, down, rails=rails)
+    assert conditions(found) == (["n0", "n2"], ["n1"], [])
+    assert found.reasons == ["n1 bad: rails.sendrecv.1GiB failed; infiniband.state failed"]
+    other = failed("rail2", criterion="rails.sendrecv.1GiB")
+    for rows, known in ((other, rails), (rail, {})):
+        assert conditions(lists(*passed, rows, down, rails=known)) == ([], ["n1"], ["n0", "n2"])
+    slow = failed("n1", node="n1")  # of a GPU, whatever it is called
+    slow.worst["part"] = "mlx5_3"
+    assert conditions(lists(*passed, rail, slow, rails=rails))[0] == []
+
+
+def test_what_all_nodes_fail_is_charged_to_none_of_them():
+    nodes = tuple(f"n{k}" for k in range(8))
+    rows = [row(node, "FAIL", value=541.0 - k) for k, node in enumerate(nodes)]
+    rows.append(row("n3", "FAIL", criterion="health.ecc_uncorrected"))
+    found = node_lists(rows, RowNodes(nodes, {}))
+    assert (found.good, found.bad) == ([], ["n3"])
+    assert found.reasons[0] == "n0 neither: gemm.bf16 failed, as on all 8 nodes"
+    assert found.reasons[3] == "n3 bad: health.ecc_uncorrected failed"
+    assert found.shared == [
+        "all 8 nodes fail gemm.bf16: before any single node, look at the limit and at what the "
+        "nodes share"
+    ]
 
 
 def test_a_row_that_was_not_measured_counts_against_the_node_of_its_cause():

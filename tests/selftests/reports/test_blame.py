@@ -45,6 +45,23 @@ def test_a_node_without_any_measurement_is_dead():
     assert found.sentence == "1 node dead (2 rows): n0"
 
 
+def test_a_node_that_slurm_says_is_drained_is_not_dead():
+    for value, said in (("idle+drain", "drained"), ("drained*", "drained"), ("down*", "dead")):
+        state = row("n0", "FAIL", criterion="scheduler.node_state", value=value,
+                    record="slurm@login.json")  # fmt: skip
+        found = blamed(lost("n0", "n0"), state, bad=["n0"])
+        assert found.sentence == f"1 node {said} (1 row): n0"
+        assert ({**found.dead, **found.drained}, found.bad) == ({"n0": 1}, {})
+    busy = blamed(state, row("n0"), bad=["n0"])  # something was measured on it
+    assert busy.sentence == "1 node at fault (1 row): n0"
+
+
+def test_what_nodes_fail_together_stands_before_any_node():
+    lists = NodeLists(good=[], bad=["n1"], doubtful=["n0"], shared=["all n fail x"])
+    found = blame({"criteria": [row("n1", "FAIL")]}, lists)
+    assert found.sentence == "all n fail x; 1 node at fault (1 row): n1; 1 node to look at: n0"
+
+
 def test_a_node_that_has_a_value_is_not_dead():
     for outcome in ("PASS", "FAIL", "WAIVED", "RECORDED"):
         found = blamed(lost("n0", "n0"), row("n0", outcome), bad=["n0"])

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from fixtures.errors import ConfigError
-from fixtures.thresholds import definitions
+from fixtures.thresholds import definitions, loader
 from fixtures.thresholds.definitions import Definitions, complete
+from fixtures.thresholds.kinds import KINDS
 from fixtures.thresholds.strict_yaml import Document
 from tests.selftests.small_thresholds import SMALL, load
+from tests.selftests.support import SHIPPED
 
 pytestmark = pytest.mark.cpu
 
@@ -196,3 +198,17 @@ def test_a_shipped_criterion_keeps_its_checks_in_a_whole_definition(tmp_path):
     assert valid["overlap"] == (0.8, None)
     assert valid["relative_error"] == (0.001, 0.005)
     assert valid["batches"] == (20, None)
+
+
+def test_the_kind_of_a_criterion_is_that_of_its_definition():
+    kinds = {key: definitions.shipped().kind_of(key) for key in (
+        "allreduce.cluster.1GiB", "allreduce.cluster.errors", "infiniband.state", "ours.rate",
+    )}  # fmt: skip
+    assert kinds == {
+        "allreduce.cluster.1GiB": KINDS["median", "ranks"],
+        "allreduce.cluster.errors": KINDS["value", "devices"],
+        "infiniband.state": KINDS["value", "nics"],
+        "ours.rate": None,
+    }
+    limits = loader.load(SHIPPED)
+    assert all(c.kind == definitions.shipped().kind_of(key) for key, c in limits.criteria.items())

@@ -80,7 +80,7 @@ def test_only_what_lies_in_a_node_takes_it_out_of_service(cause):
         verdict(Outcome.NOT_MEASURED, NODES[0], cause, at_fault),
         verdict(Outcome.PASS, NODES[1]),
     ]
-    lists = node_lists(verdicts, RowNodes(NODES[:2], {}), None)
+    lists = node_lists(verdicts, RowNodes(NODES[:2], {}))
     assert lists.bad == ([NODES[0]] if at_fault else [])
     assert lists.good == [NODES[1]]
     kind = "bad" if at_fault else "neither"
@@ -101,7 +101,7 @@ def test_of_a_row_of_all_nodes_without_a_culprit_nobody_is_good_or_bad():
         *(verdict(Outcome.PASS, node) for node in NODES),
         verdict(Outcome.FAIL, "cluster", criterion="allreduce.cluster.1GiB", worst=worst),
     ]
-    lists = node_lists(verdicts, RowNodes(NODES, {}), None)
+    lists = node_lists(verdicts, RowNodes(NODES, {}))
     assert (lists.good, lists.bad) == ([], [])
     assert len(lists.reasons) == len(NODES)
     assert lists.doubtful == list(NODES)

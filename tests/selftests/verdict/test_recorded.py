@@ -159,9 +159,9 @@ def test_it_never_accuses(limits):
     assert slow.outcome is Outcome.RECORDED
     healthy = replace(slow, criterion="gemm.fp32", outcome=Outcome.PASS)
     nodes = RowNodes(("worker0",), {})
-    lists = node_lists([slow, healthy], nodes, None)
+    lists = node_lists([slow, healthy], nodes)
     assert (lists.good, lists.bad) == (["worker0"], [])
-    alone = node_lists([slow], nodes, None)
+    alone = node_lists([slow], nodes)
     assert (alone.good, alone.bad) == ([], [])
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fixtures.backends import fault_localization
-from fixtures.conclusion.node_lists import RowNodes, node_lists
+from fixtures.conclusion.node_lists import RowNodes, lists_of_run
 from fixtures.localization.culprits import Culprit, Finding
 from fixtures.records import located
 from fixtures.records.files import read_json
@@ -69,11 +69,17 @@ def write(directory: RunDirectory, finding: Finding, why: str = "") -> None:
     )  # fmt: skip
 
 
+def found(directory: RunDirectory) -> located.Search:
+    search = located.found(directory, "nonce")
+    assert search is not None
+    return search
+
+
 def test_a_bad_path_takes_no_node_out_of_service(directory: RunDirectory) -> None:
     link = Culprit(kind="link", nodes=("n1", "n2"), rails=frozenset([0]))
     nic = Culprit(kind="nic", nodes=("n3",), rails=frozenset([5]))
     write(directory, Finding(culprits=(link, nic)))
-    assert located.nodes_at_fault(directory, "nonce") == ["n3"]
+    assert found(directory).at_fault == ("n3",)
     cost = "(1 job in 1 round, jobs/located.json)"
     assert located.lines(directory, "nonce") == [
         f"located: the path between n1 and n2, not the nodes {cost}",
@@ -82,16 +88,18 @@ def test_a_bad_path_takes_no_node_out_of_service(directory: RunDirectory) -> Non
 
 
 def test_what_was_not_explained_accuses_nobody_and_says_so(directory: RunDirectory) -> None:
-    write(directory, Finding(explained=False), "locate-1 (n1, n2) could not be measured: cut off")
-    assert located.nodes_at_fault(directory, "nonce") is None
+    write(directory, Finding(explained=False), "the search ended after 150 rounds")
+    assert (found(directory).at_fault, found(directory).explained) == ((), False)
     (line,) = located.lines(directory, "nonce")
-    assert line.startswith("not all located: locate-1 (n1, n2) could not be measured: cut off")
+    assert line.startswith("not all located: the search ended after 150 rounds")
 
 
-def test_what_was_found_until_the_search_had_to_end_accuses_nobody(directory: RunDirectory) -> None:
+def test_what_was_confirmed_until_the_search_had_to_end_is_at_fault(
+    directory: RunDirectory,
+) -> None:
     node = Culprit(kind="node", nodes=("n1",), rails=frozenset([0]))
     write(directory, Finding(culprits=(node,), explained=False), "the search ended after 60 rounds")
-    assert located.nodes_at_fault(directory, "nonce") is None
+    assert (found(directory).at_fault, found(directory).explained) == (("n1",), False)
     first, second = located.lines(directory, "nonce")
     assert first.startswith("found so far, with others still unknown: n1 (1 job")
     assert second.startswith("not all located: the search ended after 60 rounds")
@@ -99,7 +107,7 @@ def test_what_was_found_until_the_search_had_to_end_accuses_nobody(directory: Ru
 
 def test_a_failure_that_does_not_repeat_is_said_to_be_so(directory: RunDirectory) -> None:
     write(directory, Finding(reproduced=False), fault_localization.NOT_REPRODUCED)
-    assert located.nodes_at_fault(directory, "nonce") is None
+    assert not found(directory).explained
     (line,) = located.lines(directory, "nonce")
     assert line.startswith("nothing located: all nodes together passed nine times as a ring")
 
@@ -107,7 +115,7 @@ def test_a_failure_that_does_not_repeat_is_said_to_be_so(directory: RunDirectory
 @pytest.mark.parametrize("text", ["", "{", json.dumps({"schema": 1, "nonce": "another"})])
 def test_a_search_of_another_run_or_torn_is_none(directory: RunDirectory, text: str) -> None:
     directory.located.write_text(text)
-    assert located.nodes_at_fault(directory, "nonce") is None
+    assert located.found(directory, "nonce") is None
     assert located.lines(directory, "nonce") == []
 
 
@@ -118,8 +126,7 @@ def test_the_nodes_of_an_accused_place_are_neither_good_nor_bad(
     place = Culprit(kind=kind, place="leaf3", nodes=("n1", "n2"), rails=frozenset([0]))
     node = Culprit(kind="node", nodes=("n3",), rails=frozenset([0]))
     write(directory, Finding(culprits=(place, node)))
-    assert located.nodes_at_fault(directory, "nonce") == ["n3"]
-    assert located.nodes_in_doubt(directory, "nonce") == ["n1", "n2"]
+    assert (found(directory).at_fault, found(directory).in_doubt) == (("n3",), ("n1", "n2"))
     verdicts = [
         Verdict(criterion="alone", title="", subject=name, outcome=Outcome.PASS)
         for name in ("n1", "n2", "n3", "n4")
@@ -127,22 +134,17 @@ def test_the_nodes_of_an_accused_place_are_neither_good_nor_bad(
     worst = {"node": "n1"}
     verdicts.append(
         Verdict(criterion="together", title="", subject="cluster", outcome=Outcome.FAIL,
-                worst=worst)
+                unit="GB/s", worst=worst)
     )  # fmt: skip
     nodes = ("n1", "n2", "n3", "n4")
-    lists = node_lists(
-        verdicts,
-        RowNodes(nodes, {}),
-        located.nodes_at_fault(directory, "nonce"),
-        located.nodes_in_doubt(directory, "nonce"),
-    )
+    lists = lists_of_run(directory, "nonce", verdicts, RowNodes(nodes, {}))
     assert (lists.good, lists.bad) == (["n4"], ["n3"])
     assert lists.reasons[0].startswith("n1 neither: the search accuses what it shares")
 
 
 def test_what_failed_once_without_a_culprit_says_so(directory: RunDirectory) -> None:
     write(directory, Finding(explained=False), fault_localization.NOT_CONFIRMED)
-    assert located.nodes_at_fault(directory, "nonce") is None
+    assert (found(directory).at_fault, found(directory).explained) == ((), False)
     (line,) = located.lines(directory, "nonce")
     assert line.startswith("not all located: groups failed at times, but no node, path or uplink")
 
