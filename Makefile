@@ -95,6 +95,7 @@ soak: site-packages setup-dev test-bare ## what takes long: bare Debians, 20 hea
 	$(PY) -m tests.tools.soak_collectives
 	$(PY) -m tests.tools.soak
 	$(PY) -m tests.tools.bench_fleet --large
+	$(PY) -m tests.tools.mixed_fleet --nodes 512
 	$(PY) -m pytest -ra -m "cpu and slow" $(ARGS)
 
 drills: sandbox-packages setup-dev ## every fault put in one by one, and who is named; the table as JSON

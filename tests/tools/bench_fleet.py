@@ -118,7 +118,7 @@ def planted_faults(nodes: int, gpus: int) -> Measured:
         source, judged_run = Path(temporary) / "source", Path(temporary) / "made"
         fleet_run.Fleet(source, nodes, gpus).write()
         faults = Planter(source).plant()
-        _replayed(source, judged_run)
+        replayed(source, judged_run)
         said_wrongly = list(wrong(judged_run, faults))
         name = f"{nodes} x {gpus}: {len(faults)} faults, said wrongly"
         return name, len(said_wrongly), 0, "; ".join(said_wrongly[:3])
@@ -156,7 +156,7 @@ def broken_records(nodes: int, gpus: int) -> Measured:
             broken = (text[: len(text) // 2], text.replace('"at":', '"att":'),
                       text.replace('"rank": 1,', '"rank": 0,', 1))[k % 3]  # fmt: skip
             path.write_text(broken, encoding="utf-8")
-        judged = _replayed(source, Path(temporary) / "broken")
+        judged = replayed(source, Path(temporary) / "broken")
         return (
             f"{nodes} x {gpus}: CPU time with {len(chosen)} broken records",
             judged.cpu_s / whole.cpu_s,
@@ -221,7 +221,7 @@ def _load() -> str:
     return f"load {os.getloadavg()[0]:.1f}"
 
 
-def _replayed(source: Path, judged_run: Path) -> Timed:
+def replayed(source: Path, judged_run: Path) -> Timed:
     """Judge a recorded run into a new run directory."""
     return _timed(
         "-m", "pytest", "-m", "multinode", "--cluster=replay", f"--from={source}",
@@ -231,7 +231,7 @@ def _replayed(source: Path, judged_run: Path) -> Timed:
 
 def accepted(source: Path, judged_run: Path) -> Timed:
     """Judge a healthy fleet into a new run directory; RuntimeError unless it is ACCEPTED."""
-    timed = _replayed(source, judged_run)
+    timed = replayed(source, judged_run)
     verdict = read_verdict(RunDirectory(judged_run))
     if verdict["verdict"] != "ACCEPTED":
         red = [v for v in verdict["criteria"] if v["outcome"] in ("FAIL", "NOT_MEASURED")]

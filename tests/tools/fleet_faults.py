@@ -152,7 +152,7 @@ class Planter:
             if placement == "login" or node not in (*placement.split("--"), *_all(placement, node)):
                 continue
             if placement == "all":
-                self._change(workload, placement, lambda data: _without(data, node))
+                self._change(workload, placement, lambda data: without_node(data, node))
                 continue
             nonce = read_json(path)["nonce"]
             path.unlink()
@@ -184,7 +184,7 @@ def _rename(data: Data, name: str) -> None:
         rank["node"] = name
 
 
-def _without(data: Data, node: str) -> None:
+def without_node(data: Data, node: str) -> None:
     """Take a node out of a record of all nodes, as a job on the others leaves it."""
     world, each = data["world_size"], data["world_size"] // len(data["nodes"])
     ranks = [r for r in data["ranks"] if r["node"] != node]

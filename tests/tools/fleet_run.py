@@ -16,9 +16,10 @@ import argparse
 import json
 import math
 import random
+import re
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from fixtures.thresholds import loader, nccl_model
 from fixtures.thresholds.contract import Contract
 from fixtures.thresholds.loader import Criterion, Thresholds
 from fixtures.thresholds.site_facts import facts_of_site
+from tests.tools.platforms import PLATFORMS, Platform
 
 DATA = Path(__file__).parents[1] / "selftests" / "data"
 NODE, PAIR, CPU = DATA / "h200-1x4", DATA / "h200-2x2", DATA / "sandbox-2x2-cpu"
@@ -56,29 +58,6 @@ OVER_ALL_NODES = {
 TREE_NODES = 16
 """From so many nodes on NCCL takes a tree for a large all-reduce."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Platform:
-    """What a node is, and how nodes are connected."""
-
-    gpu_model: str = "H200 SXM"
-    product: str = "NVIDIA H200"
-    gpus: int = 8
-    nics: int = 8
-    nic_gbps: float = 400.0
-    fabric: str = "InfiniBand"
-    transport: str = "NET/IB"
-    domain_nodes: int = 1
-    """Nodes that share an NVLink domain."""
-
-
-PLATFORMS = {
-    "hgx": Platform(),
-    "four-nics": Platform(nics=4, nic_gbps=200.0),
-    "roce": Platform(fabric="RoCE"),
-    "efa": Platform(nics=16, nic_gbps=200.0, fabric="EFA", transport="NET/OFI"),
-    "nvl72": Platform(gpu_model="GB200", product="NVIDIA GB200", gpus=4, nics=4, domain_nodes=18),
-}
 
 RECORDED_MODEL = "H200 SXM"
 OF_MODEL = ("inventory", "memory", "nvlink")
@@ -117,6 +96,8 @@ class Fleet:
                 base = _read(PAIR, f"{workload}@worker0")  # of a run with a contract
             ranks = [base["ranks"][k % len(base["ranks"])] for k in range(self.gpus)]
             ranks = [{**rank, "local_rank": k} for k, rank in enumerate(ranks)]
+            if workload == "inventory":
+                ranks = [self._with_all_gpus(rank) for rank in ranks]
             if workload in ADDED:
                 ranks = [self._with_all_metrics(rank, workload) for rank in ranks]
             if workload in OF_MODEL and self.platform.gpu_model != RECORDED_MODEL:
@@ -176,6 +157,7 @@ class Fleet:
                     rank = self._random.choice(choices)
                     rank = rank.replace("@RANK@", str(i * self.gpus + k)).replace("@K@", str(k))
                     rank = rank.replace("@NODE@", node).replace("@UUID@", gpu_uuid(node, k))
+                    rank = _UUID_OF.sub(lambda found, n=node: gpu_uuid(n, int(found[1])), rank)
                     file.write(("," if i or k else "") + rank)
             file.write("]}\n")
 
@@ -256,6 +238,26 @@ class Fleet:
                     at = {"to": to, "part": f"gpu@K@{arrow}gpu{to}"}
                     others.append({**m, "at": at})
             rank["measurements"] = others
+
+    def _with_all_gpus(self, rank: dict[str, Any]) -> dict[str, Any]:
+        """Return a rank of an inventory, of whose facts those on the node name all of its GPUs."""
+        facts = rank["facts"]
+        if not facts.get("gpus"):
+            return rank
+        gpus = [
+            {**facts["gpus"][0], **self._product(), "uuid": f"@UUID{k}@",
+             "pci": f"00000000:{k + 6:02X}:00.0"}
+            for k in range(self.gpus)
+        ]  # fmt: skip
+        return {**rank, "facts": {**facts, "gpus": gpus}}
+
+    def _rails_facts(self) -> dict[str, Any]:
+        """Return which NICs are nearest to each GPU, as a node's first rank says it."""
+        nearest: dict[str, list[str]] = {}
+        for k in range(most := max(self.gpus, self.platform.nics)):
+            gpu, nic = k * self.gpus // most, k * self.platform.nics // most
+            nearest.setdefault(f"gpu{gpu}", []).append(f"mlx5_{nic}")
+        return {"rails": nearest}
 
     def _domains(self, nodes: int) -> dict[str, int]:
         """Return k and g of NVLink domains over so many nodes."""
@@ -366,7 +368,7 @@ class Fleet:
             ]
             gpudirect = [m for m in rank["measurements"] if m["metric"] == "gpudirect"]
             rank["measurements"] += gpudirect
-            rank["facts"] = {}
+            rank["facts"] = {} if of_counters else self._rails_facts()
 
         base = _read(CPU, "infiniband@worker0")
         base["ranks"][0]["measurements"] = [
@@ -556,6 +558,9 @@ class Fleet:
         data["scope"] = [list(i.key) for i in planned_list(*self._limits_and_population())]
         data["planned"] = len(data["scope"])
         (self.root / "run.json").write_text(json.dumps(data))
+
+
+_UUID_OF = re.compile("@UUID([0-9]+)@")
 
 
 def gpu_uuid(node: str, k: int) -> str:

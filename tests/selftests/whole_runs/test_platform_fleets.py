@@ -16,7 +16,8 @@ from reports.artefacts import Artefacts
 from tests.selftests import support
 from tests.selftests.fleets import Data, FleetRun
 from tests.tools import bench_fleet
-from tests.tools.fleet_run import PLATFORMS, Fleet
+from tests.tools.fleet_run import Fleet
+from tests.tools.platforms import PLATFORMS
 
 pytestmark = pytest.mark.cpu
 
