@@ -15,9 +15,12 @@ from dataclasses import dataclass, field
 
 from fixtures.localization import group_testing
 from fixtures.localization.culprits import Finding, Group, Rails
-from fixtures.localization.measuring import Measurement
+from fixtures.localization.measuring import Measurement, Stopped
 
 Flow = tuple[str, str]
+Answers = list[Rails | None]
+MOST_ROUNDS = 150
+"""Of one search, as in a run (backends/fault_localization.py)."""
 
 
 def names(count: int) -> Group:
@@ -27,6 +30,17 @@ def names(count: int) -> Group:
 def in_leaves(nodes: Sequence[str], size: int) -> dict[str, str]:
     """Return node -> leaf, of leaves with so many neighbours each."""
     return {n: f"leaf{k // size}" for k, n in enumerate(nodes)}
+
+
+def in_uneven_leaves(nodes: Sequence[str], size: int, seed: int) -> dict[str, str]:
+    """Return node -> leaf, of leaves with half to one and a half times so many neighbours."""
+    draw = random.Random(seed)
+    leaves: dict[str, str] = {}
+    while len(leaves) < len(nodes):
+        members = nodes[len(leaves) :][: draw.randint(size // 2, size + size // 2)]
+        number = len(set(leaves.values()))
+        leaves |= dict.fromkeys(members, f"leaf{number}")
+    return leaves
 
 
 @dataclass
@@ -49,6 +63,10 @@ class Fabric:
     """Flows between leaves that the spine carries."""
     noise: float = 0.0
     """Probability that an answer is wrong, for each rail."""
+    unanswered: float = 0.0
+    """Probability that a group is not measured."""
+    silent: set[str] = field(default_factory=set)
+    """Nodes of which no group is ever measured."""
     random: random.Random = field(default_factory=lambda: random.Random(7))
     jobs: int = 0
     rounds: int = 0
@@ -61,14 +79,16 @@ class Fabric:
 
     def oversubscribe(self, ratio: int) -> None:
         """Let every uplink carry one of so many flows only: the spine has too few links."""
-        self.uplinks = {leaf: size // ratio for leaf, size in self._size.items()}
+        self.uplinks = {leaf: max(1, size // ratio) for leaf, size in self._size.items()}
 
     def measure(self, group: Group) -> Rails:
         """Return the rails on which the ring of a group fails."""
-        return self.answer([Measurement(group)])[0]
+        (rails,) = self.answer([Measurement(group)])
+        assert rails is not None, group
+        return rails
 
-    def answer(self, measurements: Sequence[Measurement]) -> list[Rails]:
-        """Return the failed rails of each measurement of one round."""
+    def answer(self, measurements: Sequence[Measurement]) -> Answers:
+        """Return the failed rails of each measurement of one round, None where not measured."""
         loads = [self._loads(m) for m in measurements]
         everything = Counter[str]()
         for load in loads:
@@ -79,9 +99,11 @@ class Fabric:
             for m, load in zip(measurements, loads, strict=True)
         ]
 
-    def _answer(self, m: Measurement, crowded: bool) -> Rails:
+    def _answer(self, m: Measurement, crowded: bool) -> Rails | None:
         members = set(m.nodes)
         assert len(m.nodes) == len(members) > 1, m
+        if members & self.silent or (self.unanswered and self.random.random() < self.unanswered):
+            return None
         bad = {r for n, r in self.bad_nics if n in members} | self.bad_rails
         at_times = [p for n, p in self.bad_at_times.items() if n in members]
         behind = {self.leaves[n] for n in m.nodes} if self.leaves else set()
@@ -126,7 +148,9 @@ class Fabric:
         """Return the first pass: neighbours as disjoint pairs, and whether each passed."""
         pairs = list(zip(self.nodes[::2], self.nodes[1::2], strict=False))
         answers = self.answer([Measurement(pair) for pair in pairs])
-        return {pair: not rails for pair, rails in zip(pairs, answers, strict=True)}
+        return {
+            pair: not rails for pair, rails in zip(pairs, answers, strict=True) if rails is not None
+        }
 
     def search(
         self,
@@ -137,16 +161,18 @@ class Fabric:
         steps = group_testing.search(
             self.nodes, rails=self.rails, leaves=leaves, measured_pairs=measured_pairs
         )
-        answers: list[Rails] | None = None
+        answers: Answers | None = None
         while True:
             try:
+                if self.rounds == MOST_ROUNDS:
+                    steps.throw(Stopped())
                 measurements = next(steps) if answers is None else steps.send(answers)
             except StopIteration as end:
                 found: Finding = end.value
                 return found
             assert measurements
             taken = [n for m in measurements for n in m.nodes]
-            assert len(taken) == len(set(taken)), "jobs of one round share a node"
+            assert len(taken) == len(set(taken)), f"jobs of one round share a node: {measurements}"
             self.rounds += 1
             self.jobs += len(measurements)
             answers = self.answer(measurements)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 
 import pytest
@@ -44,6 +45,13 @@ def test_every_test_file_is_in_the_folder_of_a_package():
     # Those are the folders that the plug-in reads, and no other.
     folders = {p.parent for p in SELFTESTS.rglob("test_*.py")}
     assert folders - set(invocation._test_folders(CHECKOUT)) == set()
+
+
+def test_every_test_file_is_of_a_mark_that_is_run():
+    """`make test` runs the mark cpu; a file without one is run by nothing."""
+    mark = re.compile(r"pytest\.mark\.(cpu|sandbox|slow)\b")
+    unmarked = [p.name for p in SELFTESTS.rglob("test_*.py") if not mark.search(p.read_text())]
+    assert unmarked == []
 
 
 def places(area: str) -> set[str]:

@@ -57,7 +57,7 @@ def test_several_bad_nodes_take_as_many_times_the_logarithm(count: int, bad: int
 
 
 @pytest.mark.parametrize("leaf", [None, 32])
-def test_a_hundred_bad_of_a_thousand_nodes_take_25_rounds_or_8_with_the_pairs(
+def test_a_hundred_bad_of_a_thousand_nodes_take_25_rounds_or_10_with_the_pairs(
     leaf: int | None,
 ) -> None:
     for seed in range(3):
@@ -73,7 +73,7 @@ def test_a_hundred_bad_of_a_thousand_nodes_take_25_rounds_or_8_with_the_pairs(
         fabric.rounds = 0
         found = fabric.search(leaves, measured_pairs=fabric.pairs())
         assert (set(found.culprits), found.explained) == (expected, True)
-        assert fabric.rounds <= 8
+        assert fabric.rounds <= 10
 
 
 def test_a_search_that_has_to_stop_returns_what_is_certain() -> None:
@@ -112,7 +112,7 @@ def test_a_bad_rail_is_no_bad_node() -> None:
     fabric = Fabric(names(256), rails=8, bad_rails={3})
     (culprit,) = fabric.search().culprits
     assert (culprit.kind, culprit.rails) == ("rail", frozenset([3]))
-    assert fabric.jobs <= sum(group_testing.SAMPLE_PAIRS) + 20
+    assert fabric.jobs <= 8 + 2 * 32 + 20
 
 
 def test_a_bad_rail_hides_no_bad_node() -> None:
@@ -239,13 +239,14 @@ def test_where_most_pairs_fail_the_rail_is_to_blame() -> None:
 
 
 def test_beside_a_bad_node_one_that_fails_every_second_time_is_found_where_it_shows() -> None:
-    named = []
-    for seed in range(8):
+    named, places = 0, 0
+    for seed in range(16):
         fabric = Fabric(names(32), bad_at_times={"n0020": 0.5}, random=random.Random(seed))
         fabric.break_node("n0003")
         found = fabric.search()
-        nodes = [c.nodes for c in found.culprits]
-        assert nodes in ([("n0003",)], [("n0003",), ("n0020",)])
-        assert found.explained
-        named += nodes[1:]
-    assert len(named) >= 4  # in the other searches it passed each time
+        accused = [c.nodes for c in found.culprits if c.kind == "node"]
+        assert accused in ([("n0003",)], [("n0003",), ("n0020",)])
+        named += len(accused) - 1
+        places += len(found.culprits) > len(accused)
+    assert named >= 6  # in the other searches it passed each time
+    assert places <= 1  # the path on which it failed eight times

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 
 from fixtures.localization import intermittent
 from fixtures.localization.culprits import Culprit
-from tests.selftests.localization.scripted import FAILS, drive, each, in_turn, measuring
-from tests.tools.fabric import names
+from tests.selftests.localization.scripted import FAILS, PASSES, drive, each, in_turn, measuring
+from tests.tools.fabric import in_leaves, names
 
 pytestmark = pytest.mark.cpu
 
@@ -36,12 +37,12 @@ def test_the_share_of_wrong_answers_is_estimated_between_1_and_10_percent():
     assert intermittent._test(0, 0).bad == 0.3
 
 
-def test_a_suspect_that_always_fails_is_accused_after_four_measurements():
+def test_a_suspect_is_accused_after_three_measurements_with_each_partner():
     found, rounds = found_in(in_turn(then=True))
     assert found == [Culprit(kind="node", nodes=("n0000",), rails=FAILS)]
     # Each failure is six times as likely of a culprit; 1 / 0.003 is beyond 6^3.
     assert 6**3 < 1 / intermittent.ACCUSED_BY_CHANCE < 6**4
-    assert len(rounds) == 4
+    assert len(rounds) == intermittent.EACH * (intermittent.MEMBERS - 1) == 21
 
 
 def test_a_suspect_that_passes_is_cleared_after_eighteen():
@@ -94,4 +95,24 @@ def test_failures_of_different_parts_are_no_reason_to_stop():
         steps, in_turn(True, False, False, False, True, False, True, False, False)
     )
     assert len(rounds) == 3
-    assert found == list(NODES[:6])
+    assert found == [NODES[:3], NODES[3:6]]
+
+
+def test_failures_with_some_partners_only_are_not_those_of_the_node():
+    """Each node on one side of a boundary fails with each on the other, whichever is measured."""
+    left = set(NODES[:4])
+    found, _ = found_in(each(lambda nodes: len(left & set(nodes)) == 1), [NODES[:4], NODES[4:8]])
+    assert found == []
+
+
+def test_three_nodes_of_a_leaf_that_fail_at_times_are_the_leaf():
+    leaves = in_leaves(NODES, 8)
+    m = measuring(NODES, leaves)
+    answers = random.Random(5)
+    bad = set(NODES[:3])
+
+    def answer(asked):
+        return [FAILS if bad & set(x.nodes) and answers.random() < 0.4 else PASSES for x in asked]
+
+    found, _ = drive(intermittent.find(m, NODES, [NODES[:3]]), answer)
+    assert [(c.kind, c.place, set(c.nodes)) for c in found] == [("leaf", "leaf0", bad)]

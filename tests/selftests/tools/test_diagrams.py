@@ -7,6 +7,8 @@ import pytest
 from tests.tools import diagrams
 from tests.tools.diagrams import BOX_H, BOX_W, CHECKOUT, DIAGRAMS, Box
 
+pytestmark = pytest.mark.cpu
+
 
 @pytest.mark.parametrize("diagram", DIAGRAMS, ids=lambda d: d.name)
 def test_a_diagram_is_committed_as_its_table_makes_it(diagram):

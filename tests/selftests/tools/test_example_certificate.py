@@ -1,6 +1,10 @@
 """docs/examples/certificate.html says what the suite says today of the recorded run."""
 
+import pytest
+
 from tests.tools import example_certificate
+
+pytestmark = pytest.mark.cpu
 
 
 def test_the_example_has_every_row_of_the_recorded_run_as_judged_today(tmp_path):
