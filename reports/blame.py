@@ -6,9 +6,10 @@ several nodes without a known culprit names none.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fixtures.conclusion.node_lists import NodeLists, RowNodes, node_lists
@@ -21,6 +22,8 @@ from fixtures.verdict.causes import IN_NODE
 from fixtures.verdict.model import Verdict
 from fixtures.wording import counted
 
+DOWN = frozenset({"down", "fail", "failing", "not_responding", "unknown"})
+"""States of Slurm, besides drained, of a node that does not answer or is broken."""
 MAX_NAMES = 6
 """Most nodes named one by one; more are a Slurm host list."""
 MAX_HOSTLIST = 120
@@ -53,23 +56,20 @@ class Blame:
     """Rows that failed, all together."""
     unmeasured: int
     """Rows that were not measured, all together."""
+    drained: Mapping[str, int] = field(default_factory=dict)
+    """Like `dead`, of nodes that Slurm drains: it sends no jobs there, whatever their condition."""
 
     @property
     def sentence(self) -> str:
         """Who is to blame; "" where nothing failed and everything was measured."""
         if not (self.failed or self.unmeasured):
             return ""
-        parts = []
-        if self.dead:
-            rows = sum(self.dead.values())
-            parts.append(
-                f"{_count(self.dead, 'node')} dead ({counted(rows, 'row')}): {_names(self.dead)}"
-            )
-        if self.bad:
-            rows = sum(self.bad.values())
-            parts.append(
-                f"{_count(self.bad, 'node')} at fault ({counted(rows, 'row')}): {_names(self.bad)}"
-            )
+        kinds = (("dead", self.dead), ("drained", self.drained), ("at fault", self.bad))
+        parts = [
+            f"{_count(nodes, 'node')} {kind} ({counted(sum(nodes.values()), 'row')}): "
+            f"{_names(nodes)}"
+            for kind, nodes in kinds if nodes
+        ]  # fmt: skip
         if self.doubtful:
             parts.append(f"{_count(self.doubtful, 'node')} to look at: {_names(self.doubtful)}")
         if not parts:
@@ -83,9 +83,12 @@ def blame(verdict: Mapping[str, Any], lists: NodeLists) -> Blame:
     measured: set[str] = set()
     costs: Counter[str] = Counter()
     failed_rows: Counter[str] = Counter()
+    out_of_service: set[str] = set()
     failed = unmeasured = 0
     for v in criteria:
         outcome = v["outcome"]
+        if v["criterion"] == "scheduler.node_state" and is_drained(str(v["value"])):
+            out_of_service.add(str(v["subject"]))
         if outcome in ("PASS", "FAIL", "WAIVED", "RECORDED") and not _asked_of_slurm(v):
             measured.add(str(v["subject"]))
         if outcome == "FAIL":
@@ -96,9 +99,17 @@ def blame(verdict: Mapping[str, Any], lists: NodeLists) -> Blame:
             unmeasured += 1
             if v.get("cause") in IN_NODE:
                 costs.update({str(node): 1 for node in v.get("cause_nodes") or ()})
-    dead = {n: costs[n] for n in lists.bad if costs[n] and n not in measured}
-    bad = {n: failed_rows[n] + costs[n] for n in lists.bad if n not in dead}
-    return Blame(dead, bad, lists.doubtful, failed, unmeasured)
+    silent = {n: costs[n] for n in lists.bad if costs[n] and n not in measured}
+    bad = {n: failed_rows[n] + costs[n] for n in lists.bad if n not in silent}
+    drained = {n: rows for n, rows in silent.items() if n in out_of_service}
+    dead = {n: rows for n, rows in silent.items() if n not in drained}
+    return Blame(dead, bad, lists.doubtful, failed, unmeasured, drained)
+
+
+def is_drained(state: str) -> bool:
+    """Whether Slurm's state of a node ("idle+drain") says that it is drained, and not down."""
+    words = set(re.findall(r"[a-z_]+", state.lower()))
+    return bool(words & {"drain", "drained", "draining"}) and not words & DOWN
 
 
 def _asked_of_slurm(v: Mapping[str, Any]) -> bool:
