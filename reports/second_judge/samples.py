@@ -5,8 +5,10 @@ Standard library alone, and nothing of the suite.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -157,22 +159,60 @@ def slot_of(c: Json, rank: Json) -> int | None:
 def slot_shares(
     like: Sequence[SlotValue], spread: Mapping[str, float], criteria: int
 ) -> dict[int | None, float]:
-    """Return what slots give that differ on the whole fleet, over the fleet's median.
+    """Return what slots give that are slower on the whole fleet, over the others of their nodes.
 
-    From eight nodes on, where one is lower by a quarter of delta and by more than chance shows.
+    From eight nodes on, by the ranks of a node's GPUs: at most half of the slots are slower by a
+    quarter of delta, and the sum of their ranks is one that chance shows in 0.3 % of runs at most.
     """
-    slots = {slot: [value for other, value in like if other == slot] for slot, _ in like}
-    if None in slots or len(slots) < 2 or min(map(len, slots.values())) < 8:
+    slots = sorted({slot for slot, _ in like if slot is not None})
+    nodes: list[dict[int | None, float]] = []
+    for slot, value in like:
+        if not nodes or slot is None or slot <= max(s for s in nodes[-1] if s is not None):
+            nodes.append({})
+        nodes[-1][slot] = value
+    whole = [node for node in nodes if len(node) == len(slots)]
+    if any(slot is None for slot, _ in like) or len(slots) < 2 or len(whole) < 8:
         return {}
-    whole, shares = statistics.median(value for _, value in like), {}
-    z = -statistics.NormalDist().inv_cdf(0.003 / criteria / len(slots))
-    for slot, values in slots.items():
-        median = statistics.median(values)
-        sigma = 1.4826 * statistics.median(abs(x - median) for x in values)
-        error = math.sqrt(math.pi / 2 / len(values)) * max(sigma, spread["run_sigma"] * median)
-        if abs(median - whole) > max(z * error, spread["delta"] / 4 * whole):
-            shares[slot] = median / whole
-    return shares if min(shares.values(), default=1) < 1 else {}
+    ranks = {s: sum(sum(v < node[s] for v in node.values()) + (list(node.values()).count(node[s])
+             - 1) / 2 for node in whole) for s in slots}  # fmt: skip
+    order, half = sorted(slots, key=lambda s: ranks[s]), len(slots) // 2
+    bounds = [
+        (_rank_bound(len(slots), n, sum(ranks[s] for s in order[:n]) / len(whole)) * len(whole)
+         + math.log(math.comb(len(slots), n) * half), n)
+        for n in range(1, half + 1)
+    ]  # fmt: skip
+    chance, count = min(bounds)
+
+    fast = [statistics.median(node[s] for s in order[count:]) for node in whole]
+    share = {s: statistics.median(n[s] / of for n, of in zip(whole, fast, strict=True))
+             for s in slots}  # fmt: skip
+    middle = (1 + statistics.median(share[s] for s in order[:count])) / 2
+    if chance > math.log(0.003 / criteria / 4) or 2 * (1 - middle) < spread["delta"] / 4:
+        return {}
+    low = [s for s in slots if share[s] < middle]
+    fast = [statistics.median(v for s, v in node.items() if s not in low) for node in whole]
+    return {s: statistics.median(n[s] / of for n, of in zip(whole, fast, strict=True)) for s in low}
+
+
+def _rank_bound(slots: int, count: int, mean: float) -> float:
+    """Return Chernoff's bound, per node, for a mean rank sum as low as this; logarithm."""
+    sums = Counter(map(sum, itertools.combinations(range(slots), count)))
+    total, least = sum(sums.values()), min(sums)
+    if mean >= sum(s * n for s, n in sums.items()) / total:
+        return 0.0
+
+    def bound(t: float) -> float:
+        return math.log(sum(n * math.exp(t * (s - least)) for s, n in sums.items()) / total) - t * (
+            mean - least
+        )
+
+    low, high = -64.0, 0.0
+    for _ in range(90):
+        third = (high - low) / 3
+        low, high = (low, high - third) if bound(low + third) < bound(high - third) else (
+            low + third, high
+        )  # fmt: skip
+    return bound((low + high) / 2)
 
 
 def far_below(
