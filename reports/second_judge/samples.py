@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -125,9 +124,7 @@ def split(
     return [f for f, b in pairs if all(b)], [f for f, b in pairs if any(b) and not all(b)]
 
 
-def lowest_of_kind(
-    siblings: Sequence[float], spread: Mapping[str, float], criteria: int, rounds: int
-) -> float:
+def lowest_of_kind(siblings: Sequence[float], spread: Json, criteria: int, rounds: int) -> float:
     """Return the least value of a round of a device that is not an outlier among its like.
 
     0.3 % of the runs of a healthy fleet may accuse anybody: `criteria` share that risk.
@@ -156,69 +153,47 @@ def slot_of(c: Json, rank: Json) -> int | None:
     return rank["local_rank"] if of_gpu else None
 
 
-def slot_shares(
-    like: Sequence[SlotValue], spread: Mapping[str, float], criteria: int
-) -> dict[int | None, float]:
+def slot_shares(like: Sequence[SlotValue], spread: Json, criteria: int) -> dict[Any, float]:
     """Return what slots give that are slower on the whole fleet, over the others of their nodes.
 
-    From eight nodes on, by the ranks of a node's GPUs: at most half of the slots are slower by a
-    quarter of delta, and the sum of their ranks is one that chance shows in 0.3 % of runs at most.
-    """
-    slots = sorted({slot for slot, _ in like if slot is not None})
-    nodes: list[dict[int | None, float]] = []
+    From eight nodes on, by a quarter of delta: half of the slots at most, whose ranks in the nodes
+    are chance in 0.3 % of runs (shared by four kinds of groups)."""
+    slots, nodes = sorted({slot for slot, _ in like if slot is not None}), list[dict[Any, float]]()
     for slot, value in like:
-        if not nodes or slot is None or slot <= max(s for s in nodes[-1] if s is not None):
-            nodes.append({})
-        nodes[-1][slot] = value
-    whole = [node for node in nodes if len(node) == len(slots)]
-    if any(slot is None for slot, _ in like) or len(slots) < 2 or len(whole) < 8:
+        nodes += [] if nodes and slot is not None and slot > max(nodes[-1]) else [{}]
+        nodes[-1][slot or 0] = value
+    nodes = [node for node in nodes if len(node) == len(slots)]
+    if len(nodes) < 8 or len(slots) < 2 or None in {slot for slot, _ in like}:
         return {}
-    ranks = {s: sum(sum(v < node[s] for v in node.values()) + (list(node.values()).count(node[s])
-             - 1) / 2 for node in whole) for s in slots}  # fmt: skip
-    order, half = sorted(slots, key=lambda s: ranks[s]), len(slots) // 2
-    bounds = [
-        (_rank_bound(len(slots), n, sum(ranks[s] for s in order[:n]) / len(whole)) * len(whole)
-         + math.log(math.comb(len(slots), n) * half), n)
-        for n in range(1, half + 1)
-    ]  # fmt: skip
-    chance, count = min(bounds)
-
-    fast = [statistics.median(node[s] for s in order[count:]) for node in whole]
-    share = {s: statistics.median(n[s] / of for n, of in zip(whole, fast, strict=True))
-             for s in slots}  # fmt: skip
-    middle = (1 + statistics.median(share[s] for s in order[:count])) / 2
+    ranks = [statistics.fmean(sum((v < n[s]) + (v == n[s]) / 2 for v in n.values()) for n in nodes)
+             for s in slots]  # fmt: skip
+    order, tested = [s for _, s in sorted(zip(ranks, slots, strict=True))], len(slots) // 2
+    chance, j = min((math.log(math.comb(len(slots), j) * tested) + len(nodes) * _chance(len(slots),
+        j, sum(sorted(ranks)[:j]) - j / 2), j) for j in range(1, tested + 1))  # fmt: skip
+    share = _shares(nodes, slots, order[j:])
+    middle = (1 + statistics.median(share[s] for s in order[:j])) / 2
     if chance > math.log(0.003 / criteria / 4) or 2 * (1 - middle) < spread["delta"] / 4:
         return {}
     low = [s for s in slots if share[s] < middle]
-    fast = [statistics.median(v for s, v in node.items() if s not in low) for node in whole]
-    return {s: statistics.median(n[s] / of for n, of in zip(whole, fast, strict=True)) for s in low}
+    return _shares(nodes, low, [s for s in slots if s not in low])
 
 
-def _rank_bound(slots: int, count: int, mean: float) -> float:
-    """Return Chernoff's bound, per node, for a mean rank sum as low as this; logarithm."""
-    sums = Counter(map(sum, itertools.combinations(range(slots), count)))
-    total, least = sum(sums.values()), min(sums)
-    if mean >= sum(s * n for s, n in sums.items()) / total:
-        return 0.0
+def _shares(nodes: Any, slots: Sequence[int], others: Sequence[int]) -> dict[Any, float]:
+    of = [statistics.median(node[s] for s in others) for node in nodes]
+    return {s: statistics.median(n[s] / m for n, m in zip(nodes, of, strict=True)) for s in slots}
 
-    def bound(t: float) -> float:
-        return math.log(sum(n * math.exp(t * (s - least)) for s, n in sums.items()) / total) - t * (
-            mean - least
-        )
 
-    low, high = -64.0, 0.0
-    for _ in range(90):
-        third = (high - low) / 3
-        low, high = (low, high - third) if bound(low + third) < bound(high - third) else (
-            low + third, high
-        )  # fmt: skip
-    return bound((low + high) / 2)
+def _chance(slots: int, count: int, mean: float) -> float:
+    """Return Chernoff's bound for a mean sum of `count` of a node's ranks: a logarithm per node."""
+    sums = [sum(ranks) - mean for ranks in itertools.combinations(range(slots), count)]
+    return min(0.0, *(math.log(statistics.fmean(math.exp(t * (sums[0] - s)) for s in sums))
+                      - t * sums[0] for t in (1.03**k for k in range(-200, 140))))  # fmt: skip
 
 
 def far_below(
     devices: Sequence[tuple[int | None, list[float]]],
     like: Sequence[SlotValue],
-    spreads: tuple[Mapping[str, float], Mapping[str, float]],
+    spreads: tuple[Json, Json],
     criteria: int,
 ) -> tuple[list[list[float]], list[list[float]]]:
     """Return the devices that are outliers in all of their rounds, and those in some.

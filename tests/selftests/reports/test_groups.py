@@ -89,7 +89,7 @@ def test_half_of_the_nodes_that_stand_together_are_a_place() -> None:
     (group,) = groups.groups(verdict(16, {"memory.copy": any_gpu(bad)}))
     assert (group.kind, group.failing) == ("place", 8)
     (group,) = groups.groups(verdict(16, {"memory.copy": any_gpu(nodes_of(16))}))
-    assert (group.kind, group.failing) == ("part", 16), "all of them are no place"
+    assert (group.kind, group.failing) == ("part", 16), "all of them are not a place"
 
 
 def test_a_slot_needs_that_the_other_gpus_of_the_nodes_pass() -> None:

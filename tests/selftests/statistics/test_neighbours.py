@@ -26,7 +26,7 @@ def test_neighbours_that_are_marked_are_a_place_with_few_others_between_them():
     assert places(marks(64, *range(8, 12), *range(13, 17), 40)) == [(8, 17)]
     assert places(marks(128, *range(8, 16), *range(60, 70))) == [(8, 16), (60, 70)]
     assert places(marks(32, *range(0, 32, 2))) == []
-    assert places([True] * 32) == [], "all nodes are no place"
+    assert places([True] * 32) == [], "all nodes are not a place"
     assert places([False] * 32) == places([]) == []
 
 
