@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,16 +90,22 @@ def groups(verdict: Mapping[str, Any]) -> list[Group]:
         judged[key].add(node)
         if v["outcome"] == "FAIL":
             failing[key][node] = _only_gpu(v.get("worst") or {})
+    per_node = int(scope.get("gpus_per_node") or 0)
+    several = {frozenset(gpus) for gpus in failing.values() if len(gpus) > 1}
+    slots = {
+        key: slot for key, gpus in failing.items()
+        if len(judged[key]) >= MIN_NODES
+        and (slot := _common_slot(gpus, per_node, CHANCE / max(1, len(several))))
+    }  # fmt: skip
     sets = {
-        frozenset(gpus)
-        for key, gpus in failing.items()
-        if can_be_a_place(len(judged[key]), len(gpus))
-    }
+        frozenset(gpus) for key, gpus in failing.items()
+        if key not in slots and can_be_a_place(len(judged[key]), len(gpus))
+    }  # fmt: skip
     chance = CHANCE / max(1, len(sets))
     keys_of: defaultdict[tuple[str, str, int], list[str]] = defaultdict(list)
     for key, gpus in failing.items():
         order = [node for node in nodes if node in judged[key]]
-        for group in _of_criterion(order, gpus, int(scope.get("gpus_per_node") or 0), chance):
+        for group in _of_criterion(order, gpus, slots.get(key), chance):
             keys_of[group].append(key)
     found = [Group(*group, tuple(keys)) for group, keys in keys_of.items()]
     return sorted(found, key=lambda g: (-g.failing, -len(g.keys), g.where))
@@ -149,32 +155,36 @@ def _slower(verdict: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_criterion(
-    nodes: Sequence[str], gpus: Mapping[str, int | None], slots: int, chance: float
+    nodes: Sequence[str], failing: Collection[str], slot: tuple[int, int] | None, chance: float
 ) -> Iterator[tuple[str, str, int]]:
     """Yield (kind, where, failing nodes) of one criterion.
 
-    `nodes`: those that were judged, in the order of their names; `gpus`: of each that failed, the
-    only GPU that did, None where it is several or the criterion names none.
+    `nodes`: those that were judged, in the order of their names; `slot`: the GPU that alone fails
+    on the failing nodes, and on how many.
     """
-    if len(nodes) < MIN_NODES or not gpus:
+    if len(nodes) < MIN_NODES or not failing:
         return
     explained = 0
-    if slot := _common_slot(gpus, slots, chance):
+    if slot is not None:
         gpu, explained = slot
         of = counted(len(nodes), "node")
         yield "slot", f"GPU {gpu} is the only one that fails on {explained} of {of}", explained
     else:
-        for start, end in places([node in gpus for node in nodes], chance):
+        for start, end in places([node in failing for node in nodes], chance):
             place = nodes[start:end]
-            failed = sum(node in gpus for node in place)
+            failed = sum(node in failing for node in place)
             words = f"{counted(len(place), 'node')} next to each other, {hostlist(place)}"
             if failed < len(place):
                 words = f"{failed} of {words}"
             explained += failed
             yield "place", f"{words}, fail together", failed
-    if 2 * len(gpus) >= len(nodes) and explained < EXPLAINED * len(gpus):
+    if 2 * len(failing) >= len(nodes) and explained < EXPLAINED * len(failing):
         of_all = "half of the nodes or more"
-        yield "part", f"{len(gpus)} of {counted(len(nodes), 'node')} fail, {of_all}", len(gpus)
+        yield (
+            "part",
+            f"{len(failing)} of {counted(len(nodes), 'node')} fail, {of_all}",
+            len(failing),
+        )
 
 
 def _common_slot(
