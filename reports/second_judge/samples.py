@@ -141,7 +141,7 @@ def lowest_of_kind(siblings: Sequence[float], spread: Json, criteria: int, round
     risk = 0.003 / criteria / count
     once, always = (-statistics.NormalDist().inv_cdf(risk ** (1 / k)) for k in (1, rounds))
     differs = math.exp(-once * math.hypot(sigma, noise / math.sqrt(rounds)))
-    return min((1 - spread["delta"]) * math.exp(-always * noise), differs) * median
+    return float(min((1 - spread["delta"]) * math.exp(-always * noise), differs) * median)
 
 
 SlotValue = tuple[int | None, float]
