@@ -80,6 +80,7 @@ bench: sandbox-packages setup-dev ## figures: overhead, collection, stages; 1,02
 	$(PY) -m tests.tools.bench
 	$(PY) -m tests.tools.bench_scale
 	$(PY) -m tests.tools.bench_statistics
+	$(PY) -m tests.tools.bench_groups
 
 bench-gpu: setup ## our figures beside nccl-tests' and nvbandwidth's, on GPUs
 	$(PY) -m tests.tools.stopping_rule

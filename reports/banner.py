@@ -22,6 +22,7 @@ from fixtures.slurm.hostlist import hostlist
 from fixtures.verdict.model import Outcome
 from fixtures.wording import counted
 from reports.blame import what_to_do
+from reports.groups import looked_for
 from reports.rows import split_limit
 
 MEANING = {
@@ -226,6 +227,7 @@ def facts(verdict: Mapping[str, Any], run: Mapping[str, Any]) -> list[tuple[str,
         ("Run", str(replay.get("run") or verdict["run_id"])),
         ("Measured on", ORIGIN.get(str(scope.get("origin")), str(scope.get("origin", "")))),
         ("Scope", _scope_text(scope)),
+        ("Groups looked for", looked_for(len(scope.get("nodes") or ()), _gpus_per_node(scope))),
         ("When", _time_range(replay or run)),
         ("Judged again", _time_range(run) if replay else ""),
         ("Suite commit", commit.replace("-dirty", ", with uncommitted changes")),
@@ -238,6 +240,10 @@ def _scope_text(scope: Mapping[str, Any]) -> str:
     if "tier" not in scope:
         return ""
     return f"{'all' if scope.get('whole') else 'a part'} of the {scope['tier']} tier"
+
+
+def _gpus_per_node(scope: Mapping[str, Any]) -> int:
+    return int(scope.get("gpus_per_node") or 0)
 
 
 def _time_range(run: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ several nodes without a known culprit names none.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,8 +21,8 @@ from fixtures.verdict.causes import IN_NODE
 from fixtures.verdict.model import Verdict
 from fixtures.wording import counted
 
-NODE_STATE = "scheduler.node_state"
-"""The criterion whose value is Slurm's state of a node."""
+DOWN = frozenset({"down", "fail", "failing", "not_responding", "unknown"})
+"""States of Slurm, besides drained, of a node that does not answer or is broken."""
 MAX_NAMES = 6
 """Most nodes named one by one; more are a Slurm host list."""
 MAX_HOSTLIST = 120
@@ -53,7 +54,7 @@ class Blame:
     unmeasured: int
     """Rows that were not measured, all together."""
     drained: Mapping[str, int] = field(default_factory=dict)
-    """As `dead`, of nodes that an administrator has drained."""
+    """Like `dead`, of nodes that Slurm drains: it sends no jobs there, whatever their condition."""
     shared: Sequence[str] = ()
     """Sentences on what nodes fail together."""
 
@@ -80,27 +81,33 @@ def blame(verdict: Mapping[str, Any], lists: NodeLists) -> Blame:
     measured: set[str] = set()
     costs: Counter[str] = Counter()
     failed_rows: Counter[str] = Counter()
-    drained: set[str] = set()
+    out_of_service: set[str] = set()
     failed = unmeasured = 0
     for v in criteria:
         outcome = v["outcome"]
+        if v["criterion"] == "scheduler.node_state" and is_drained(str(v["value"])):
+            out_of_service.add(str(v["subject"]))
         if outcome in ("PASS", "FAIL", "WAIVED", "RECORDED") and not _asked_of_slurm(v):
             measured.add(str(v["subject"]))
         if outcome == "FAIL":
             failed += 1
-            if v["criterion"] == NODE_STATE and "drain" in str(v["value"]):
-                drained.add(str(v["subject"]))
             node = (v.get("worst") or {}).get("node") or v["subject"]
             failed_rows[str(node)] += 1
         elif outcome == "NOT_MEASURED":
             unmeasured += 1
             if v.get("cause") in IN_NODE:
                 costs.update({str(node): 1 for node in v.get("cause_nodes") or ()})
-    absent = [n for n in lists.bad if costs[n] and n not in measured]
-    dead = {n: costs[n] for n in absent if n not in drained}
-    idle = {n: costs[n] for n in absent if n in drained}
-    bad = {n: failed_rows[n] + costs[n] for n in lists.bad if n not in {*absent}}
-    return Blame(dead, bad, lists.doubtful, failed, unmeasured, idle, tuple(lists.shared))
+    silent = {n: costs[n] for n in lists.bad if costs[n] and n not in measured}
+    bad = {n: failed_rows[n] + costs[n] for n in lists.bad if n not in silent}
+    drained = {n: rows for n, rows in silent.items() if n in out_of_service}
+    dead = {n: rows for n, rows in silent.items() if n not in drained}
+    return Blame(dead, bad, lists.doubtful, failed, unmeasured, drained, tuple(lists.shared))
+
+
+def is_drained(state: str) -> bool:
+    """Whether Slurm's state of a node ("idle+drain") says that it is drained, and not down."""
+    words = set(re.findall(r"[a-z_]+", state.lower()))
+    return bool(words & {"drain", "drained", "draining"}) and not words & DOWN
 
 
 def _asked_of_slurm(v: Mapping[str, Any]) -> bool:

@@ -5,6 +5,7 @@ Standard library alone, and nothing of the suite.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -123,9 +124,7 @@ def split(
     return [f for f, b in pairs if all(b)], [f for f, b in pairs if any(b) and not all(b)]
 
 
-def lowest_of_kind(
-    siblings: Sequence[float], spread: Mapping[str, float], criteria: int, rounds: int
-) -> float:
+def lowest_of_kind(siblings: Sequence[float], spread: Json, criteria: int, rounds: int) -> float:
     """Return the least value of a round of a device that is not an outlier among its like.
 
     0.3 % of the runs of a healthy fleet may accuse anybody: `criteria` share that risk.
@@ -142,7 +141,7 @@ def lowest_of_kind(
     risk = 0.003 / criteria / count
     once, always = (-statistics.NormalDist().inv_cdf(risk ** (1 / k)) for k in (1, rounds))
     differs = math.exp(-once * math.hypot(sigma, noise / math.sqrt(rounds)))
-    return min((1 - spread["delta"]) * math.exp(-always * noise), differs) * median
+    return float(min((1 - spread["delta"]) * math.exp(-always * noise), differs) * median)
 
 
 SlotValue = tuple[int | None, float]
@@ -154,31 +153,47 @@ def slot_of(c: Json, rank: Json) -> int | None:
     return rank["local_rank"] if of_gpu else None
 
 
-def slot_shares(
-    like: Sequence[SlotValue], spread: Mapping[str, float], criteria: int
-) -> dict[int | None, float]:
-    """Return what slots give that differ on the whole fleet, over the fleet's median.
+def slot_shares(like: Sequence[SlotValue], spread: Json, criteria: int) -> dict[Any, float]:
+    """Return what slots give that are slower on the whole fleet, over the others of their nodes.
 
-    From eight nodes on, where one is lower by a quarter of delta and by more than chance shows.
-    """
-    slots = {slot: [value for other, value in like if other == slot] for slot, _ in like}
-    if None in slots or len(slots) < 2 or min(map(len, slots.values())) < 8:
+    From eight nodes on, by a quarter of delta: half of the slots at most, whose ranks in the nodes
+    are chance in 0.3 % of runs (shared by four kinds of groups)."""
+    slots, nodes = sorted({slot for slot, _ in like if slot is not None}), list[dict[Any, float]]()
+    for slot, value in like:
+        nodes += [] if nodes and slot is not None and slot > max(nodes[-1]) else [{}]
+        nodes[-1][slot or 0] = value
+    nodes = [node for node in nodes if len(node) == len(slots)]
+    if len(nodes) < 8 or len(slots) < 2 or None in {slot for slot, _ in like}:
         return {}
-    whole, shares = statistics.median(value for _, value in like), {}
-    z = -statistics.NormalDist().inv_cdf(0.003 / criteria / len(slots))
-    for slot, values in slots.items():
-        median = statistics.median(values)
-        sigma = 1.4826 * statistics.median(abs(x - median) for x in values)
-        error = math.sqrt(math.pi / 2 / len(values)) * max(sigma, spread["run_sigma"] * median)
-        if abs(median - whole) > max(z * error, spread["delta"] / 4 * whole):
-            shares[slot] = median / whole
-    return shares if min(shares.values(), default=1) < 1 else {}
+    ranks = [statistics.fmean(sum((v < n[s]) + (v == n[s]) / 2 for v in n.values()) for n in nodes)
+             for s in slots]  # fmt: skip
+    order, tested = [s for _, s in sorted(zip(ranks, slots, strict=True))], len(slots) // 2
+    chance, j = min((math.log(math.comb(len(slots), j) * tested) + len(nodes) * _chance(len(slots),
+        j, sum(sorted(ranks)[:j]) - j / 2), j) for j in range(1, tested + 1))  # fmt: skip
+    share = _shares(nodes, slots, order[j:])
+    middle = (1 + statistics.median(share[s] for s in order[:j])) / 2
+    if chance > math.log(0.003 / criteria / 4) or 2 * (1 - middle) < spread["delta"] / 4:
+        return {}
+    low = [s for s in slots if share[s] < middle]
+    return _shares(nodes, low, [s for s in slots if s not in low])
+
+
+def _shares(nodes: Any, slots: Sequence[int], others: Sequence[int]) -> dict[Any, float]:
+    of = [statistics.median(node[s] for s in others) for node in nodes]
+    return {s: statistics.median(n[s] / m for n, m in zip(nodes, of, strict=True)) for s in slots}
+
+
+def _chance(slots: int, count: int, mean: float) -> float:
+    """Return Chernoff's bound for a mean sum of `count` of a node's ranks: a logarithm per node."""
+    sums = [sum(ranks) - mean for ranks in itertools.combinations(range(slots), count)]
+    return min(0.0, *(math.log(statistics.fmean(math.exp(t * (sums[0] - s)) for s in sums))
+                      - t * sums[0] for t in (1.03**k for k in range(-200, 140))))  # fmt: skip
 
 
 def far_below(
     devices: Sequence[tuple[int | None, list[float]]],
     like: Sequence[SlotValue],
-    spreads: tuple[Mapping[str, float], Mapping[str, float]],
+    spreads: tuple[Json, Json],
     criteria: int,
 ) -> tuple[list[list[float]], list[list[float]]]:
     """Return the devices that are outliers in all of their rounds, and those in some.

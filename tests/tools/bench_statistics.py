@@ -279,7 +279,8 @@ def share_said(kind: Kind, nodes: int, slow: float, group: str, fleets: int) -> 
         noise = heavy_noise if group == "none" else gaussian_noise
         figures = lasting * (1 + noise(rng, lasting.shape, kind))
         of_node = {f"n{k:04}": row.tolist() for k, row in enumerate(figures)}
-        said += bool(fleet_groups.differences("rate", of_node, kind.rule))
+        fleet = fleet_groups.Fleet("rate", of_node, kind.rule, kind.repeats)
+        said += bool(fleet_groups.differences([fleet]))
     return said / fleets
 
 

@@ -78,6 +78,24 @@ def test_what_slurm_says_of_a_node_is_no_measurement_on_it():
         assert ("n0" in found.dead) is dead, record
 
 
+def test_a_node_that_slurm_drains_is_drained_and_not_dead():
+    rows = [lost("n0", "n0"), lost("n1", "n1"), row("n2")]
+    for state, drained in (
+        ("drained", True), ("idle+drain", True), ("drained*", True), ("down*", False),
+        ("down*+drain", False), ("idle+drain+not_responding", False), ("available", False),
+        ("maint", False),
+    ):  # fmt: skip
+        says = row("n0", "FAIL", criterion="scheduler.node_state", value=state, record="slurm@x")
+        found = blamed(says, *rows, bad=["n0", "n1"])
+        assert ("n0" in found.drained, "n0" in found.dead) == (drained, not drained), state
+        assert found.dead["n1"] == 1
+        if drained:
+            assert found.sentence == "1 node dead (1 row): n1; 1 node drained (1 row): n0"
+    measured = row("n2", "FAIL", criterion="scheduler.node_state", value="drained")
+    found = blamed(measured, row("n2"), bad=["n2"])
+    assert (found.drained, found.bad) == ({}, {"n2": 1}), "it was measured before"
+
+
 def test_a_failed_row_counts_for_the_node_that_it_names():
     found = blamed(
         row("n0--n1", "FAIL", worst={"node": "n0"}), row("n0", "FAIL"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from reports import groups
+from reports import banner, groups
 
 pytestmark = pytest.mark.cpu
 
@@ -61,27 +61,74 @@ def test_a_rack_with_a_good_node_and_a_single_node_elsewhere_is_still_the_rack()
 def test_a_slot_is_named_by_its_gpu(count: int) -> None:
     bad = dict.fromkeys(nodes_of(count)[::3] if count > 8 else nodes_of(8)[:6], 5)
     kinds = {g.kind: g for g in groups.groups(verdict(count, {"hostcopy.h2d": bad}))}
-    assert kinds["slot"].where == f"GPU 5 is the one that fails on {len(bad)} of {count} nodes"
-    assert "half" not in kinds or 2 * len(bad) >= count
+    assert kinds["slot"].where == f"GPU 5 is the only one that fails on {len(bad)} of {count} nodes"
+    assert set(kinds) == {"slot"}, "the slot explains that half of the nodes fail"
 
 
 def test_half_of_the_fleet_points_at_what_all_share() -> None:
     bad = nodes_of(16)[::2]
     (group,) = groups.groups(verdict(16, {"memory.copy": any_gpu(bad)}))
-    assert (group.kind, group.failing) == ("half", 8)
+    assert (group.kind, group.failing) == ("part", 8)
     assert "check the limit, the measurement" in group.sentence
 
 
 @pytest.mark.parametrize(
     ("count", "bad"),
     [
-        (4, ["gpu0001", "gpu0002"]), (4, nodes_of(4)), (7, nodes_of(7)),
+        (32, nodes_of(32)[:3]), (4, ["gpu0001", "gpu0002"]), (4, nodes_of(4)), (7, nodes_of(7)),
         (8, ["gpu0001", "gpu0002"]), (32, ["gpu0003", "gpu0004"]), (32, ["gpu0003"]),
         (32, nodes_of(32)[::4]), (1024, ["gpu0001", "gpu0500", "gpu0501"]),
     ],
 )  # fmt: skip
 def test_few_nodes_and_scattered_ones_are_no_group(count: int, bad: list[str]) -> None:
     assert groups.groups(verdict(count, {"gemm.bf16": any_gpu(bad)})) == []
+
+
+def test_half_of_the_nodes_that_stand_together_are_a_place() -> None:
+    bad = nodes_of(16)[8:]
+    (group,) = groups.groups(verdict(16, {"memory.copy": any_gpu(bad)}))
+    assert (group.kind, group.failing) == ("place", 8)
+    (group,) = groups.groups(verdict(16, {"memory.copy": any_gpu(nodes_of(16))}))
+    assert (group.kind, group.failing) == ("part", 16), "all of them are not a place"
+
+
+def test_a_slot_needs_that_the_other_gpus_of_the_nodes_pass() -> None:
+    """Nodes that are slow as a whole have a slowest GPU all the same."""
+    bad = nodes_of(64)[::5]
+    run = verdict(64, {"gemm.bf16": dict.fromkeys(bad, 3)})
+    assert [g.kind for g in groups.groups(run)] == ["slot"]
+    for row in run["criteria"]:
+        row["worst"]["failing"] = 8
+    assert groups.groups(run) == []
+
+
+def test_a_slot_fails_on_most_of_the_nodes_that_fail() -> None:
+    nodes = nodes_of(64)
+    bad = {**dict.fromkeys(nodes[::8], 5), **dict.fromkeys(nodes[4::4])}
+    assert groups._common_slot(bad, GPUS) is None
+    assert groups._common_slot(dict.fromkeys(nodes[::8], 5), GPUS) == (5, 8)
+
+
+def test_what_a_row_says_by_itself_is_the_advice() -> None:
+    run = verdict(16, {"inventory.gpu_model": dict.fromkeys(nodes_of(16)[::2])})
+    (sentence,) = groups.sentences(run)
+    assert sentence.startswith("8 of 16 nodes fail, half of the nodes or more: inventory.gpu_model")
+    assert "another GPU than ordered" in sentence
+    assert "image" not in sentence
+    run = verdict(32, {"scheduler.node_state": dict.fromkeys(nodes_of(32)[8:16])})
+    (sentence,) = groups.sentences(run)
+    assert "8 nodes next to each other" in sentence
+    assert "`sinfo -R`" in sentence
+
+
+def test_different_sets_of_failing_nodes_share_the_chance() -> None:
+    """Four of 32 neighbours are chance in 0.16 %."""
+    bad, other = any_gpu(nodes_of(32)[4:8]), any_gpu(nodes_of(32)[20:24])
+    kinds = [g.kind for g in groups.groups(verdict(32, {"a": bad, "b": bad}))]
+    assert kinds == ["place"]
+    assert groups.groups(verdict(32, {"a": bad, "b": other})) == []
+    single = {f"c{k}": any_gpu([node]) for k, node in enumerate(nodes_of(32))}
+    assert len(groups.groups(verdict(32, {"a": bad, **single}))) == 1, "they cannot be a place"
 
 
 def test_criteria_without_a_gpu_have_no_slot() -> None:
@@ -142,6 +189,7 @@ def test_what_is_slower_than_the_rest_is_told_whether_anything_fails() -> None:
 
     assert "here: x0 5.0%, x1 5.0%, x2 5.0%. Look at what these nodes share" in told("place", 3)
     assert "x2 5.0% and 1 more criterion. Look at what this slot" in told("slot", 4)
+    assert "x0 5.0%. Compare the part numbers" in told("gpus", 1)
     assert "Before any single node" in told("part", 1)
 
 
@@ -150,3 +198,18 @@ def test_a_common_slot_needs_two_slots_and_named_gpus() -> None:
     assert groups._common_slot(all_on_one, 2) == (1, 20)
     assert groups._common_slot(all_on_one, 1) is None
     assert groups._common_slot(dict.fromkeys(nodes_of(20)), 8) is None
+
+
+def test_the_page_states_which_groups_a_run_of_this_size_can_show() -> None:
+    assert groups.looked_for(4, 8) == groups.looked_for(0, 0) == ""
+    assert groups.looked_for(8, 8) == "a GPU slot of all nodes; a quarter to half of the GPUs"
+    assert groups.looked_for(16, 1) == "6 neighbours or more; a quarter to half of the nodes"
+    assert groups.looked_for(32, 8) == (
+        "a GPU slot of all nodes; 4 neighbours or more; a quarter to half of the nodes; "
+        "a quarter to half of the GPUs"
+    )
+    facts = banner.facts({"run_id": "r", "scope": {"nodes": nodes_of(16), "gpus_per_node": 1}}, {})
+    assert ("Groups looked for", groups.looked_for(16, 1)) in facts
+    assert "Groups looked for" not in dict(
+        banner.facts({"run_id": "r", "scope": {"nodes": ["a"], "gpus_per_node": 8}}, {})
+    )

@@ -13,7 +13,7 @@ from fixtures.records.model import RankResult, Record
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run.devices_of_record import DeviceIndex, NodeDevices, _replaced, is_gpu, nics_of
 from fixtures.run.repairs import FIRMWARE, Repair
-from fixtures.verdict.causes import Cause
+from fixtures.verdict.causes import IN_NODE, NEXT_STEP, Cause
 from tests.selftests.run.small_run import PEOPLE, RUN_ID
 from tests.selftests.support import NONCE, node_record, rank, record, save
 
@@ -328,3 +328,28 @@ def test_where_nothing_contradicts_the_reason_is_empty(index):
     now = index.of("worker0")
     assert now is not None
     assert _replaced(now, "worker0", found.ranks, False, True) == ""
+
+
+def test_a_model_that_the_inventory_has_too_is_a_delivery_and_no_broken_record(index):
+    """Only a record that differs from its inventory was written or changed by somebody."""
+    h100 = {"name": "NVIDIA H100 80GB HBM3"}
+    found = index.check(changed(**h100)).void["worker0"]
+    assert (found.cause, MODEL in found.reason) == (Cause.RECORD, True)
+    devices = NodeDevices({}, {}, {}, {}, 0.0, names=frozenset(h100.values()))
+    index._devices["worker0"] = (0, devices)
+    found = index.check(changed(**h100)).void["worker0"]
+    assert found.cause is Cause.MODEL
+    assert found.reason == (
+        "worker0: another GPU than ordered: NVIDIA H100 80GB HBM3 instead of H200 SXM"
+    )
+    assert Cause.MODEL in IN_NODE, "the node is not as ordered"
+    assert "cluster.gpu_model" in NEXT_STEP[Cause.MODEL]
+
+
+def test_an_inventory_names_the_models_of_its_gpus():
+    found = NodeDevices.from_ranks([
+        {"local_rank": 0, "start": 5, "device": {"uuid": "GPU-b", "name": "NVIDIA H200"}},
+        {"local_rank": 1, "start": 5, "device": {"uuid": "GPU-a"}},
+        {"local_rank": 2, "start": 5, "device": {"uuid": "cpu-node", "name": "cpu"}},
+    ])  # fmt: skip
+    assert found.names == {"NVIDIA H200"}

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.cpu
 
 RULE = FleetRule(delta=0.08, device_sigma=0.018, run_sigma=0.001, criteria=1)
 """By a quarter of delta, 2 %, a slot must differ."""
+RULE_OF_MEMORY = FleetRule(delta=0.02, device_sigma=0.002, run_sigma=0.0003, criteria=51)
 
 
 def fleet(nodes: int, *slots: float) -> list[tuple[int | None, float]]:
@@ -32,8 +33,8 @@ def test_a_slot_that_is_slower_on_all_nodes_is_compared_with_itself():
 def test_slots_are_compared_from_eight_nodes_and_two_slots_on():
     assert slot_shares(fleet(7, 100, 100, 100, 95), RULE) == {}
     assert slot_shares(fleet(8, 95), RULE) == {}
-    two = slot_shares(fleet(8, 100, 95), RULE)
-    assert two == {0: pytest.approx(100 / 97.5), 1: pytest.approx(95 / 97.5)}
+    assert slot_shares(fleet(12, 100, 95), RULE) == {1: pytest.approx(0.95)}
+    assert slot_shares(fleet(11, 100, 95), RULE) == {}, "one in 1,024 by chance"
     lost = fleet(8, 100, 100, 100, 95)[:-1]
     assert slot_shares(lost, RULE) == {}, "one slot has seven values"
     unknown = [*fleet(8, 100, 100, 100, 95), (None, 100.0)]
@@ -44,12 +45,32 @@ def test_slots_are_compared_from_eight_nodes_and_two_slots_on():
 def test_only_a_difference_that_matters_and_is_no_chance_counts():
     assert slot_shares(fleet(8, 100, 100, 100, 98.1), RULE) == {}
     assert slot_shares(fleet(8, 100, 100, 100, 97.9), RULE) == {3: pytest.approx(0.979)}
-    noisy = FleetRule(delta=0.08, device_sigma=0.018, run_sigma=0.05, criteria=1)
-    assert slot_shares(fleet(8, 100, 100, 100, 95), noisy) == {}
+    run = FleetRule(delta=0.08, device_sigma=0.018, run_sigma=0.001, criteria=51)
+    assert slot_shares(fleet(8, 100, 100, 100, 95), run) == {}, "4^-7, 51 criteria"
+    assert slot_shares(fleet(12, 100, 100, 100, 95), run) == {3: pytest.approx(0.95)}
     wide = [(slot, rate + 6 * (k % 2)) for k in range(8)
             for slot, rate in enumerate((100, 100, 100, 92))]  # fmt: skip
-    assert slot_shares(wide, RULE) == {}, "what a slot itself shows is more"
+    assert slot_shares(wide, RULE) == {3: pytest.approx(0.9225, abs=0.001)}, "of its own node"
     assert slot_shares(fleet(8, 100, 100, 100, 105), RULE) == {}, "a faster slot accuses nobody"
+
+
+def test_two_slots_of_eight_are_found_where_each_of_them_is_not_always_the_slowest():
+    rng = np.random.default_rng(1)
+    rates = rng.normal(100, 0.2, (8, 8))
+    rates[:, [2, 5]] -= 3
+    values = [pair for row in rates.tolist() for pair in enumerate(row)]
+    run = FleetRule(delta=0.08, device_sigma=0.018, run_sigma=0.001, criteria=51)
+    assert set(slot_shares(values, run)) == {2, 5}
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5])
+@pytest.mark.parametrize("nodes", [8, 16, 32, 128])
+def test_two_kinds_of_gpus_by_chance_are_no_slot(nodes: int, share: float):
+    rng = np.random.default_rng(nodes)
+    for _ in range(50):
+        rates = rng.normal(100, 0.05, (nodes, 8)) * (1 - 0.012 * (rng.random((nodes, 8)) < share))
+        values = [pair for row in rates.tolist() for pair in enumerate(row)]
+        assert slot_shares(values, RULE_OF_MEMORY) == {}
 
 
 def test_a_device_without_a_fleet_has_its_whole_value():

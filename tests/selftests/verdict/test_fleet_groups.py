@@ -14,7 +14,7 @@ from fixtures.paths import THRESHOLDS
 from fixtures.statistics.fleet_rule import FleetRule
 from fixtures.statistics.fleet_slots import like, slot_shares
 from fixtures.thresholds import loader
-from fixtures.verdict.fleet_groups import Difference, differences
+from fixtures.verdict.fleet_groups import Difference, Fleet, differences
 from reports import groups
 from reports.second_judge import samples as second
 from tests.selftests import support
@@ -22,14 +22,14 @@ from tests.tools import fleet_run
 
 pytestmark = pytest.mark.cpu
 LIMITS = loader.load(THRESHOLDS)
-Fleet = NDArray[np.float64]
+Rates = NDArray[np.float64]
 
 
 def rule_of(name: str) -> FleetRule:
     return FleetRule.of(LIMITS.spread[name].for_model("H200 SXM"), LIMITS.compared_criteria)
 
 
-def fleet(name: str, nodes: int, per_node: int = 8, *, seed: int = 1, heavy: bool = False) -> Fleet:
+def fleet(name: str, nodes: int, per_node: int = 8, *, seed: int = 1, heavy: bool = False) -> Rates:
     """Healthy nodes of a class of rates: what lasts and the noise of a round."""
     rng, rule = np.random.default_rng(seed), rule_of(name)
     shape = nodes, per_node
@@ -37,12 +37,12 @@ def fleet(name: str, nodes: int, per_node: int = 8, *, seed: int = 1, heavy: boo
     return 100 * (1 + rng.normal(0, rule.device_sigma, shape)) * (1 + rule.run_sigma * noise)
 
 
-def found(name: str, values: Fleet) -> list[Difference]:
+def found(name: str, values: Rates) -> list[Difference]:
     by_node = {f"n{k:04}": list(map(float, row)) for k, row in enumerate(values)}
-    return differences("key", by_node, rule_of(name))
+    return differences([Fleet("key", by_node, rule_of(name), gpus=values.shape[1] > 1)])
 
 
-def accused(name: str, values: Fleet) -> int:
+def accused(name: str, values: Rates) -> int:
     """How many devices are below the wall of three rounds, slot by slot where slots differ."""
     rule = rule_of(name)
     pairs = [(slot, float(v)) for row in values for slot, v in enumerate(row)]
@@ -50,12 +50,12 @@ def accused(name: str, values: Fleet) -> int:
     return int((compared < rule.walls(compared, 3)).sum())
 
 
-def slow_rack(values: Fleet) -> Fleet:
+def slow_rack(values: Rates) -> Rates:
     values[32:48] *= 0.96
     return values
 
 
-def slow_half(values: Fleet) -> Fleet:
+def slow_half(values: Rates) -> Rates:
     values[::2] *= 0.97
     return values
 
@@ -67,13 +67,94 @@ def slow_half(values: Fleet) -> Fleet:
      ("collective", 1, slow_rack, "place", 16, 0.04)],
 )  # fmt: skip
 def test_a_group_within_delta_is_said_with_size_and_place(
-    name: str, per_node: int, change: Callable[[Fleet], Fleet], kind: str, nodes: int, slower: float
+    name: str, per_node: int, change: Callable[[Rates], Rates], kind: str, nodes: int, slower: float
 ) -> None:
     (difference,) = found(name, change(fleet(name, 128, per_node)))
     assert (difference.kind, difference.nodes) == (kind, nodes)
     assert difference.slower == pytest.approx(slower, abs=0.01)
     if kind == "place":
         assert "n[0032-0047]" in difference.where
+
+
+def planted(change: Callable[[Rates], None], name: str = "gemm", nodes: int = 32) -> Difference:
+    values = fleet(name, nodes, 1 if name == "collective" else 8, seed=nodes)
+    change(values)
+    (difference,) = found(name, values)
+    return difference
+
+
+@pytest.mark.parametrize("name", ["gemm", "hbm", "collective"])
+@pytest.mark.parametrize("nodes", [16, 24, 31, 128])
+def test_eight_neighbours_are_a_place_also_where_few_nodes_were_measured(
+    nodes: int, name: str
+) -> None:
+    def slow(values: Rates) -> None:
+        values[4:12] *= 0.95
+
+    place = planted(slow, name, nodes)
+    assert (place.kind, place.nodes) == ("place", 8)
+    assert place.where == "8 nodes next to each other, n[0004-0011]"
+    assert place.slower == pytest.approx(0.05, abs=0.007)
+
+
+def test_four_neighbours_have_the_difference_of_their_own_nodes() -> None:
+    def slow(values: Rates) -> None:
+        values[10:14] *= 0.95
+
+    for name in ("gemm", "collective"):
+        place = planted(slow, name, 32)
+        assert (place.kind, place.where) == ("place", "4 nodes next to each other, n[0010-0013]")
+        assert place.slower == pytest.approx(0.05, abs=0.007)
+
+
+@pytest.mark.parametrize("nodes", [16, 24, 31, 32])
+def test_every_second_node_is_a_part_and_no_place(nodes: int) -> None:
+    def slow(values: Rates) -> None:
+        values[::2] *= 0.95
+
+    for name in ("gemm", "collective"):
+        part = planted(slow, name, nodes)
+        assert (part.kind, part.nodes) == ("part", (nodes + 1) // 2)
+
+
+@pytest.mark.parametrize(("nodes", "share"), [(16, 0.5), (32, 0.3), (32, 0.5), (128, 0.3)])
+def test_two_kinds_of_gpus_by_chance_are_said_as_what_they_are(nodes: int, share: float) -> None:
+    rng = np.random.default_rng(nodes)
+    slow = rng.random((nodes, 8)) < share
+
+    def change(values: Rates) -> None:
+        values[slow] *= 1 - 0.012
+        values[3, 3] *= 0.7  # a single bad one hides nothing
+
+    bins = planted(change, "hbm", nodes)
+    assert bins.kind == "gpus"
+    assert f" of {8 * nodes} GPUs, spread over" in bins.where
+    assert int(bins.where.split()[0]) == pytest.approx(slow.sum(), abs=2)
+    assert bins.slower == pytest.approx(0.012, abs=0.002)
+
+
+def test_slow_nodes_are_nodes_and_not_kinds_of_gpus() -> None:
+    def slow(values: Rates) -> None:
+        values[[1, 4, 5, 9]] *= 0.97
+
+    assert found("hbm", fleet("hbm", 11)) == []
+    for nodes, kind in ((11, None), (13, "part")):
+        values = fleet("hbm", nodes)
+        slow(values)
+        assert [d.kind for d in found("hbm", values)] == ([kind] if kind else [])
+
+
+def test_sets_of_slow_nodes_share_the_chance_of_a_place() -> None:
+    """Four of 32 neighbours are chance in 0.16 %: enough for one set of slow nodes, not for two."""
+
+    def of(start: int) -> Fleet:
+        values = fleet("gemm", 32, seed=start)
+        values[start : start + 4] *= 0.95
+        by_node = {f"n{k:04}": list(map(float, row)) for k, row in enumerate(values)}
+        return Fleet("key", by_node, rule_of("gemm"), gpus=True)
+
+    assert [d.kind for d in differences([of(3), of(3)])] == ["place", "place"]
+    assert differences([of(3), of(20)]) == []
 
 
 @pytest.mark.parametrize("nodes", [8, 16, 128])

@@ -55,10 +55,10 @@ def test_only_gpus_of_a_node_have_a_slot():
 
 
 def test_devices_without_a_class_of_spread_have_no_fleet():
-    values = [(slot, 0.9 * 700.0 if slot else 700.0) for _ in range(8) for slot in (0, 1)]
+    values = [(slot, 0.9 * 700.0 if slot else 700.0) for _ in range(12) for slot in (0, 1)]
     assert outliers.of_fleet(criterion(), values, limits()) is NO_FLEET
     fleet = outliers.of_fleet(criterion(spread="gemm"), values, limits())
-    assert len(fleet.values) == 16
+    assert len(fleet.values) == 24
     assert fleet.share(1) / fleet.share(0) == pytest.approx(0.9)
 
 

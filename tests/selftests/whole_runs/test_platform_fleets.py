@@ -157,7 +157,7 @@ def test_a_slow_rack_and_a_slow_slot_are_said_as_groups(tmp_path: Path) -> None:
     said = {(g.kind, g.where): g.keys for g in groups.groups(found)}
     assert set(said) == {
         ("place", "5 nodes next to each other, gpu[0009-0013], fail together"),
-        ("slot", "GPU 3 is the one that fails on 6 of 20 nodes"),
+        ("slot", "GPU 3 is the only one that fails on 6 of 20 nodes"),
     }
     assert all(
         key.startswith({"place": "memory.", "slot": "hostcopy."}[kind])
