@@ -90,8 +90,8 @@ def blame(verdict: Mapping[str, Any], lists: NodeLists) -> Blame:
             failed += 1
             if v["criterion"] == NODE_STATE and "drain" in str(v["value"]):
                 drained.add(str(v["subject"]))
-            node = (v.get("worst") or {}).get("node") or v["subject"]
-            failed_rows[str(node)] += 1
+            named = [(v.get("worst") or {}).get("node") or v["subject"]]
+            failed_rows.update(map(str, v.get("cause_nodes") or named))
         elif outcome == "NOT_MEASURED":
             unmeasured += 1
             if v.get("cause") in IN_NODE:
