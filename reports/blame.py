@@ -91,8 +91,8 @@ def blame(verdict: Mapping[str, Any], lists: NodeLists) -> Blame:
             measured.add(str(v["subject"]))
         if outcome == "FAIL":
             failed += 1
-            node = (v.get("worst") or {}).get("node") or v["subject"]
-            failed_rows[str(node)] += 1
+            named = [(v.get("worst") or {}).get("node") or v["subject"]]
+            failed_rows.update(map(str, v.get("cause_nodes") or named))
         elif outcome == "NOT_MEASURED":
             unmeasured += 1
             if v.get("cause") in IN_NODE:

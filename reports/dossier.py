@@ -176,7 +176,8 @@ def _concerns(v: Mapping[str, Any], node: str, gpu: Json | None) -> bool:
         return False
     if v["outcome"] == "NOT_MEASURED" and v["subject"] != node and not on_node:
         return False
-    named = worst.get("uuid") or worst.get("gpu")
+    of_another = worst.get("node") not in (None, node)
+    named = None if of_another else worst.get("uuid") or worst.get("gpu")
     return gpu is None or named is None or named in (gpu.get("uuid"), gpu["index"])
 
 

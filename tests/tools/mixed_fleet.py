@@ -4,9 +4,9 @@
 
 Planted at the same time: dead and drained nodes, one that died in the middle, one with half of its
 GPUs, one with GPUs of another model, a GPU that was replaced after it was measured, a wrong clock,
-a sample that is not a number, a truncated record, old firmware, and a slow uplink that the search
-found. A row of throttled nodes and two bins of memory are within the limits: no node is listed for
-them.
+a sample that is not a number, a truncated record, two nodes with old firmware, and a slow uplink
+that the search found. A row of throttled nodes and two bins of memory are within the limits: no
+node is listed for them.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Mixture(Planter):
         """Plant everything; return what must be said of it."""
         part = max(2, len(self.nodes) // PART)
         row, places, leaf = self.nodes[:part], self.nodes[part:-part], self.nodes[-part:]
-        needed = 9 + max(1, len(self.nodes) // 64)
+        needed = 10 + max(1, len(self.nodes) // 64)
         chosen = [places[k * len(places) // needed] for k in range(needed)]
-        (dead, died, half, model, gpu, clock, nan, cut, firmware), idle = chosen[:9], chosen[9:]
+        (dead, died, half, model, gpu, clock, nan, cut, *old), idle = chosen[:10], chosen[10:]
         lost = {dead: (), died: EARLY, half: EARLY[:1]} | dict.fromkeys(idle, ())
         self._uplink(leaf)
         for node in row:
@@ -71,14 +71,16 @@ class Mixture(Planter):
         self._of_node("host_clock", clock, {"offset": 5.4e6})
         self._change("gemm", nan, _not_a_number)
         self._truncate("hostcopy", cut)
-        self._old_firmware(firmware)
+        for node in old:
+            self._old_firmware(node)
         self._take_out(lost)
         self._states(dict.fromkeys(idle, "idle+drain") | {dead: "down*"})
         bad = {
             dead: "is gone", died: "is gone", half: "inventory.gpus failed", nan: "not finite",
             model: "inventory.gpu_model failed", clock: "host.clock_offset failed",
-            cut: "hostcopy", firmware: "infiniband.firmware failed",
+            cut: "hostcopy",
         }  # fmt: skip
+        bad |= dict.fromkeys(old, "infiniband.firmware failed")
         bad |= dict.fromkeys(idle, "scheduler.node_state failed: idle+drain")
         neither = dict.fromkeys(leaf, "the search accuses what it shares")
         return Planted(bad, {gpu: "was replaced", **neither})

@@ -56,6 +56,12 @@ def test_a_node_that_slurm_says_is_drained_is_not_dead():
     assert busy.sentence == "1 node at fault (1 row): n0"
 
 
+def test_a_row_counts_for_each_node_at_fault():
+    two = row("cluster", "FAIL", worst={"node": "n0"}, cause_nodes=["n0", "n1"])
+    found = blamed(two, row("n0", "FAIL"), row("n1"), bad=["n0", "n1"])
+    assert (found.bad, found.failed) == ({"n0": 2, "n1": 1}, 2)
+
+
 def test_what_nodes_fail_together_stands_before_any_node():
     lists = NodeLists(good=[], bad=["n1"], doubtful=["n0"], shared=["all n fail x"])
     found = blame({"criteria": [row("n1", "FAIL")]}, lists)

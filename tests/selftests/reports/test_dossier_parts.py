@@ -114,6 +114,10 @@ def test_a_row_concerns_a_gpu_unless_it_names_another():
         assert dossier._concerns(row(worst=worst), "n0", GPU) is concerns, worst
         assert dossier._concerns(row(worst=worst), "n0", None) is True
     assert dossier._concerns(row("n1"), "n0", GPU) is False
+    of_two = row(
+        "cluster", worst={"node": "n1", "gpu": 7, "uuid": "GPU-7"}, cause_nodes=["n0", "n1"]
+    )
+    assert dossier._concerns(of_two, "n0", GPU) is True
 
 
 def test_a_row_that_names_a_part_comes_before_one_that_names_none():

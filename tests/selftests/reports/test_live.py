@@ -114,13 +114,18 @@ TALKED_TO = """
     import pytest
 
     @pytest.mark.parametrize("number", range(1500))
-    def test_prints(number):
-        print("not to be seen")
+    def test_is_one_of_many(number):
+        pass
 
     def test_lasts_until_enough_was_said(pytestconfig):
         display = pytestconfig.pluginmanager.getplugin("acceptance-live")
         while display.printed <= 100:  # on a loaded host the thread may have had no turn yet
             time.sleep(0.001)
+        display._stopped.set()
+
+    def test_prints_after_the_last_line(pytestconfig):
+        with pytestconfig.pluginmanager.getplugin("acceptance-live")._lock:
+            print("not to be seen")  # the capture is on again
 """
 
 

@@ -273,11 +273,6 @@ def test_what_passes_on_some_of_the_nodes_is_not_measured():
     assert judging._void_if_reduced(whole, full, pair((1,), (1,))) is whole
 
 
-def test_long_lists_of_nodes_are_cut():
-    assert judging._abbreviated(["a", "b", "c", "d"]) == "a, b, c, d"
-    assert judging._abbreviated(["a", "b", "c", "d", "e", "f"]) == "a, b, c, d and 2 more"
-
-
 # --- waivers
 
 
@@ -314,12 +309,31 @@ def test_a_nodes_waiver_covers_a_row_over_several_only_where_it_alone_is_at_faul
     assert row_itself.outcome is Outcome.WAIVED
 
 
+def test_waivers_of_all_nodes_at_fault_cover_an_exact_row_and_of_some_take_these_out():
+    nodes = ("worker0", "worker1", "worker2")
+    of = criterion(row(fail_above=0), per="cluster", statistic="value", over="devices")
+    found = record(
+        *(rank(k, state(v), node=nodes[k // 2]) for k, v in enumerate((0, 3, 2, 0, 0, 0)))
+    )
+    for waived, outcome, at_fault, says in (
+        ((), Outcome.FAIL, ["worker0", "worker1"], ""),
+        (("worker2",), Outcome.FAIL, ["worker0", "worker1"], ""),
+        (("worker1",), Outcome.FAIL, ["worker0"], "the row fails without worker1 too"),
+        (("worker0",), Outcome.FAIL, ["worker1"], "the row fails without worker0 too"),
+        (("worker0", "worker1"), Outcome.WAIVED, ["worker0", "worker1"], "waived by A"),
+    ):
+        verdict = judged(of, found, nodes, 6, tuple(map(waiver, waived)))
+        assert (verdict.outcome, verdict.cause_nodes) == (outcome, at_fault), waived
+        assert says in verdict.reason
+        assert bool(verdict.reason) is bool(says)
+
+
 def test_a_row_does_not_fail_without_a_node_where_nothing_is_left_to_judge():
     of = criterion(BELOW, per="pair")
 
     def fails(found: Record, nodes: tuple[str, ...] = TWO, without: str = "worker1") -> bool:
         case = made.case(of, nodes, 2 * len(nodes), facts=FACTS, record=found)
-        return judging._fails_without(without, case, found, thresholds())
+        return judging._fails_without([without], case, found, thresholds())
 
     assert fails(pair((70, 100), (100, 70))) is True
     assert fails(pair((90, 100), (100, 70))) is False

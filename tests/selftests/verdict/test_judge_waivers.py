@@ -65,6 +65,8 @@ def test_a_row_over_several_nodes_is_waived_for_its_culprit_only(
     assert row["outcome"] == outcome
     assert verdict["exit_status"] == (1 if outcome == "FAIL" else 0)
     assert row["worst"]["node"] in faulty
+    bad = [node for node in faulty if node != waived] if outcome == "FAIL" else []
+    assert (tmp_path / "judged" / "bad-nodes.txt").read_text(encoding="utf-8").split() == bad
 
 
 def test_a_rate_of_all_nodes_is_not_waived_by_the_name_of_one(fleet, tmp_path):

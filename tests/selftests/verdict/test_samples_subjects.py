@@ -26,7 +26,9 @@ GPUS = 2
 
 
 def nodes_of(criterion: Criterion) -> tuple[str, ...]:
-    return ("worker0",) if criterion.span.of_one_node else ("worker0", "worker1")
+    if criterion.span.of_one_node:
+        return ("worker0",)
+    return ("worker0", "worker1") + (("worker2",) if criterion.statistic == "alike" else ())
 
 
 def failing(criterion: Criterion) -> Criterion:
@@ -41,9 +43,11 @@ def failing(criterion: Criterion) -> Criterion:
 
 
 def values(criterion: Criterion, gpu: int, node: int) -> Iterator[Any]:
-    """What a rank reports: the second GPU of each node is the worst."""
+    """What a rank reports: the second GPU of each node is the worst, of a state only that of the
+    first node fails, and of values that are compared the second node has another."""
     kind, at = criterion.kind, dict(criterion.at)
-    bad = float(gpu == GPUS - 1)
+    bad = float(gpu == GPUS - 1 and not (kind.state and node))
+    node %= 2
     if kind.of is Of.LINK:
         links = {"to": 1 - gpu, "part": f"gpu{gpu}->gpu{1 - gpu}"}
         yield measured(criterion.metric, 2 - bad, at={**at, **links})

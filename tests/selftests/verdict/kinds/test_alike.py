@@ -73,6 +73,36 @@ def test_the_first_node_that_differs_is_named():
     assert alike(["a", "b"], resolved("above", 1)).outcome is Outcome.PASS
 
 
+def test_all_nodes_that_differ_from_a_majority_are_at_fault():
+    for values, nodes in (
+        (["a", "b", "a"], ["n1"]), (["b", "a", "a", "a", "c"], ["n0", "n4"]), (["a", "a"], []),
+        (["a", "b", "b", "a"], []), (["a", "b"], []), (["a", "b", "c"], []),
+    ):  # fmt: skip
+        found = alike(values)
+        assert found.cause_nodes == nodes, values
+        no_majority = found.outcome is Outcome.FAIL and not nodes
+        assert ("no majority for rate" in found.reason) is no_majority, values
+        assert found.worst is None or (found.worst["node"] is None) is no_majority, values
+    many = alike(["a"] * 7 + ["b"] * 6)
+    assert len(many.cause_nodes) == 6
+    assert many.next_step == "make n7, n8, n9, n10 and 2 more like the others, then run again"
+    assert many.notes[0] == "6 nodes at fault: n7, n8, n9, n10 and 2 more"
+
+
+def test_a_fact_without_a_majority_hides_no_node_that_differs_in_another():
+    def both(k: int, kernel: str, bios: str) -> Any:
+        return rank(k, *(state(v, at={"fact": f}) for f, v in (("kernel", kernel), ("BIOS", bios))),
+                    node=f"n{k}", gpus=1)  # fmt: skip
+
+    found = record(*(both(k, *v) for k, v in enumerate(("ax", "bx", "by", "ax"))))
+    case = made.case(made.criterion(statistic="alike", per="cluster"), ("n0", "n1", "n2", "n3"), 4)
+    verdict = judge(made.sheet(case, found, NO_OTHER))
+    assert verdict.cause_nodes == ["n2"]
+    assert verdict.worst is not None
+    assert (verdict.worst["node"], verdict.worst["part"]) == (None, "kernel")
+    assert verdict.reason == "no majority for kernel: no node can be named for that"
+
+
 def test_a_value_that_a_node_lacks_is_no_success():
     for values, within, says in (
         (["a", None], None, "rate: a value is missing"),

@@ -163,6 +163,26 @@ def test_the_rank_with_the_worst_value_is_named():
     assert named.worst["part"] == "mlx0"
 
 
+def test_of_several_nodes_all_whose_own_values_fail_are_at_fault_unless_all_fail():
+    nodes = ("worker0", "worker1", "worker2")
+    for values, at_fault, named in (
+        ((8, 8, 8, 7, 8, 8), ["worker1"], "worker1"),
+        ((8, 6, 8, 7, 8, 8), ["worker0", "worker1"], "worker0"),
+        ((8, 8, 8, 8, 8, 8), [], ...),
+        ((8, 6, 7, 8, 8, 5), [], None),
+    ):
+        ranks = [rank(k, state(v), node=nodes[k // 2]) for k, v in enumerate(values)]
+        of = made.criterion(per="cluster", over="devices", **VALUE)
+        sheet = made.sheet(made.case(of, nodes, 6), record(*ranks), EIGHT)
+        found = states.judge(sheet)
+        assert found.cause_nodes == at_fault, values
+        assert (found.worst or {}).get("node", ...) == named, values
+        assert ("all 3 nodes that report" in found.reason) is (named is None), values
+        assert [*found.notes] == (
+            ["2 nodes at fault: worker0, worker1"] if len(at_fault) > 1 else []
+        )
+
+
 def test_a_product_name_is_compared_as_the_model_that_it_is():
     assert states._canonical_model("NVIDIA H200", "H200 SXM") == "H200 SXM"
     assert states._canonical_model("NVIDIA H200", "default") == "NVIDIA H200"
