@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,7 @@ from fixtures.run.evidence import Evidence
 from fixtures.run.judge_item import judge_item, siblings_of
 from fixtures.thresholds import loader
 from fixtures.thresholds.contract import Contract
+from fixtures.verdict import outliers, sheet
 from fixtures.verdict.model import Outcome, Verdict
 from reports import junit
 from tests.selftests import derive_runs, support
@@ -48,12 +50,41 @@ def one_by_one(bench, items):
 
 
 @pytest.mark.parametrize("variant", ["unchanged", "slow-gpu-spread", "missing-node", "lost-record"])
-def test_all_at_once_gives_what_one_by_one_gives(variant, tmp_path):
+def test_all_at_once_gives_what_one_by_one_gives(variant, tmp_path, monkeypatch):
     derive_runs.derive(support.DATA / "h200-2x2", tmp_path / "run", variant)
     made, items = bench(tmp_path / "run")
-    assert batch_judging.judge_many(made, items, [i.key for i in items]).verdicts == one_by_one(
-        made, items
-    )
+    at_once = batch_judging.judge_many(made, items, [i.key for i in items])
+    monkeypatch.setattr(sheet, "_TERMS", Forgetful())
+    assert at_once.verdicts == one_by_one(made, items)
+    figures = batch_judging.figures_of(made, items)
+    assert at_once.figures == {key: figures[key] for key in at_once.figures}
+
+
+class Forgetful(dict):
+    """A memory that knows nothing."""
+
+    def __contains__(self, key):
+        return False
+
+
+def test_the_measurements_of_a_row_are_looked_up_once(tmp_path, monkeypatch):
+    """For its verdict, its power, and the values that its fleet is compared by."""
+    looked_up: Counter[str] = Counter()
+    original = sheet.points_of
+
+    def counted(criterion, record, nodes, subject):
+        looked_up[f"{criterion.key} {subject}"] += 1
+        return original(criterion, record, nodes, subject)
+
+    derive_runs.derive(support.DATA / "h200-2x2", tmp_path / "run", "unchanged")
+    made, items = bench(tmp_path / "run")
+    for module in (sheet, outliers):
+        monkeypatch.setattr(module, "points_of", counted)
+    result = made.judge(items, {i.key for i in items}, {})
+    assert {"gemm.bf16 worker0", "memory.copy worker1"} <= looked_up.keys()
+    assert set(looked_up.values()) == {1}
+    assert result.siblings
+    assert any(result.figures.values())
 
 
 @pytest.mark.parametrize("large", [0, 20_000, 8_000_000])
