@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from fixtures.records.absence import Absence
@@ -11,7 +12,7 @@ from fixtures.statistics.fleet_slots import NO_FLEET
 from fixtures.thresholds.criteria import Criterion
 from fixtures.thresholds.limits import Limit, ResolvedLimit
 from fixtures.verdict.model import Case, Outcome, Verdict
-from fixtures.verdict.sheet import Sheet, Terms
+from fixtures.verdict.sheet import Reading, Sheet, Terms
 from tests.selftests import support
 
 Points = list[tuple[RankResult, Measurement]]
@@ -58,11 +59,9 @@ def sheet(of: Case, found: Record, limit: ResolvedLimit | None = None, **given: 
     asked = {name: given.pop(name, None) for name in ("facts", "thresholds", "ceiling")}
     terms = Terms(of.criterion, asked["facts"] or {}, asked["thresholds"])
     terms.ceiling, terms.limit = asked["ceiling"], limit or resolved("below", 1)
-    fields: dict[str, Any] = {
-        "points": points(found), "terms": terms,
-        "base": verdict(devices={"planned": of.devices, "measured": 0}),
-    }  # fmt: skip
-    return Sheet(case=of, record=found, **fields | given)
+    reading = Reading(replace(of, record=found), given.pop("points", points(found)))
+    base = verdict(devices={"planned": of.devices, "measured": 0})
+    return Sheet(case=of, reading=reading, terms=terms, **{"base": base, **given})
 
 
 def verdict(**given: Any) -> Verdict:
