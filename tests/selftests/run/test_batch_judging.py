@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from collections import Counter
 from dataclasses import replace
 
@@ -12,8 +13,10 @@ from fixtures.cluster.population import Population
 from fixtures.plan.items import planned_list
 from fixtures.records.fast_reader import JUDGED_FACTS
 from fixtures.records.files import read_json, read_lines
+from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run import batch_judging
+from fixtures.run import evidence as evidence_module
 from fixtures.run.evidence import Evidence
 from fixtures.run.judge_item import judge_item, siblings_of
 from fixtures.thresholds import loader
@@ -58,6 +61,27 @@ def test_all_at_once_gives_what_one_by_one_gives(variant, tmp_path, monkeypatch)
     assert at_once.verdicts == one_by_one(made, items)
     figures = batch_judging.figures_of(made, items)
     assert at_once.figures == {key: figures[key] for key in at_once.figures}
+
+
+def test_a_record_is_let_go_before_the_next_is_read(tmp_path, monkeypatch):
+    """One over ten thousand ranks takes hundreds of MB."""
+    alive: weakref.WeakSet[Record] = weakref.WeakSet()
+    at_each_reading: list[int] = []
+
+    def reading(*given, **options):
+        at_each_reading.append(len(alive))
+        found = original(*given, **options)
+        alive.add(found)
+        return found
+
+    original = evidence_module.read_record
+    derive_runs.derive(support.DATA / "h200-2x2", tmp_path / "run", "unchanged")
+    made, items = bench(tmp_path / "run")
+    monkeypatch.setattr(evidence_module, "read_record", reading)
+    monkeypatch.setattr(Record, "__hash__", object.__hash__)
+    made.judge(items, {i.key for i in items}, {})
+    assert len(at_each_reading) > 20
+    assert set(at_each_reading) == {0}
 
 
 class Forgetful(dict):
