@@ -41,10 +41,11 @@ OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.NotEq: ast.Eq, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
 }  # fmt: skip
 EQUIVALENT: dict[str, str] = {
-    "fixtures.verdict.sheet:collect_facts: type(v) is bool -> type(v) is not bool":
+    "fixtures.verdict.sheet:_collect: type(v) is bool -> type(v) is not bool":
         "the flag only tells two kinds of values apart",
-    "fixtures.verdict.power:figure_of: limit.recorded is not None or limit.calibrate is not None"
-    " -> limit.recorded is not None and limit.calibrate is not None":
+    "fixtures.verdict.power:figure_of: terms.row.recorded is not None or "
+    "terms.row.calibrate is not None -> terms.row.recorded is not None and "
+    "terms.row.calibrate is not None":
         "such a limit has no figure below or above, so no power is made of it either way",
     "fixtures.thresholds.site_facts:_has_nvlink: 0 -> 1":
         "no model has an NVLink rate between 0 and 1 GB/s",

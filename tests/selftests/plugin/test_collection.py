@@ -248,7 +248,7 @@ def test_tests_of_nodes_take_the_place_of_placeholders(session, monkeypatch):
     collection._add_node_tests(session, items)
     assert (items, len(asked)) == ([other], 1)
     session.workerinput = {}
-    with pytest.raises(pytest.UsageError, match="-n: above 128 nodes"):
+    with pytest.raises(pytest.UsageError, match="-n: above 16 nodes"):
         collection._add_node_tests(session, [one])
 
 

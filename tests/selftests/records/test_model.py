@@ -86,7 +86,9 @@ def test_a_measurement_of_another_form_is_refused():
 def test_equal_parts_are_kept_once_and_floats_packed():
     shared: dict[Any, Any] = {}
     first, second = (
-        Measurement(**LEAST, samples=[1.0, 2.0], at={"size": 1}, ended=[1, 2]).shared(shared)
+        Measurement.from_json(
+            {**LEAST, "samples": [1.0, 2.0], "at": {"size": 1}, "ended": [1, 2]}, shared
+        )
         for _ in range(2)
     )
     assert first == Measurement(
@@ -97,11 +99,11 @@ def test_equal_parts_are_kept_once_and_floats_packed():
     assert first.at is second.at
     assert first.notes is second.notes
     assert first.conditions is second.conditions
-    flag = Measurement(**LEAST, at={"size": True}).shared(shared)
+    flag = Measurement.from_json({**LEAST, "at": {"size": True}}, shared)
     assert flag.at == {"size": True}
     assert type(flag.at["size"]) is bool
-    texts = [Measurement(metric="".join(("b", "f16")), unit="x", samples=[]) for _ in range(2)]
-    one, other = (m.shared(shared) for m in texts)
+    texts = [{"metric": "".join(("b", "f16")), "unit": "x", "samples": []} for _ in range(2)]
+    one, other = (Measurement.from_json(m, shared) for m in texts)
     assert one.metric is other.metric
     assert one.samples is other.samples
 

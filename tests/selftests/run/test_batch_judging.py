@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import weakref
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -11,12 +13,15 @@ from fixtures.cluster.population import Population
 from fixtures.plan.items import planned_list
 from fixtures.records.fast_reader import JUDGED_FACTS
 from fixtures.records.files import read_json, read_lines
+from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run import batch_judging
+from fixtures.run import evidence as evidence_module
 from fixtures.run.evidence import Evidence
 from fixtures.run.judge_item import judge_item, siblings_of
 from fixtures.thresholds import loader
 from fixtures.thresholds.contract import Contract
+from fixtures.verdict import outliers, sheet
 from fixtures.verdict.model import Outcome, Verdict
 from reports import junit
 from tests.selftests import derive_runs, support
@@ -48,12 +53,62 @@ def one_by_one(bench, items):
 
 
 @pytest.mark.parametrize("variant", ["unchanged", "slow-gpu-spread", "missing-node", "lost-record"])
-def test_all_at_once_gives_what_one_by_one_gives(variant, tmp_path):
+def test_all_at_once_gives_what_one_by_one_gives(variant, tmp_path, monkeypatch):
     derive_runs.derive(support.DATA / "h200-2x2", tmp_path / "run", variant)
     made, items = bench(tmp_path / "run")
-    assert batch_judging.judge_many(made, items, [i.key for i in items]).verdicts == one_by_one(
-        made, items
-    )
+    at_once = batch_judging.judge_many(made, items, [i.key for i in items])
+    monkeypatch.setattr(sheet, "_TERMS", Forgetful())
+    assert at_once.verdicts == one_by_one(made, items)
+    figures = batch_judging.figures_of(made, items)
+    assert at_once.figures == {key: figures[key] for key in at_once.figures}
+
+
+def test_a_record_is_let_go_before_the_next_is_read(tmp_path, monkeypatch):
+    """One over ten thousand ranks takes hundreds of MB."""
+    alive: weakref.WeakSet[Record] = weakref.WeakSet()
+    at_each_reading: list[int] = []
+
+    def reading(*given, **options):
+        at_each_reading.append(len(alive))
+        found = original(*given, **options)
+        alive.add(found)
+        return found
+
+    original = evidence_module.read_record
+    derive_runs.derive(support.DATA / "h200-2x2", tmp_path / "run", "unchanged")
+    made, items = bench(tmp_path / "run")
+    monkeypatch.setattr(evidence_module, "read_record", reading)
+    monkeypatch.setattr(Record, "__hash__", object.__hash__)
+    made.judge(items, {i.key for i in items}, {})
+    assert len(at_each_reading) > 20
+    assert set(at_each_reading) == {0}
+
+
+class Forgetful(dict):
+    """A memory that knows nothing."""
+
+    def __contains__(self, key):
+        return False
+
+
+def test_the_measurements_of_a_row_are_looked_up_once(tmp_path, monkeypatch):
+    """For its verdict, its power, and the values that its fleet is compared by."""
+    looked_up: Counter[str] = Counter()
+    original = sheet.points_of
+
+    def counted(criterion, record, nodes, subject):
+        looked_up[f"{criterion.key} {subject}"] += 1
+        return original(criterion, record, nodes, subject)
+
+    derive_runs.derive(support.DATA / "h200-2x2", tmp_path / "run", "unchanged")
+    made, items = bench(tmp_path / "run")
+    for module in (sheet, outliers):
+        monkeypatch.setattr(module, "points_of", counted)
+    result = made.judge(items, {i.key for i in items}, {})
+    assert {"gemm.bf16 worker0", "memory.copy worker1"} <= looked_up.keys()
+    assert set(looked_up.values()) == {1}
+    assert result.siblings
+    assert any(result.figures.values())
 
 
 @pytest.mark.parametrize("large", [0, 20_000, 8_000_000])

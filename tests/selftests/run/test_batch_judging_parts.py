@@ -170,10 +170,18 @@ def test_each_record_is_read_once_and_only_what_is_wanted_is_judged(monkeypatch)
     monkeypatch.setattr(
         module, "judge_item", lambda item, record, **more: judged.setdefault(item.key, record)
     )
-    monkeypatch.setattr(module, "sibling_rounds", lambda *_: [(0, [3.0, 2.0])])
+    monkeypatch.setattr(
+        module, "judge_reading",
+        lambda reading, limits, earlier: judged.setdefault(reading.key, reading.record),
+    )  # fmt: skip
+    monkeypatch.setattr(module, "_valid_rounds", lambda reading: [(0, [3.0, 2.0])])
     monkeypatch.setattr(module, "independent", lambda criterion, rounds: [(0, 2.5)])
-    monkeypatch.setattr(module, "case_of", lambda *_, **more: "case")
-    monkeypatch.setattr(module, "figure_of", lambda case, limits: case)
+    monkeypatch.setattr(
+        module, "case_of",
+        lambda item, found, **_: SimpleNamespace(key=item.key, record=found, criterion=compared),
+    )  # fmt: skip
+    monkeypatch.setattr(module, "Reading", lambda case: case)
+    monkeypatch.setattr(module, "figure_of", lambda reading, limits: "figure")
     items: Any = [
         SimpleNamespace(
             key=(c, n), criterion=c, workload="w", placement=n, nodes=(n,), subject=n,
@@ -189,7 +197,7 @@ def test_each_record_is_read_once_and_only_what_is_wanted_is_judged(monkeypatch)
     }  # fmt: skip
     assert found.siblings == {"f": [(0, 2.5)], "g": [(0, 2.5)]}
     assert found.lowest == {("f", "n0"): 2.0, ("g", "n0"): 2.0}
-    assert found.figures == {("f", "n0"): "case", ("g", "n0"): "case"}
+    assert found.figures == {("f", "n0"): "figure", ("g", "n0"): "figure"}
     assert found.records == {("w", "n0"): False}
     # With the fleet of one criterion: its values are known, and no figures are asked for.
     again = judge.judge(items, set(), {"f": Like()})

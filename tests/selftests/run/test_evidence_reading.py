@@ -262,3 +262,23 @@ def test_the_size_of_a_record_is_that_of_the_attempt_that_counts(directory):
     assert evidence.size(*GEMM) == second
     assert Evidence(directory, NONCE, {GEMM: 1}).size(*GEMM) == first
     assert json.loads(directory.record(*GEMM, 2).read_text())["attempt"] == 2
+
+
+def test_what_is_held_is_counted_as_records_come_and_go(directory):
+    """No record is read twice that fits, and none stays that does not."""
+    sizes = {}
+    for k in range(6):
+        made = record(*node_record(650, node=f"n{k}").ranks, placement=f"n{k}")
+        save(made, directory)
+        sizes[k] = directory.record("gemm", f"n{k}").stat().st_size
+    evidence = Evidence(directory, NONCE, cache_bytes=3 * max(sizes.values()))
+    for k in (0, 1, 2, 0, 3, 4, 0, 5, 1):
+        evidence.get("gemm", f"n{k}")
+        held = [int(placement[1:]) for _, placement, _ in evidence._records]
+        assert evidence._held == sum(sizes[k] for k in held)
+        assert len(held) <= 3
+    assert held == [0, 5, 1]
+    evidence.forget()
+    evidence.get("gemm", "n2")
+    assert evidence._held == sizes[2]
+    assert evidence.for_batch()._held == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from fixtures.records.absence import Absence
@@ -11,7 +12,7 @@ from fixtures.statistics.fleet_slots import NO_FLEET
 from fixtures.thresholds.criteria import Criterion
 from fixtures.thresholds.limits import Limit, ResolvedLimit
 from fixtures.verdict.model import Case, Outcome, Verdict
-from fixtures.verdict.sheet import Sheet
+from fixtures.verdict.sheet import Reading, Sheet, Terms
 from tests.selftests import support
 
 Points = list[tuple[RankResult, Measurement]]
@@ -55,12 +56,12 @@ def resolved(kind: str, value: Any = None, **given: Any) -> ResolvedLimit:
 
 def sheet(of: Case, found: Record, limit: ResolvedLimit | None = None, **given: Any) -> Sheet:
     """A sheet with all measurements of a record, without a ceiling unless told otherwise."""
-    fields: dict[str, Any] = {
-        "points": points(found), "facts": {}, "ceiling": None, "thresholds": None,
-        "base": verdict(devices={"planned": of.devices, "measured": 0}),
-        "limit": limit or resolved("below", 1),
-    }  # fmt: skip
-    return Sheet(case=of, record=found, **fields | given)
+    asked = {name: given.pop(name, None) for name in ("facts", "thresholds", "ceiling")}
+    terms = Terms(of.criterion, asked["facts"] or {}, asked["thresholds"])
+    terms.ceiling, terms.limit = asked["ceiling"], limit or resolved("below", 1)
+    reading = Reading(replace(of, record=found), given.pop("points", points(found)))
+    base = verdict(devices={"planned": of.devices, "measured": 0})
+    return Sheet(case=of, reading=reading, terms=terms, **{"base": base, **given})
 
 
 def verdict(**given: Any) -> Verdict:

@@ -12,6 +12,7 @@ from fixtures.statistics.fleet_rule import FleetRule
 from fixtures.thresholds.spread import Spread
 from fixtures.verdict import power
 from fixtures.verdict.power import Figure
+from fixtures.verdict.sheet import Reading
 from tests.selftests.verdict import made
 from tests.selftests.verdict.made import criterion, measured, rank, record, row, state
 
@@ -113,7 +114,7 @@ THRESHOLDS: Any = SimpleNamespace(
 
 def figure(of: Any, *ranks: Any) -> Figure | None:
     case = made.case(of, devices=len(ranks), record=record(*ranks), facts={"model": "H200 SXM"})
-    return power.figure_of(case, THRESHOLDS)
+    return power.figure_of(Reading(case), THRESHOLDS)
 
 
 def rates(*values: float, **more: Any) -> list[Any]:
@@ -183,7 +184,7 @@ def test_a_class_of_spread_brings_its_noise_its_rule_and_more_rounds():
         criterion(BELOW, per="rail", **given), record=record(*rates(100, 90)), subject="rail1",
         facts={"model": "H200 SXM"},
     )  # fmt: skip
-    rail = power.figure_of(case, THRESHOLDS)
+    rail = power.figure_of(Reading(case), THRESHOLDS)
     assert rail is not None
     assert (list(rail.values), rail.rule is not None) == ([90], True)
 

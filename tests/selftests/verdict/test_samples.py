@@ -100,7 +100,6 @@ def test_over_ranks_times_are_averaged_and_not_rates():
     batches = [[100.0, 100.0, 90.0], [50.0, 100.0, 90.0]]
     assert samples.means_over_ranks(rates, batches) == pytest.approx([200 / 3, 100, 90])
     assert samples.means_over_ranks(times, batches) == [75, 100, 90]
-    assert samples.over_ranks(rates, batches) == pytest.approx(90)
     assert samples.harmonic_mean([1, 1, 4]) == pytest.approx(4 / 3)
     with pytest.raises(ValueError):
         samples.means_over_ranks(rates, [[1.0], [1.0, 2.0]])

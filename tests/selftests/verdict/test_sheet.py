@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from fixtures.records.model import Void
+from fixtures.verdict import sheet as module
 from fixtures.verdict.causes import Cause
 from fixtures.verdict.model import Outcome, Verdict
 from fixtures.verdict.samples import Invalid
-from fixtures.verdict.sheet import Sheet, collect_facts
+from fixtures.verdict.sheet import Terms, collect_facts, terms_of
 from tests.selftests.verdict import made
 from tests.selftests.verdict.made import criterion, measured, points, rank, record, resolved, row
 
@@ -86,6 +87,68 @@ def test_where_fewer_nodes_measured_they_are_counted_anew():
     assert collect_facts(both, voided, points(voided))["nodes"] == 3, "it measured, and is void"
 
 
+def test_terms_are_found_once_and_anew_where_anything_that_they_depend_on_differs():
+    limits: Any = SimpleNamespace(cluster=None)
+    plain = {"dtype": "a", "nvls": True}
+
+    def found(
+        *conditions: Any, of: Any = NVLS, plan: Any = PLAN, device: Any = None, by: Any = limits,
+        nodes: Any = ("worker0",), per: Any = None,
+    ) -> Terms:  # fmt: skip
+        made_record = record(*ranks(*(conditions or (plain, plain))))
+        for r in made_record.ranks:
+            r.device.update(device or {})
+        case = made.case(per or of, nodes, facts=plan)
+        terms = terms_of(case, made_record, points(made_record), by)
+        assert terms.facts == collect_facts(case, made_record, points(made_record))
+        assert (terms.criterion, terms.thresholds) == (case.criterion, by)
+        return terms
+
+    first = found()
+    assert found() is first
+    assert found(plain, dict(plain)) is first, "equal conditions, equal devices"
+    assert first.row is NVLS.limits[0]
+    unordered = {"nodes": 1, "gpus": 2}
+    others = [
+        found(of=criterion(*NVLS.limits, workload="gemm")),
+        found(by=SimpleNamespace(cluster=None)),
+        found(plan={**PLAN, "gpus": 4}),
+        found(plan={**PLAN, "gpus": True}),
+        found(plan=unordered),
+        found(plan=unordered, device={"name": "NVIDIA H100 80GB HBM3"}),
+        found(device={"sm_count": 7}),
+        found({**plain, "nvls": 1}, {**plain, "nvls": 1}),
+        found(plain, {**plain, "dtype": "b"}),
+        found(plain),
+        found(nodes=("worker0", "worker1")),
+    ]
+    different = [terms for terms in others if terms is not first]
+    assert len({id(terms) for terms in different}) == len(others) - 1
+    assert others[9] is first, "one device of a kind says as much as two"
+    assert [t.facts["model"] for t in others[4:6]] == ["H200 SXM", "H100 SXM"]
+    assert (others[10].facts["nodes"], first.facts["nodes"]) == (1, 1)
+
+
+def test_the_memory_of_terms_is_bounded_and_keeps_no_failure(monkeypatch):
+    monkeypatch.setattr(module, "MOST_TERMS", 3)
+    monkeypatch.setattr(module, "_TERMS", {})
+    found, limits = record(*ranks({}, {})), SimpleNamespace(cluster=None)
+    for gpus in range(10):
+        terms_of(made.case(NVLS, facts={**PLAN, "gpus": gpus}), found, points(found), limits)  # type: ignore[arg-type]
+        assert len(module._TERMS) <= 3
+    unlike = record(*ranks({"nvls": True}, {"nvls": False}))
+    before = list(module._TERMS)
+    for _ in range(2):
+        with pytest.raises(Invalid, match="nvls differs"):
+            terms_of(made.case(NVLS, facts=PLAN), unlike, points(unlike), limits)  # type: ignore[arg-type]
+    assert list(module._TERMS) == before
+
+
+def test_a_row_that_was_chosen_by_all_shapes_stays_that_of_one():
+    other = row(recorded="no figure")
+    assert Terms(NVLS, {}, SimpleNamespace(cluster=None), other).row is other
+
+
 def test_a_verdict_gets_its_outcome_and_a_next_step_only_where_it_fails():
     def of(limit: Any, ok: bool, **given: Any) -> Verdict:
         case = made.case(criterion(), devices=2)
@@ -107,9 +170,6 @@ def test_a_verdict_gets_its_outcome_and_a_next_step_only_where_it_fails():
 def test_a_row_without_a_ceiling_has_none_where_its_kind_is_not_bounded():
     for statistic, ceiling in (("median", 9.0), ("value", 9.0), ("spread", None), ("dip", None)):
         of = criterion(row(fail_above=1), statistic=statistic, ceiling=9.0)
-        sheet = Sheet.of(
-            of.limits[0], case=made.case(of), facts={}, record=record(), points=[],
-            thresholds=SimpleNamespace(cluster=None),
-        )  # fmt: skip
-        assert (sheet.ceiling, sheet.limit.value) == (ceiling, 1)
-        assert sheet.sigmas is None
+        demanded = Terms(of, {}, SimpleNamespace(cluster=None))
+        assert (demanded.ceiling, demanded.limit.value) == (ceiling, 1)
+        assert demanded.sigmas is None

@@ -255,14 +255,19 @@ def test_a_rank_that_gave_no_value_is_not_taken_for_good(fleet, tmp_path):
 
 
 def test_siblings_of_a_broken_record_are_those_of_the_others(fleet, tmp_path, monkeypatch):
-    def sometimes(criterion, record, *more):
-        if SICK in record.nodes:
-            raise KeyError("planted")
-        return original(criterion, record, *more)
+    def broken(original, nodes_of):
+        def sometimes(*given):
+            if SICK in nodes_of(*given):
+                raise KeyError("planted")
+            return original(*given)
 
-    original = batch_judging.sibling_rounds
-    monkeypatch.setattr(batch_judging, "sibling_rounds", sometimes)
-    monkeypatch.setattr(judging, "sibling_values", sometimes)
+        return sometimes
+
+    for module, name, nodes_of in (
+        (batch_judging, "_valid_rounds", lambda reading: reading.case.nodes),
+        (judging, "sibling_values", lambda criterion, record, *_: record.nodes),
+    ):
+        monkeypatch.setattr(module, name, broken(getattr(module, name), nodes_of))
     verdict, _ = fleet.judged(tmp_path / "judged")
     assert verdict["counts"]["fail"] == 0
 
