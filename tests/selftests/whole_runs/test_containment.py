@@ -189,11 +189,12 @@ def test_a_failure_elsewhere_stays_a_failure(fleet, tmp_path):
 def test_a_judge_that_raises_costs_one_verdict_and_is_asked_once(fleet, tmp_path, monkeypatch):
     asked = []
 
-    def broken(case, *arguments):
+    def broken(reading, *arguments):
+        case = reading.case
         if case.criterion.key == "gemm.bf16" and case.subject == SICK:
             asked.append(case.subject)
             raise ZeroDivisionError("planted")
-        return original(case, *arguments)
+        return original(reading, *arguments)
 
     from fixtures.verdict import judge
 

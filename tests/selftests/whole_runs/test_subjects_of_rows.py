@@ -111,4 +111,4 @@ def test_drained_nodes_have_no_slot_in_common():
         text = " ".join(
             sentences({"scope": {"nodes": nodes, "gpus_per_node": 8}, "criteria": rows})
         )
-        assert ("GPU 0 is the one that fails" in text) is said
+        assert ("GPU 0 is the only one that fails" in text) is said
