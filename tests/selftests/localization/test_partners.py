@@ -83,3 +83,17 @@ def test_nodes_are_filed_under_their_leaf_where_leaves_are_known():
         "y": ("b",),
     }
     assert by_leaf(("a", "b"), {}) == {}
+
+
+def test_neighbours_are_good_nodes_of_the_leaf_or_one_of_each_side():
+    nodes = tuple("abcdefgh")
+    unknown = Partners(nodes, {})
+    unknown.passes.update("abdefgh")
+    assert unknown.neighbours("c") == ["d", "b"]
+    unknown.accused.add("d")
+    assert unknown.neighbours("c") == ["b", "e"]
+    assert unknown.neighbours("a") == ["b"]  # at the end there is one side
+    known = Partners(nodes, dict(zip(nodes, "xxxxyyyy", strict=True)))
+    known.passes.update(nodes)
+    assert known.neighbours("d") == ["c", "b"]
+    assert known.neighbours("e") == ["f", "g"]
