@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -79,7 +80,7 @@ def ports_of_a_leaf(share: float) -> Plant:
     def plant(fabric: Fabric) -> Expected:
         leaf = a_leaf(fabric)
         members = members_of(fabric, leaf)
-        bad = members[: max(3, round(len(members) * share))]
+        bad = members[: max(3, math.ceil(len(members) * share))]
         for name in bad:
             fabric.break_node(name)
         return {("leaf", frozenset([leaf])), *(("node", frozenset([name])) for name in bad)}
