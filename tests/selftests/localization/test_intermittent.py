@@ -116,3 +116,4 @@ def test_three_nodes_of_a_leaf_that_fail_at_times_are_the_leaf():
 
     found, _ = drive(intermittent.find(m, NODES, [NODES[:3]]), answer)
     assert [(c.kind, c.place, set(c.nodes)) for c in found] == [("leaf", "leaf0", bad)]
+    assert found[0].line.startswith("leaf switch leaf0: 3 of its nodes are slow at times (")
