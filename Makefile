@@ -76,11 +76,12 @@ format: setup-dev ## format the code as lint wants it
 tour: sandbox-packages setup ## the whole way in a few minutes, without a cluster
 	@$(PY) -m reports.tour $(ARGS)
 
-bench: sandbox-packages setup-dev ## figures: overhead, collection, stages; 1,024 nodes (20 min)
+bench: sandbox-packages setup-dev ## figures: overhead, collection, stages; 1,024 nodes (30 min)
 	$(PY) -m tests.tools.bench
 	$(PY) -m tests.tools.bench_scale
 	$(PY) -m tests.tools.bench_statistics
 	$(PY) -m tests.tools.bench_groups
+	$(PY) -m tests.tools.bench_search
 
 bench-gpu: setup ## our figures beside nccl-tests' and nvbandwidth's, on GPUs
 	$(PY) -m tests.tools.stopping_rule
