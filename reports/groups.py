@@ -29,7 +29,7 @@ from fixtures.statistics.neighbours import (
     smallest_place,
 )
 from fixtures.verdict.fleet_groups import LEAST_MODES
-from fixtures.wording import counted, plural
+from fixtures.wording import abbreviated, counted
 
 MIN_NODES = 8
 """Fewest judged nodes from which a slot or a neighbourhood is meaningful."""
@@ -68,10 +68,7 @@ class Group:
 
     @property
     def sentence(self) -> str:
-        more = len(self.keys) - MAX_KEYS
-        named = ", ".join(self.keys[:MAX_KEYS])
-        if more > 0:
-            named += f" and {more} more {plural(more, 'criterion')}"
+        named = abbreviated(self.keys, MAX_KEYS, "criterion")
         why = next((text for key, text in SAYS_WHY.items() if key in self.keys), "")
         return f"{self.where}: {named}. {why or SHARED_BY[self.kind]}"
 
@@ -145,10 +142,8 @@ def _slower(verdict: Mapping[str, Any]) -> Iterator[str]:
     for row in verdict.get("fleet") or ():
         found[str(row["kind"]), str(row["where"])].append(row)
     for (kind, where), rows in sorted(found.items(), key=lambda item: -len(item[1])):
-        named = ", ".join(f"{row['criterion']} {row['slower']:.1%}" for row in rows[:MAX_KEYS])
-        more = len(rows) - MAX_KEYS
-        if more > 0:
-            named += f" and {more} more {plural(more, 'criterion')}"
+        slower = [f"{row['criterion']} {row['slower']:.1%}" for row in rows]
+        named = abbreviated(slower, MAX_KEYS, "criterion")
         shared = SHARED_BY[kind]
         head = f"Slower than the rest of the fleet, judged by their limits: {where}"
         yield f"{head}: {named}. {shared}"
