@@ -22,7 +22,7 @@ from fixtures.workloads.telemetry import telemetry
 NODE = "worker0"
 UUIDS = [emulation.gpu_uuid(NODE, k) for k in range(2)]
 WORKLOADS = {"health": health, "nvlink": nvlink, "under_load": under_load}
-LIMIT_S = 60
+LIMIT_S = 600
 
 
 def began_earlier(folder: Path, notes: dict[str, Any], leads: bool) -> dict[str, Any]:
