@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shlex
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fixtures.cluster.population import contract_json
 from fixtures.errors import AcceptanceError, ConfigError
 from fixtures.paths import THRESHOLDS
 from fixtures.records import verdict_file
@@ -80,6 +82,44 @@ def limits_file(run: dict[str, Any], given: Path | None) -> Path | None:
         if path.is_file() and loader.load(path).sha256 == recorded.get("sha256"):
             return path.resolve()
     return None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits by which a run is checked."""
+
+    file: Path | None = None
+    """None is the shipped one."""
+    foreign: str = ""
+    """Why they are the supplier's and not the user's, "" if they are the user's."""
+
+
+def agreed_limits(run: dict[str, Any], given: Path | None) -> Limits:
+    """Return the limits that the user confirms: those given, or the checkout's own.
+
+    A file that only run.json names is of whoever made the run. CommandError where the given ones
+    are not those of the run.
+    """
+    recorded = (run.get("thresholds") or {}).get("sha256")
+    if given is not None:
+        file = limits_file(run, given)
+        loaded = loader.load(given)
+        if recorded is not None and loaded.sha256 != recorded:
+            raise CommandError(
+                f"--thresholds {given}: not the limits of run {run['id']}, whose SHA-256 is "
+                f"{str(recorded)[:12]}...: judge by others with `python -m reports judge RUN`"
+            )
+        if loaded.cluster is not None and contract_json(loaded.cluster) != run.get("contract"):
+            raise CommandError(f"--thresholds {given}: run {run['id']} is of another order")
+        return Limits(file)
+    if loader.load(THRESHOLDS).sha256 == recorded:
+        return Limits()
+    file = limits_file(run, None)
+    of_run = file or (run.get("thresholds") or {}).get("path") or "no file"
+    return Limits(
+        file, f"limits: those of {of_run}, which run.json names, are confirmed by nobody here: "
+        "give --thresholds with the agreed file"
+    )  # fmt: skip
 
 
 def require_same_limits(run: dict[str, Any], replayed: dict[str, Any]) -> None:
