@@ -298,13 +298,11 @@ def sign(source: Path, found: Findings, options: argparse.Namespace) -> int:
     for line in found.notes + found.strangers:
         print(line)
     print(f"verdict   {found.word}")
+    envelope = statement.sign(source, options.key, found.statement) if options.dsse else None
     path, key = signature.sign(source, options.key, found.statement)
     print(f"signature {path} by {key}")
-    if options.dsse:
-        try:
-            print(f"envelope  {statement.sign(source, options.key, found.statement)}")
-        except OSError as error:
-            raise CommandError(f"signing with {options.key}: {error}") from None
+    if envelope is not None:
+        print(f"envelope  {envelope}")
     return 0
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -57,8 +57,8 @@ def check(
     `demanded`: who has to have signed. `dsse_key`: the public key of a signer by DSSE. `covered`:
     a known signer has signed all files in a directory that this one is a part of.
     """
-    found = Findings(covered=covered)
-    run, now = directory.read_run(), statement.listing(directory.root)
+    found, now = Findings(covered=covered), statement.listing(directory.root)
+    run = _read_run(directory, found)
     certified = run.get("origin") in CERTIFIED_ORIGINS
     if certified or (directory.root / statement.NAME).exists():
         check_signed(directory.root, now, found, signers, demanded=demanded, dsse_key=dsse_key)
@@ -184,6 +184,19 @@ def _check_judged(
         found.confirmed.append(f"verdict: {count} verdicts follow from the records")
     if is_of_this_version(run):
         _compare(found, directory.limits, rejudged.limits_csv, "judging the records again")
+
+
+def _read_run(directory: RunDirectory, found: Findings) -> Mapping[str, Any]:
+    """Return run.json; {} with a line where it cannot be read."""
+    try:
+        run = directory.read_run()
+        if isinstance(run, dict):
+            return run
+        error: Exception = RecordError("is not an object")
+    except (OSError, RecordError) as raised:
+        error = raised
+    found.wrong.append(f"run.json: {error}")
+    return {}
 
 
 def _read(directory: RunDirectory) -> Any:
