@@ -42,7 +42,7 @@ class Findings:
         return self.wrong + self.unchecked
 
     def leave(self, line: str) -> None:
-        """Add something that was not made again: a known signer confirms it, or nobody does."""
+        """Add something that was not made again: a known signer confirms it, or it is unchecked."""
         self.judged = False
         if self.covered:
             self.notes.append(f"not judged again: {line}")

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fixtures.cluster.population import contract_json
 from fixtures.errors import AcceptanceError, ConfigError
 from fixtures.paths import THRESHOLDS
 from fixtures.records import verdict_file
@@ -112,7 +111,8 @@ def agreed_limits(run: dict[str, Any], given: Path | None) -> Limits:
             )
         of_run = file or (run.get("thresholds") or {}).get("path") or "no file"
         return Limits(file, f"limits: those of {of_run}, as run.json says: {_GIVE}")
-    if not _is_sandbox(run) and contract_json(loaded.cluster) != run.get("contract"):
+    order = None if loaded.cluster is None else loaded.cluster.model_dump(mode="json")
+    if not _is_sandbox(run) and order != run.get("contract"):
         if given is not None:
             raise CommandError(f"--thresholds {given}: run {run['id']} is of another order")
         return Limits(None, f"order: it stands in run.json alone: {_GIVE}")

@@ -47,7 +47,7 @@ PAYLOAD_TYPE = "application/vnd.in-toto+json"
 SUMMARY = "urn:gpu-cluster-acceptance:verdict:2"
 """Name of the extension of the predicate that has the verdict: a URI, as in-toto wants it."""
 FILES = "urn:gpu-cluster-acceptance:files:1"
-"""Name of the extension that says that all files are subjects, and what is no file."""
+"""Name of the extension that says that all files are subjects, and what else there is."""
 FAILED = ("FAIL", "NOT_MEASURED")
 """Outcomes of `failedTests`: what was not measured is never a pass."""
 

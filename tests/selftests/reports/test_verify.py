@@ -1,5 +1,7 @@
 """`python -m reports verify`: whatever was changed in a run is found, and named."""
 
+# Length: one run, made once, and each way to change or to sign it
+
 from __future__ import annotations
 
 import json
