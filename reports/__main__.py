@@ -28,6 +28,7 @@ from fixtures.errors import AcceptanceError, EvidenceError
 from fixtures.paths import CHECKOUT, RUNS, THRESHOLDS, commit
 from fixtures.records import verdict_file
 from fixtures.records.files import RecordError, read_json, replace_file
+from fixtures.records.foreign_files import shown
 from fixtures.records.run_directory import RunDirectory
 from fixtures.suggestions import ArgumentParser
 from fixtures.thresholds import loader
@@ -295,9 +296,8 @@ def sign(source: Path, found: Findings, options: argparse.Namespace) -> int:
         raise EvidenceError(
             f"{source} is not signed: its verdict is {found.word}, expected {options.expect}"
         )
-    for line in found.notes + found.strangers:
-        print(line)
-    print(f"verdict   {found.word}")
+    for line in (*found.notes, *found.strangers, f"verdict   {found.word}"):
+        print(shown(line))
     envelope = statement.sign(source, options.key, found.statement) if options.dsse else None
     path, key = signature.sign(source, options.key, found.statement)
     print(f"signature {path} by {key}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fixtures.records.foreign_files import shown
 from reports.run_files import INCOMPLETE
 
 
@@ -53,13 +54,13 @@ class Findings:
 def show(source: Path, found: Findings) -> int:
     """Print what was checked; 1 where something is wrong, 2 where something is not confirmed."""
     for line in found.confirmed:
-        print(f"ok     {line}")
+        print(f"ok     {shown(line)}")
     for line in found.notes:
-        print(line)
+        print(shown(line))
     for line in found.unchecked + found.strangers:
-        print(f"not checked: {line}")
+        print(f"not checked: {shown(line)}")
     for line in found.wrong:
-        print(f"WRONG  {line}")
+        print(f"WRONG  {shown(line)}")
     word = "VERIFIED" if found.judged else "VERIFIED, BUT NOT JUDGED AGAIN"
     words = {0: word, 1: "CHANGED SINCE THE RUN", INCOMPLETE: "NOT VERIFIED"}
     print(f"{words[found.status]}: {source}")

@@ -31,7 +31,7 @@ from fixtures.records.foreign_files import (
     sha256_of,
     shown,
 )
-from fixtures.records.foreign_folders import walk
+from fixtures.records.foreign_folders import files_in, walk
 from fixtures.records.run_directory import RunDirectory
 from fixtures.wording import counted
 from reports.findings import Findings
@@ -175,9 +175,11 @@ def replace(root: Path, text: str) -> None:
 
 def remove(root: Path) -> None:
     """Remove the statement with its signatures: the run goes on, or something was made again."""
-    for path in (root / NAME, root / ENVELOPE, *(root / SIGNATURES).glob("*.sig")):
+    for path in (root / NAME, root / ENVELOPE):
         path.unlink(missing_ok=True)
-    with suppress(OSError):  # absent, or with files of others
+    with suppress(OSError, RecordError):  # absent, a link, or with files of others
+        for path in files_in(root / SIGNATURES, "*.sig"):
+            path.unlink()
         (root / SIGNATURES).rmdir()
 
 

@@ -219,7 +219,8 @@ def _check_manifest(directory: RunDirectory, now: statement.Listing, found: Find
     for name, digest in listed.items():
         current = present.get(name)
         if current is None and (beside := linked_beside(directory.root / name)) is not None:
-            current = present.get(str(beside.relative_to(directory.root)))  # of earlier manifests
+            # Earlier manifests name submitit's links.
+            current = present.get(str(PurePosixPath(name).with_name(beside.name)))
         if current is None:
             wrong.append(f"{shown(name)}: missing, though manifest.sha256 names it")
         elif current != digest:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from fixtures.records.run_directory import (
     linked_beside,
     rank_files,
     rank_folder,
+    read_manifest,
 )
 from tests.selftests.support import NONCE, bf16, line, result_line
 
@@ -87,6 +89,24 @@ def test_the_newest_attempt_is_found_where_some_are_missing(tmp_path):
 
 
 # --- the manifest
+
+
+def test_a_name_is_escaped_as_sha256sum_does(tmp_path):
+    run = RunDirectory(tmp_path)
+    run.run_json.write_text("{}")
+    run.records.mkdir()
+    for name in ("a\\b.json", "a\\nb.json", "plain.json"):
+        (run.records / name).write_text(name)
+    (run.records / "link.json").symlink_to(run.run_json)
+    run.write_manifest()
+    check = ["sha256sum", "--check", "--strict", "--quiet", "manifest.sha256"]
+    assert subprocess.run(check, cwd=tmp_path, capture_output=True).returncode == 0
+    assert set(read_manifest(run.manifest)) == {
+        "run.json", "records/a\\b.json", "records/a\\nb.json", "records/plain.json"
+    }  # fmt: skip
+    assert all(map(run.is_evidence, read_manifest(run.manifest)))
+    assert not any(map(run.is_evidence, ("report.html", "records", "elsewhere/run.json")))
+    assert changed_file(run.manifest, tmp_path) == ""
 
 
 def test_the_manifest_covers_the_evidence_and_finds_a_change(tmp_path):

@@ -36,6 +36,13 @@ def test_the_status_is_0_only_where_nothing_is_wrong_or_left_open(found, status,
     ]  # fmt: skip
 
 
+def test_a_text_of_the_run_stays_within_its_line(capsys):
+    show(Path("RUN"), Findings(confirmed=["says X\nVERIFIED: \x1b[2J"], wrong=["a\u202eb"]))
+    assert capsys.readouterr().out.splitlines() == [
+        r"ok     says X\nVERIFIED: \x1b[2J", r"WRONG  a\u202eb", "CHANGED SINCE THE RUN: RUN",
+    ]  # fmt: skip
+
+
 def test_what_is_not_made_again_rests_on_a_known_signer():
     for covered, status in ((True, 0), (False, 2)):
         found = Findings(covered=covered)

@@ -300,6 +300,15 @@ def test_signatures_go_with_their_statement(enveloped):
     assert not signature.parent.exists()
 
 
+def test_signatures_are_not_removed_through_a_link(run, tmp_path):
+    (tmp_path / "others").mkdir()
+    (tmp_path / "others" / "a.sig").write_text("of another run")
+    (run / statement.SIGNATURES).symlink_to(tmp_path / "others")
+    statement.remove(run)
+    assert (tmp_path / "others" / "a.sig").exists()
+    assert not (run / statement.NAME).exists()
+
+
 def test_without_the_extra_the_command_says_what_is_missing(run, tmp_path, monkeypatch, capsys):
     def no_module(name: str):
         raise ImportError(name)
