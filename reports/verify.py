@@ -22,7 +22,8 @@ from typing import Any
 
 from fixtures.paths import version
 from fixtures.records.files import RecordError, read_json
-from fixtures.records.run_directory import RunDirectory, linked_beside
+from fixtures.records.foreign_files import linked_beside
+from fixtures.records.run_directory import RunDirectory
 from fixtures.records.run_schema import refused_schema
 from fixtures.records.verdict_file import SPLIT_SCHEMA, read_verdict
 from fixtures.wording import counted

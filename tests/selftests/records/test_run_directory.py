@@ -11,12 +11,12 @@ import pytest
 
 from fixtures.records import run_directory
 from fixtures.records.files import RecordError
+from fixtures.records.foreign_files import linked_beside
 from fixtures.records.run_directory import (
     RunDirectory,
     assemble,
     changed_file,
     guest_file,
-    linked_beside,
     rank_files,
     rank_folder,
 )
