@@ -222,7 +222,7 @@ def test_a_result_that_cannot_be_trusted_is_missing_with_the_reason(conduct, wro
 
     done = conduct({"node-worker0": lies}, only=["node-worker0"])
     assert list(done.missing) == [("gemm", "worker0")]
-    assert done.missing["gemm", "worker0"]["reason"].startswith("unusable result: ")
+    assert done.missing["gemm", "worker0"]["reason"].startswith("unusable ")
 
 
 # --- what nodes do not see

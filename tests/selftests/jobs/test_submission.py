@@ -55,7 +55,15 @@ def test_records_are_made_again_of_the_lines_of_a_large_job(
     for rank in record["ranks"]:
         folder = rank_folder(source.job("all"), rank["rank"], 4)
         folder.mkdir(parents=True, exist_ok=True)
-        line = {"schema": 1, "event": "result", "world_size": 4, "job": "1", **about, **rank}
+        line = {
+            "schema": 1,
+            "event": "result",
+            "world_size": 4,
+            "job": "1",
+            "time": 1.0,
+            **about,
+            **rank,
+        }
         append_line(folder / f"rank{rank['rank']}.jsonl", line)
     assert len(rank_files(source.job("all"))) == len(source.rank_files()) == 4
     assert previous_runs.started_records(source, record["nonce"]) == {("gemm", "node0")}
