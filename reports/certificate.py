@@ -7,6 +7,7 @@ sign.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shlex
 from collections import Counter
