@@ -10,7 +10,6 @@ and verdict, since whoever rewrites the evidence can write a new manifest; so do
 from __future__ import annotations
 
 import csv
-import hashlib
 import html
 import io
 import re
@@ -22,7 +21,15 @@ from typing import Any
 
 from fixtures.paths import version
 from fixtures.records.files import RecordError, read_json
-from fixtures.records.foreign_files import linked_beside
+from fixtures.records.foreign_files import (
+    is_below,
+    linked_beside,
+    read_bytes,
+    read_text,
+    sha256_of,
+    text_lines,
+)
+from fixtures.records.foreign_folders import files_in, list_folder
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.run_schema import refused_schema
 from fixtures.records.verdict_file import SPLIT_SCHEMA, read_verdict
@@ -103,7 +110,7 @@ def check_hashes(
     _check_manifest(directory, found)
     page = directory.root / certificate.NAME
     if page.exists():
-        text = page.read_text(encoding="utf-8", errors="replace")
+        text = read_bytes(page).decode("utf-8", "replace")
         missing = list(_missing_hashes(directory, text))
         found.wrong += missing
         if not missing:
@@ -181,27 +188,34 @@ def _read(directory: RunDirectory) -> Any:
 def _check_manifest(directory: RunDirectory, found: Findings) -> None:
     found.wrong += _evidence_differences(directory)
     if not found.wrong:
-        count = len(directory.manifest.read_text(encoding="utf-8").splitlines())
+        count = sum(1 for _ in text_lines(directory.manifest))
         found.confirmed.append(f"evidence: {counted(count, 'file')}, all match manifest.sha256")
 
 
 def _evidence_differences(directory: RunDirectory) -> Iterator[str]:
     """Yield differences between the files of the evidence and the manifest's list of them."""
     try:
-        lines = directory.manifest.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = list(text_lines(directory.manifest))
+    except (OSError, RecordError) as error:
         yield f"manifest.sha256: {error}: the original evidence is unknown"
         return
     listed = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
     present = {str(p.relative_to(directory.root)): p for p in directory.evidence()}
     for name, digest in listed.items():
-        if name not in present and (beside := linked_beside(directory.root / name)) is not None:
+        if (
+            name not in present
+            and is_below(name)
+            and (beside := linked_beside(directory.root / name)) is not None
+        ):
             present[name] = beside  # earlier manifests name submitit's links
         if name not in present:
             yield f"{name}: missing, though manifest.sha256 names it"
             continue
-        with present[name].open("rb") as file:
-            now = hashlib.file_digest(file, "sha256").hexdigest()
+        try:
+            now = sha256_of(present[name])
+        except (OSError, RecordError) as error:
+            yield f"{name}: {error}"
+            continue
         if now != digest:
             yield f"{name}: changed: SHA-256 {now[:12]}..., manifest.sha256 says {digest[:12]}..."
     for name in present:
@@ -248,7 +262,10 @@ def _compare(found: Findings, path: Path, made: bytes, source: str) -> bool:
         found.wrong.append(f"{path.name}: a link to {path.readlink()}")
         return False
     try:
-        stated = path.read_bytes()
+        stated = read_bytes(path)
+    except RecordError as error:
+        found.wrong.append(str(error))
+        return False
     except OSError as error:
         remedy = f"`python -m reports render {shlex.quote(str(path.parent))}` makes it"
         missing = isinstance(error, FileNotFoundError)
@@ -277,8 +294,8 @@ def _by_other_tools(artefacts: Artefacts, made: bytes, found: Findings) -> bool:
     """Whether other versions of page.TOOLS made report.html: those of the run; compare the rest."""
     path = artefacts.directory.root / page.NAME
     try:
-        stated = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        stated = read_text(path)
+    except (OSError, RecordError):
         return False
     makers = page.generator_of(stated), page.generator()
     if makers[0] == makers[1] or makers[0] != page.generator(artefacts.run):
@@ -307,12 +324,15 @@ def _unknown_files(artefacts: Artefacts) -> Iterator[str]:
         known.add(directory.verdict_rest)
     if certificate.NAME in artefacts.names:
         known |= {directory.root / signature.NAME, directory.root / statement.ENVELOPE}
-    for path in sorted(directory.root.iterdir()):
+    listing = list_folder(directory.root, named=True)
+    yield from (f"{line}, which nothing covers" for line in listing.refused)
+    for path in sorted([*listing.files, *listing.folders]):
         if path.name in COMPANIONS:
             yield f"{path.name}: the run has no record of its original content"
         elif path not in known:
             yield f"{path.name}: not a file of the suite in a run like this"
-    others = {directory.limits, *directory.guests.glob("*")}
+    others = {directory.limits, *files_in(directory.guests)}
+    yield from directory.left_out()
     for path in directory.evidence():
         name = path.relative_to(directory.root)
         if path.is_symlink():
@@ -338,13 +358,13 @@ def _check_facts(artefacts: Artefacts, found: Findings) -> None:
     compared = []
     for name in artefacts.names:
         try:
-            text = (root / name).read_text(encoding="utf-8")
+            text = read_text(root / name)
         except FileNotFoundError:
             if name in (certificate.NAME, "results.csv"):
                 remedy = f"`python -m reports render {shlex.quote(str(root))}` makes it"
                 wrong.append(f"{name}: missing; {remedy}")
             continue
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, RecordError) as error:
             wrong.append(f"{name}: cannot be read: {error}")
             continue
         if name == certificate.NAME:
