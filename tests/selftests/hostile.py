@@ -151,6 +151,13 @@ def bytes_of(data: Json, rng: random.Random) -> bytes:
 # --- directories
 
 
+LOCATED = {
+    "schema": 1, "explained": True, "why": "", "because": ["x"],
+    "culprits": [{"kind": "node", "nodes": ["worker0"], "line": "worker0"}],
+    "rounds": [[{"placement": "worker0", "nodes": ["worker0"], "failed_rails": [0]}]],
+}  # fmt: skip
+
+
 def base_run(source: Path, into: Path) -> Path:
     """Make a run directory with one of each file that a run has, of a recorded run."""
     support.judged(source, into)
@@ -172,7 +179,7 @@ def base_run(source: Path, into: Path) -> Path:
     append_line(run.missing, {"schema": 1, "nonce": nonce, "reason": "r", **reason})
     run.guests.mkdir(exist_ok=True)
     (run.guests / "worker0.fio.json").write_text("{}")
-    run.located.write_text(json.dumps({"schema": 1, "nonce": nonce, "measured": []}))
+    run.located.write_text(json.dumps(LOCATED | {"nonce": nonce}))
     run.write_manifest()
     assert records
     return into
@@ -273,7 +280,7 @@ def make_hostile(run: Path, rng: random.Random) -> list[str]:
     for _ in range(rng.choice([1, 1, 2, 3])):
         try:
             done.append(rng.choice(CHANGES)(run, rng))
-        except (OSError, ValueError, IndexError, KeyError):
+        except (OSError, ValueError, IndexError, KeyError, RecursionError):
             continue  # a change before it took away what it needs
     return done
 
