@@ -258,7 +258,8 @@ def test_a_link_is_named(run, name, tmp_path, capsys):
     (run / name).unlink(missing_ok=True)
     (run / name).symlink_to(tmp_path / "elsewhere")
     _, lines = said_by_verify(run, capsys)
-    assert any(f"{name}: a link to {tmp_path / 'elsewhere'}" in line for line in lines), lines
+    target = f"a link to {tmp_path / 'elsewhere'}"
+    assert any(name in line and target in line for line in lines), lines
 
 
 @pytest.mark.parametrize(
