@@ -7,6 +7,8 @@ byte; what is not known is named as not checked; and a signature on the certific
 and verdict, since whoever rewrites the evidence can write a new manifest; so does the statement's.
 """
 
+# Length: one command, whose checks add to the same findings.
+
 from __future__ import annotations
 
 import csv
