@@ -28,7 +28,7 @@ from fixtures.errors import AcceptanceError, EvidenceError
 from fixtures.paths import CHECKOUT, RUNS, THRESHOLDS, commit
 from fixtures.records import verdict_file
 from fixtures.records.files import RecordError, read_json, replace_file
-from fixtures.records.foreign_files import shown
+from fixtures.records.foreign_files import read_bytes, read_text, shown
 from fixtures.records.run_directory import RunDirectory
 from fixtures.suggestions import ArgumentParser
 from fixtures.thresholds import loader
@@ -139,6 +139,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (AcceptanceError, RecordError, OSError) as error:
         print(f"reports: {error}", file=sys.stderr)
         return USAGE
+    except Exception as error:
+        # Last of all: whatever a received directory holds, it is answered in one line.
+        if sys.flags.dev_mode:
+            raise
+        name = getattr(options, "run", None) or "the run directory"
+        print(
+            f"reports {options.command}: {name} holds what no run has, or the suite has an error "
+            f"(`python -X dev -m reports ...` shows where): {error!r:.300}", file=sys.stderr,
+        )  # fmt: skip
+        return BROKEN
 
 
 def _carry_out(options: argparse.Namespace) -> int:
@@ -355,7 +365,7 @@ def calibrate(runs: Sequence[Path], out: Path | None) -> int:
         _replay(newest, replay_dir, "--calibrate", *(others or [f"--calibrate-with={newest}"]))
         if not (replay_dir / PROPOSAL).exists():
             raise CommandError("the replay left no proposal", BROKEN)
-        text = (replay_dir / PROPOSAL).read_text(encoding="utf-8")
+        text = read_text(replay_dir / PROPOSAL)
     if out is None:
         print(text, end="")
     else:
@@ -380,7 +390,7 @@ def _rejudge(source: Path, run: dict[str, Any], thresholds: Path | None) -> Reju
         replay_dir = RunDirectory(Path(temporary) / "run")
         verdict = _replay(source, replay_dir.root, *options, "-p", "no:html")
         require_same_limits(run, read_json(replay_dir.run_json))
-        limits_csv = replay_dir.limits.read_bytes() if replay_dir.limits.exists() else b""
+        limits_csv = read_bytes(replay_dir.limits) if replay_dir.limits.exists() else b""
         return Rejudged(verdict, limits_csv)
 
 

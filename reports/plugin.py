@@ -15,6 +15,7 @@ import pytest
 
 from fixtures.conclusion.run_verdict import RunVerdict
 from fixtures.records.files import RecordError
+from fixtures.records.foreign_files import read_bytes
 from fixtures.records.run_directory import RunDirectory
 from reports import banner, junit, page, statement, tables, terminal
 from reports.artefacts import NAMES, NODE_LISTS, Artefacts
@@ -64,7 +65,7 @@ class Writer:
         """Remove what an earlier session left: if this one is killed, it would contradict it."""
         self._directory = directory
         if drills_file := self._config.getoption("drills", None):
-            directory.drills.write_bytes(drills_file.read_bytes())
+            directory.drills.write_bytes(read_bytes(drills_file))
         for name in NAMES:
             (directory.root / name).unlink(missing_ok=True)
         statement.remove(directory.root)

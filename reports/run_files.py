@@ -13,6 +13,7 @@ from fixtures.errors import AcceptanceError, ConfigError
 from fixtures.paths import THRESHOLDS
 from fixtures.records import verdict_file
 from fixtures.records.files import RecordError, read_json
+from fixtures.records.foreign_types import refused_run
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.run_schema import refused_schema
 from fixtures.thresholds import loader
@@ -38,7 +39,7 @@ def read_run(source: Path) -> dict[str, Any]:
         raise CommandError(f"{source} is not a run directory: it has no run.json") from None
     except (OSError, RecordError) as error:
         raise CommandError(f"{source / 'run.json'}: {error}") from None
-    if why := refused_schema(run):
+    if why := refused_run(run):
         raise CommandError(f"{source / 'run.json'}: {why}")
     if "id" not in run:
         raise CommandError(f"{source / 'run.json'}: id is missing")

@@ -68,7 +68,9 @@ class Listing:
 def listing(root: Path) -> Listing:
     """Read every file below a directory once, on all cores; no link is followed."""
     found = walk(root)
-    others = dict(line.rpartition(": ")[::2] for line in found.refused)
+    others = dict(
+        line.removeprefix(f"{root.name}/").rpartition(": ")[::2] for line in found.refused
+    )
     names = [name for path in found.files if not _is_outside(name := str(path.relative_to(root)))]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # hashing leaves the lock
         digests = list(pool.map(lambda name: _digest(root, name), names))

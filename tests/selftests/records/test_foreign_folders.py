@@ -50,7 +50,7 @@ def test_a_walk_names_what_it_left_out_by_its_path(tmp_path: Path) -> None:
     folder = odd_folder(tmp_path)
     found = walk(folder)
     assert [str(p.relative_to(folder)) for p in found.files] == ["a/rank0.jsonl", "pipe", "z"]
-    assert "a/y: a linked folder, which is not followed" in found.refused
+    assert "jobs/a/y: a linked folder, which is not followed" in found.refused
     assert not [p for p in found.files if p.name == "secret"]
 
 
@@ -92,4 +92,4 @@ def test_a_folder_without_permission_is_named(
     monkeypatch.setattr(foreign_folders.os, "open", denied)
     found = walk(tmp_path)
     assert found.files == [tmp_path / "open"]
-    assert found.refused == ["closed: Permission denied"]
+    assert found.refused == [f"{tmp_path.name}/closed: Permission denied"]
