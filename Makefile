@@ -96,6 +96,8 @@ soak-gpu: setup ## healthy GPUs pass every time, a slowed one is named every tim
 soak: site-packages setup-dev test-bare ## what takes long: bare Debians, 20 healthy runs, every point of interruption
 	$(PY) -m tests.tools.soak_collectives
 	$(PY) -m tests.tools.soak
+	$(PY) -m tests.tools.soak_hostile
+	$(PY) -m pytest -q -m slow tests/selftests/whole_runs/test_hostile_ranks.py
 	$(PY) -m tests.tools.bench_fleet --large
 	$(PY) -m tests.tools.mixed_fleet --nodes 512
 	$(PY) -m pytest -ra -m "cpu and slow" $(ARGS)

@@ -9,6 +9,7 @@ own: the acceptance tests themselves judge the records, so there is one way to a
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import secrets
 import shlex
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from fixtures.errors import AcceptanceError, EvidenceError
 from fixtures.paths import CHECKOUT, RUNS, THRESHOLDS, commit
 from fixtures.records import verdict_file
 from fixtures.records.files import RecordError, read_json, replace_file
+from fixtures.records.foreign_files import read_bytes, read_text, shown
 from fixtures.records.run_directory import RunDirectory
 from fixtures.suggestions import ArgumentParser
 from fixtures.thresholds import loader
@@ -48,12 +50,14 @@ from reports import (
     watch,
 )
 from reports.artefacts import CERTIFIED_ORIGINS, Artefacts
-from reports.differences import Rejudged, differences
+from reports.differences import Rejudged, differences, is_of_this_version
+from reports.findings import Findings, show
 from reports.run_files import (
     BROKEN,
     INCOMPLETE,
     USAGE,
     CommandError,
+    agreed_limits,
     is_of_schema_1,
     limits_file,
     read_run,
@@ -78,16 +82,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--thresholds", type=Path, required=True, metavar="T", help="the limits to judge by"
     )
     judge_.add_argument("--run-dir", type=Path, metavar="DIR", help="where to write")
-    sign_ = commands.add_parser("sign", help="verify RUN, then sign its certificate by an SSH key")
+    sign_ = commands.add_parser("sign", help="verify RUN, then sign all its files by an SSH key")
     sign_.add_argument("--key", type=Path, required=True, help="private key, or the public one")
-    sign_.add_argument(
-        "--dsse", action="store_true", help="sign the in-toto statement too, by DSSE"
-    )
-    verify_ = commands.add_parser("verify", help="check evidence, verdict, certificate, signature")
-    verify_.add_argument("--allowed-signers", type=Path, metavar="FILE", help="see ssh-keygen(1)")
+    sign_.add_argument("--expect", metavar="WORD", help="sign this verdict and no other")
+    sign_.add_argument("--dsse", action="store_true", help="sign by DSSE too")
+    verify_ = commands.add_parser("verify", help="check signatures, files, verdict and pages")
     verify_.add_argument(
-        "--dsse-key", type=Path, metavar="FILE", help="public key of the statement"
-    )
+        "--signed-by", action="append", default=[], metavar="WHO",
+        help="who has to have signed, by the name in --allowed-signers",
+    )  # fmt: skip
+    verify_.add_argument("--dsse-key", type=Path, metavar="FILE", help="public key of a signer")
     export_ = commands.add_parser("export", help="write RUN's verdicts for other tools")
     kinds = export_.add_mutually_exclusive_group(required=True)
     for name in export.FORMATS:
@@ -107,12 +111,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     compare_.add_argument("--all", action="store_true", help="also unchanged values")
     watch.add_to(commands)
     limits.add_to(commands)
-    join.add_to(commands)
+    join_ = join.add_to(commands)
+    for command in (sign_, verify_, join_):
+        command.add_argument(
+            "--allowed-signers", type=Path, metavar="FILE", help="known keys: see ssh-keygen(1)"
+        )
     patrol.add_to(commands)
     predict.add_to(commands)
     summary_ = github.add_to(commands)
     dossier_ = dossier.add_to(commands)
-    for command in (render_, sign_, verify_, export_, rejudge_, dossier_, summary_):
+    for command in (render_, sign_, verify_, join_, export_, rejudge_, dossier_, summary_):
         command.add_argument(
             "--thresholds", type=Path, metavar="T",
             help="the limits of that run, if it does not use the shipped file",
@@ -131,6 +139,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (AcceptanceError, RecordError, OSError) as error:
         print(f"reports: {error}", file=sys.stderr)
         return USAGE
+    except Exception as error:
+        # Last of all: whatever a received directory holds, it is answered in one line.
+        if sys.flags.dev_mode:
+            raise
+        name = getattr(options, "run", None) or "the run directory"
+        print(
+            f"reports {options.command}: {name} holds what no run has, or the suite has an error "
+            f"(`python -X dev -m reports ...` shows where): {error!r:.300}", file=sys.stderr,
+        )  # fmt: skip
+        return BROKEN
 
 
 def _carry_out(options: argparse.Namespace) -> int:
@@ -145,17 +163,21 @@ def _carry_out(options: argparse.Namespace) -> int:
     if options.command == "patrol":
         return patrol.main(options)
     if options.command == "join":
-        return join.main(options, check_run)
+        return join.main(options, checker(options))
     if options.command == "sign":
         signature.require_ssh_keygen()
     source = options.run.resolve()
     if join.is_joined(source):
-        return join.verify_or_sign(source, options, check_run)
+        if options.command not in ("verify", "sign"):
+            raise CommandError(f"{source} joins several runs: give one of {source / join.UNITS}")
+        demanded = options.signed_by if options.command == "verify" else ()
+        found = join.check(source, checker(options), options.allowed_signers, demanded)
+        return show(source, found) if options.command == "verify" else sign(source, found, options)
     if options.command == "summary":
         return summary(source, options.thresholds)
     if options.command == "verify" and is_of_schema_1(source):
         signers, key = options.allowed_signers, options.dsse_key
-        return verify.show(source, verify.check_hashes(RunDirectory(source), signers, dsse_key=key))
+        return show(source, verify.check_hashes(RunDirectory(source), signers, dsse_key=key))
     run = read_run(source)
     if options.command == "render":
         return render(source, run, options.thresholds)
@@ -166,7 +188,7 @@ def _carry_out(options: argparse.Namespace) -> int:
     if options.command == "tables":
         return tables(source)
     if options.command == "sign":
-        return sign(source, run, options)
+        return sign_run(source, run, options)
     if options.command == "verify":
         return check(source, run, options)
     if options.command == "rejudge":
@@ -217,10 +239,10 @@ def render(source: Path, run: dict[str, Any], thresholds: Path | None = None) ->
         verdict = read_verdict(source)
         if wrong := differences(directory, run, verdict, rejudged.verdict).wrong:
             raise EvidenceError(f"no report is made of {source}: {_first(wrong, source)}")
+        if not is_of_this_version(run):  # its texts are compared with nothing
+            verdict = _as_of_the_run(run, rejudged)
     else:
-        verdict = {k: v for k, v in rejudged.verdict.items() if k != "replay"} | {
-            "run_id": run["id"]
-        }
+        verdict = _as_of_the_run(run, rejudged)
         verdict_file.write_verdict(directory, verdict)
         if not (run.get("ended") and directory.manifest.exists()):
             directory.write_manifest()
@@ -235,12 +257,19 @@ def confirmed_verdict(
 ) -> dict[str, Any]:
     """Return verdict.json; EvidenceError where evidence, manifest and it do not agree."""
     verdict = read_verdict(source)
-    found = verify.check_verdict(RunDirectory(source), lambda: _rejudge(source, run, thresholds))
+    judged = functools.cache(lambda: _rejudge(source, run, thresholds))
+    found = verify.check_verdict(RunDirectory(source), judged)
     if found.wrong:
         raise EvidenceError(
             f"the verdict of {source} is not confirmed: {_first(found.wrong, source)}"
         )
-    return verdict
+    return verdict if is_of_this_version(run) else _as_of_the_run(run, judged())
+
+
+def _as_of_the_run(run: dict[str, Any], rejudged: Rejudged) -> dict[str, Any]:
+    """Return what the records of a run give here, as the verdict of that run."""
+    verdict = {k: v for k, v in rejudged.verdict.items() if k != "replay"}
+    return verdict | {"run_id": run["id"]}
 
 
 def summary(source: Path, thresholds: Path | None) -> int:
@@ -256,64 +285,58 @@ def summary(source: Path, thresholds: Path | None) -> int:
     return github.show(verdict)
 
 
-def sign(source: Path, run: dict[str, Any], options: argparse.Namespace) -> int:
-    """Sign the certificate with ssh-keygen, which decides which keys are trusted on verify.
-
-    With --dsse the in-toto statement too, with the same key.
-
-    EvidenceError unless verify finds nothing wrong: a signature states that the signer checked
-    this.
-    """
-    directory = RunDirectory(source)
+def sign_run(source: Path, run: dict[str, Any], options: argparse.Namespace) -> int:
+    """Sign a run, if verify confirms it: a signature states that the signer has checked this."""
     if not (source / certificate.NAME).exists():
         remedy = f"`python -m reports render {shlex.quote(str(source))}`"
         if run.get("origin") not in CERTIFIED_ORIGINS:
             remedy = "only runs of the suite are signed; this is a replay, or was started by hand"
         raise CommandError(f"{source} has no {certificate.NAME}: {remedy}")
-    found = verify.check(
-        directory, lambda: _rejudge(source, run, options.thresholds), None,
-        thresholds=limits_file(run, options.thresholds), with_signature=False,
-    )  # fmt: skip
-    if found.wrong:
-        raise EvidenceError(f"{source} is not signed: {_first(found.wrong, source)}")
-    for line in found.unchecked:
-        print(f"not checked: {line}")
-    key = options.key
-    try:
-        envelope = statement.sign(directory, key) if options.dsse else None
-        path = signature.sign(directory, key)
-    except (OSError, subprocess.CalledProcessError) as error:
-        message = getattr(error, "stderr", None) or str(error)
-        raise CommandError(f"ssh-keygen -Y sign with {key}: {message.strip()}") from None
-    verdict = read_verdict(source)["verdict"]
-    if verdict != "ACCEPTED":
-        print(f"the signed certificate says NOT ACCEPTED: {verdict}")
-    print(f"signature {path}")
+    return sign(source, checker(options)(source), options)
+
+
+def sign(source: Path, found: Findings, options: argparse.Namespace) -> int:
+    """Sign the statement that was checked, with ssh-keygen and, with --dsse, by DSSE too.
+
+    EvidenceError unless verify confirms all but the keys of those who have signed it already.
+    """
+    if found.unconfirmed:
+        raise EvidenceError(f"{source} is not signed: {_first(found.unconfirmed, source)}")
+    if options.expect not in (None, found.word):
+        raise EvidenceError(
+            f"{source} is not signed: its verdict is {found.word}, expected {options.expect}"
+        )
+    for line in (*found.notes, *found.strangers, f"verdict   {found.word}"):
+        print(shown(line))
+    envelope = statement.sign(source, options.key, found.statement) if options.dsse else None
+    path, key = signature.sign(source, options.key, found.statement)
+    print(f"signature {path} by {key}")
     if envelope is not None:
-        print(f"envelope {envelope}")
+        print(f"envelope  {envelope}")
     return 0
 
 
-def check_run(source: Path) -> verify.Findings:
-    """Check a run directory by the limits that it names."""
-    run = read_run(source)
-    return verify.check(
-        RunDirectory(source), lambda: _rejudge(source, run, None), None,
-        thresholds=limits_file(run, None),
-    )  # fmt: skip
+def checker(options: argparse.Namespace) -> Callable[..., Findings]:
+    """Return what checks a run directory by the limits and keys that the user gives."""
+
+    def check(source: Path, **more: Any) -> Findings:
+        run = read_run(source)
+        limits = agreed_limits(run, options.thresholds)
+        return verify.check(
+            RunDirectory(source), lambda: _rejudge(source, run, limits.file), limits,
+            signers=options.allowed_signers, **more,
+        )  # fmt: skip
+
+    return check
 
 
 def check(source: Path, run: dict[str, Any], options: argparse.Namespace) -> int:
-    """Print every difference found by verify.check; 0 only where there is none."""
-    found = verify.check(
-        RunDirectory(source), lambda: _rejudge(source, run, options.thresholds),
-        options.allowed_signers, thresholds=limits_file(run, options.thresholds),
-        dsse_key=options.dsse_key,
-    )  # fmt: skip
+    """Print what verify.check found; 0 only where everything is confirmed."""
+    found = checker(options)(source, demanded=options.signed_by, dsse_key=options.dsse_key)
     current = commit() or "not in git"
     if run.get("commit") and run["commit"] != current:
         print(f"note   the run was made by suite {run['commit']}, this one is {current}")
-    return verify.show(source, found)
+    return show(source, found)
 
 
 def judge(source: Path, *, thresholds: Path, into: Path | None) -> int:
@@ -342,7 +365,7 @@ def calibrate(runs: Sequence[Path], out: Path | None) -> int:
         _replay(newest, replay_dir, "--calibrate", *(others or [f"--calibrate-with={newest}"]))
         if not (replay_dir / PROPOSAL).exists():
             raise CommandError("the replay left no proposal", BROKEN)
-        text = (replay_dir / PROPOSAL).read_text(encoding="utf-8")
+        text = read_text(replay_dir / PROPOSAL)
     if out is None:
         print(text, end="")
     else:
@@ -367,7 +390,7 @@ def _rejudge(source: Path, run: dict[str, Any], thresholds: Path | None) -> Reju
         replay_dir = RunDirectory(Path(temporary) / "run")
         verdict = _replay(source, replay_dir.root, *options, "-p", "no:html")
         require_same_limits(run, read_json(replay_dir.run_json))
-        limits_csv = replay_dir.limits.read_bytes() if replay_dir.limits.exists() else b""
+        limits_csv = read_bytes(replay_dir.limits) if replay_dir.limits.exists() else b""
         return Rejudged(verdict, limits_csv)
 
 

@@ -38,14 +38,16 @@ class Artefacts:
     @property
     def names(self) -> list[str]:
         """What a run of this origin has."""
-        names = list(_MAKERS)
+        names = list(NAMES)
         if self.run.get("origin") not in CERTIFIED_ORIGINS:
             names.remove(certificate.NAME)
             names.remove(statement.NAME)
         return names
 
-    def make(self, name: str) -> bytes:
-        """Return the bytes of a file."""
+    def make(self, name: str, now: statement.Listing | None = None) -> bytes:
+        """Return the bytes of a file; `now`: what is in the directory, where that was read."""
+        if name == statement.NAME:
+            return statement.page(self.directory, self.verdict, now).encode()
         return _MAKERS[name](self).encode("utf-8", "replace")
 
     def write(self, name: str) -> None:
@@ -83,7 +85,6 @@ def _junit(artefacts: Artefacts) -> str:
 _MAKERS: dict[str, Callable[[Artefacts], str]] = {
     page.NAME: _report,
     certificate.NAME: lambda a: certificate.page(a.directory, a.verdict),
-    statement.NAME: lambda a: statement.page(a.directory, a.verdict),
     junit.NAME: _junit,
     export.NAME: lambda a: export.results(a.verdict),
     "good-nodes.txt": lambda a: a.lists.text("good"),
@@ -91,7 +92,7 @@ _MAKERS: dict[str, Callable[[Artefacts], str]] = {
     "node-reasons.txt": lambda a: a.lists.text("reasons"),
 }
 
-NAMES = tuple(_MAKERS)
-"""All of them."""
+NAMES = (*_MAKERS, statement.NAME)
+"""All of them; the statement is the last, because it lists the others."""
 NODE_LISTS = ("good-nodes.txt", "bad-nodes.txt", "node-reasons.txt")
 """Those that the run itself writes when it ends, so that they are there whatever reports do."""

@@ -128,7 +128,8 @@ def red_of(criterion: str, limits: Thresholds | None = None) -> str:
 def what_to_do(verdict: str) -> str:
     """Return the step after a run with this verdict, where nothing is red."""
     return {
-        "ACCEPTED": "Sign the certificate: `python -m reports sign RUN --key KEY`.",
+        "ACCEPTED": "Sign the certificate: `python -m reports sign RUN --key KEY "
+        "--thresholds AGREED`.",
         "PARTIAL": "For an acceptance run the whole scope: `pytest -m multinode` with the ordered "
         "cluster in `cluster:` of thresholds.yaml.",
         "DEMONSTRATION": "For an acceptance run `pytest -m multinode` on the ordered cluster.",

@@ -17,6 +17,7 @@ from typing import Any
 
 from fixtures.conclusion.run_verdict import demonstration_note, judged_of
 from fixtures.records.files import replace_file
+from fixtures.records.foreign_files import is_content, read_text, sha256_of
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
 from fixtures.slurm.hostlist import hostlist
@@ -58,7 +59,7 @@ def write(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> 
     """
     path = directory.root / NAME
     content = page(directory, verdict).encode("utf-8", "replace")
-    if path.exists() and path.read_bytes() == content:
+    if is_content(path, content):
         return path
     replace_file(path, (content,), durable=False)
     (directory.root / f"{NAME}.sig").unlink(missing_ok=True)
@@ -185,7 +186,7 @@ def _limits(directory: RunDirectory) -> list[LimitRow]:
     """Return the annex: the limits that held for the run; [] where no file has them."""
     if not directory.limits.exists():
         return []
-    return read_csv(directory.limits.read_text(encoding="utf-8"))
+    return read_csv(read_text(directory.limits))
 
 
 def _criterion_rows(criteria: Iterable[Mapping[str, Any]]) -> list[CriterionRow]:
@@ -203,7 +204,7 @@ def _criterion_rows(criteria: Iterable[Mapping[str, Any]]) -> list[CriterionRow]
 def hashes(directory: RunDirectory) -> dict[str, str]:
     """Return the SHA-256 of manifest.sha256, which lists all evidence, and of verdict.json."""
     return {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        path.name: sha256_of(path)
         for path in (directory.manifest, directory.verdict)
         if path.exists()
     }

@@ -17,6 +17,8 @@ from fixtures.conclusion.run_verdict import conclude
 from fixtures.paths import version
 from fixtures.records import located
 from fixtures.records.files import read_lines
+from fixtures.records.foreign_types import mistyped
+from fixtures.records.interface import VerdictJson
 from fixtures.records.model import VERDICT_SCHEMA
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import is_as_written
@@ -84,7 +86,7 @@ def malformed(verdict: Any) -> str:
     for k, row in enumerate(verdict["criteria"]):
         if not isinstance(row, dict) or not row.keys() >= ROW_KEYS:
             return f"criteria[{k}] is not a row of a verdict"
-    return ""
+    return mistyped(verdict, VerdictJson, partly=True)
 
 
 def is_of_this_version(run: Mapping[str, Any]) -> bool:

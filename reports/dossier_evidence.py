@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import re
 import statistics
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from fixtures.records.files import RecordError, read_json, read_lines
+from fixtures.records.foreign_files import GIB, Bound, read_bytes
+from fixtures.records.foreign_folders import files_in
 from fixtures.records.model import record_name
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds.criteria import Criterion
@@ -29,6 +33,8 @@ MAX_POINTS = 300
 MAX_ELSEWHERE = 64
 MAX_LOG_LINES = 400
 MAX_REPORT_BYTES = 200_000_000
+BUG_REPORT = Bound(2 * GIB)
+"""A file that the user names: a few hundred MB, mostly compressed."""
 _OF_GPU = re.compile(
     r"Xid|fallen off the bus|RmInitAdapter|ECC|row.?remap|NVLink|nvidia-nvswitch", re.IGNORECASE
 )
@@ -37,7 +43,7 @@ _OF_GPU = re.compile(
 
 def records_of(directory: RunDirectory) -> Iterator[tuple[str, Json]]:
     """Yield name and content of every record that can be read; verify names the others."""
-    for path in sorted(directory.records.glob("*@*.json")):
+    for path in files_in(directory.records, "*@*.json"):
         with suppress(OSError, RecordError):
             data = read_json(path)
             if isinstance(data, dict) and isinstance(data.get("ranks"), list):
@@ -165,7 +171,7 @@ def telemetry_of(
             if isinstance(found, dict) and isinstance(found.get("gpus"), dict):
                 summaries[name] = own(found["gpus"])
     points = {}
-    for path in sorted(directory.jobs.glob(f"*/telemetry-{node}.jsonl")):
+    for path in directory.telemetry_files(node):
         lines = [line for line in read_lines(path) if isinstance(line.get("gpus"), dict)]
         points[path.parent.name] = [
             {"t": line.get("t"), "gpus": own(line["gpus"])} for line in thinned(lines, MAX_POINTS)
@@ -180,13 +186,13 @@ def lines_of_bug_report(path: Path) -> Json:
     """
     lines: list[str] = []
     try:
-        raw = path.read_bytes()
+        raw = read_bytes(path, bound=BUG_REPORT)
         if raw[:2] == b"\x1f\x8b":
-            with gzip.open(path) as file:
+            with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
                 text = file.read(MAX_REPORT_BYTES).decode("utf-8", "replace")
         else:
             text = raw[:MAX_REPORT_BYTES].decode("utf-8", "replace")
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, RecordError, zlib.error) as error:
         raise CommandError(f"--bug-report {path}: {error}") from None
     for whole in text.splitlines():
         line = whole.strip()[:400]

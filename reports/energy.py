@@ -81,7 +81,7 @@ def _cost(
 def _power(directory: RunDirectory) -> dict[str, list[tuple[float, float]]]:
     """Return the samples of each GPU: (epoch seconds, watts)."""
     found: dict[str, list[tuple[float, float]]] = {}
-    for path in sorted(directory.jobs.glob("*/telemetry-*.jsonl")):
+    for path in directory.telemetry_files():
         for uuid, sample in samples_of(path):
             found.setdefault(uuid, []).append(sample)
     return found

@@ -24,9 +24,6 @@ COLUMNS = (
     "notes",
 )  # fmt: skip
 
-TEXT_COLUMNS = ("title", "reason", "next_step", "notes")
-"""Columns of text, which another version of the suite may word differently."""
-
 _SOURCES = [
     (name, group, key) if group in ("worst", "devices") else (name, "", "")
     for name in COLUMNS

@@ -14,6 +14,8 @@ from fixtures.errors import ConfigError
 from fixtures.paths import THRESHOLDS
 from fixtures.records.fast_reader import read_record
 from fixtures.records.files import RecordError, read_json
+from fixtures.records.foreign_files import is_plain
+from fixtures.records.foreign_folders import files_in
 from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds import loader
@@ -227,9 +229,11 @@ def _records_to_draw(
         return
     sampled = [n for n in failed if n in set(nodes)][:SAMPLED_NODES]
     sampled += [n for n in nodes if n not in sampled][: SAMPLED_NODES - len(sampled)]
-    for path in sorted(directory.records.glob("*.json")):
+    for path in files_in(directory.records, "*.json"):
         placement = path.stem.partition("@")[2]
-        if (placement in sampled or placement == "all") and path.stat().st_size <= MAX_RECORD_BYTES:
+        if (
+            placement in sampled or placement == "all"
+        ) and path.lstat().st_size <= MAX_RECORD_BYTES:
             with suppress(OSError, ValueError):
                 yield read_record(path)
 
@@ -261,7 +265,11 @@ def _telemetry(directory: RunDirectory, v: Mapping[str, Any]) -> list[dict[str, 
     node = (v.get("worst") or {}).get("node") or v["subject"]
     with suppress(OSError, RecordError, KeyError, TypeError, AttributeError):
         path = directory.records / str(v["record"])
-        if path.stat().st_size > MAX_RECORD_BYTES:
+        if (
+            not is_plain(path.name)
+            or path.parent != directory.records
+            or path.lstat().st_size > MAX_RECORD_BYTES
+        ):
             return []
         by_node: dict[str, list[dict[str, Any]]] = {}
         for rank in read_json(path)["ranks"]:

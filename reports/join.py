@@ -11,7 +11,6 @@ import argparse
 import hashlib
 import shlex
 import shutil
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,13 +19,15 @@ from typing import Any
 from fixtures.conclusion.node_lists import nodes_of_subject
 from fixtures.errors import EvidenceError
 from fixtures.paths import version
-from fixtures.records.files import RecordError, json_lines, read_json
+from fixtures.records.files import RecordError, json_lines, read_json, replace_file
+from fixtures.records.foreign_folders import folders_in
 from fixtures.records.model import SAFE_ID
 from fixtures.records.run_directory import RunDirectory
 from fixtures.slurm.hostlist import expand_hostlist, hostlist
 from fixtures.thresholds.contract import PARTIES
 from fixtures.wording import counted
-from reports import banner, certificate, signature, verify
+from reports import banner, certificate, statement, verify
+from reports.findings import Findings
 from reports.run_files import CommandError, read_run, read_verdict
 
 NAME = "joined.json"
@@ -36,15 +37,16 @@ WORST_FIRST = ("REJECTED", "INCOMPLETE", "DEMONSTRATION", "PARTIAL", "ACCEPTED")
 EXIT_STATUS = {"REJECTED": 1, "INCOMPLETE": 2}
 MEASURED = ("PASS", "FAIL", "WAIVED", "RECORDED")
 
-CheckRun = Callable[[Path], verify.Findings]
+CheckRun = Callable[..., Findings]
 """Checks a run directory as `python -m reports verify` does."""
 
 
-def add_to(commands: Any) -> None:
-    """Add the subcommand."""
+def add_to(commands: Any) -> Any:
+    """Add the subcommand, and return it."""
     parser = commands.add_parser("join", help="one certificate of runs over parts of a cluster")
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a run directory each")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write")
+    return parser
 
 
 def is_joined(root: Path) -> bool:
@@ -66,24 +68,34 @@ def main(options: argparse.Namespace, check_run: CheckRun) -> int:
 def join(runs: Sequence[Path], out: Path, check_run: CheckRun) -> dict[str, Any]:
     """Write the joined certificate of runs over disjoint nodes, and a copy of each run.
 
-    Raises CommandError where they do not belong together, and EvidenceError where the evidence of
-    one of them is not as it was.
+    Raises CommandError where they do not belong together, and EvidenceError where one of them is
+    not confirmed.
     """
     refuse_different(runs)
     if out.exists() and any(out.iterdir()):
         raise CommandError(f"--out {out}: is not empty; give a new directory")
     for run in runs:
-        if wrong := check_run(run).wrong:
+        found = check_run(run)
+        if found.status:
             raise EvidenceError(
-                f"{run} is not joined: {wrong[0]}; see "
+                f"{run} is not joined: {(found.unconfirmed + found.strangers)[0]}; see "
                 f"`python -m reports verify {shlex.quote(str(run))}`"
             )
     for run in runs:
         shutil.copytree(run, out / UNITS / str(read_run(run)["id"]), symlinks=True)
     for name, content in made_of(out).items():
-        (out / name).write_bytes(content)
+        replace_file(out / name, (content,))
+    statement.replace(out, _statement(out, statement.listing(out)))
     joined: dict[str, Any] = read_json(out / NAME)
     return joined
+
+
+def _statement(root: Path, now: statement.Listing) -> str:
+    joined = read_json(root / NAME)
+    summary = {name: joined[name] for name in ("verdict", "reasons", "counts", "nodes")}
+    summary["suiteVersion"] = joined["suite_version"]
+    summary["runs"] = [unit["run"] for unit in joined["units"]]
+    return statement.text(now, summary, limits={"limits": joined["units"][0]["limits_sha256"]})
 
 
 def refuse_different(runs: Sequence[Path]) -> None:
@@ -209,56 +221,55 @@ def _ordered(folders: Sequence[Path], nodes: Sequence[str]) -> list[str]:
     return [f"in no unit, though ordered: {hostlist(absent)}"]
 
 
-# --- verify and sign
+# --- verify
 
 
-def check(root: Path, check_run: CheckRun, signers: Path | None) -> verify.Findings:
-    """Verify every unit as a separate run, then the joined files."""
-    found = verify.Findings()
+def check(
+    root: Path, check_run: CheckRun, signers: Path | None, demanded: Sequence[str] = ()
+) -> Findings:
+    """Check the files and signers of all, every unit as a separate run, then the joined files."""
+    found, now = Findings(), statement.listing(root)
+    verify.check_signed(root, now, found, signers, demanded=demanded)
+    verify.check_others(root, now, found)
+    if found.wrong:
+        return found
     try:
-        folders = sorted(path for path in (root / UNITS).iterdir() if path.is_dir())
-        stated = {str(unit["run"]) for unit in read_json(root / NAME)["units"]}
-        for name in sorted(stated - {folder.name for folder in folders}):
-            found.wrong.append(f"{UNITS}/{name}: missing, though {NAME} names it")
+        joined = read_json(root / NAME)
+        folders = folders_in(root / UNITS)
         refuse_different(folders)
         for folder in folders:
-            of_unit = check_run(folder)
-            found.wrong += [f"{UNITS}/{folder.name}: {line}" for line in of_unit.wrong]
-            found.unchecked += [f"{UNITS}/{folder.name}: {line}" for line in of_unit.unchecked]
-            if not of_unit.wrong:
-                found.confirmed.append(f"{UNITS}/{folder.name}: verified as a run of its own")
-        made = made_of(root)
+            _add_unit(f"{UNITS}/{folder.name}", check_run(folder, covered=found.covered), found)
+        made = made_of(root) if joined["suite_version"] == version() else {}
+        statement_made = _statement(root, now)
     except (CommandError, OSError, RecordError, KeyError, TypeError, ValueError) as error:
         found.wrong.append(f"{NAME}: cannot be made from the units: {error}")
         return found
+    if not made:
+        found.leave(f"{NAME} and its pages: written by suite version {joined['suite_version']}")
+        verify.check_word(root, now, found, "NOT ACCEPTED AS A WHOLE")
+    elif statement_made.encode() != found.statement:
+        found.wrong.append(f"{statement.NAME}: does not match {NAME}")
     for name, content in made.items():
-        try:
-            same = (root / name).read_bytes() == content
-        except OSError as error:
-            found.wrong.append(f"{name}: {error}")
-            continue
-        if same:
+        if now.files.get(name) == hashlib.sha256(content).hexdigest():
             found.confirmed.append(f"{name}: matches the units")
         else:
             found.wrong.append(f"{name}: does not match the units")
-    is_wrong, line = signature.check(RunDirectory(root), signers)
-    (found.wrong if is_wrong else found.confirmed).append(line)
-    known = {*made, UNITS, signature.NAME}
-    found.unchecked += [f"{p.name}: not a file of the suite in a joined directory"
-                        for p in sorted(root.iterdir()) if p.name not in known]  # fmt: skip
+    if not found.covered:
+        found.unchecked += [f"{name}: not a file of the suite in a joined directory"
+                            for name in now.files if not _is_known(name, made)]  # fmt: skip
     return found
 
 
-def verify_or_sign(source: Path, options: argparse.Namespace, check_run: CheckRun) -> int:
-    """Carry out `verify` or `sign` on a joined directory; CommandError for all other commands."""
-    if options.command not in ("verify", "sign"):
-        raise CommandError(f"{source} joins several runs: give one of {source / UNITS}")
-    signers = options.allowed_signers if options.command == "verify" else None
-    found = check(source, check_run, signers)
-    if options.command == "verify" or found.wrong:
-        return verify.show(source, found)
-    try:
-        print(f"signature {signature.sign(RunDirectory(source), options.key)}")
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise CommandError(f"ssh-keygen -Y sign with {options.key}: {error}") from None
-    return 0
+def _is_known(name: str, made: Mapping[str, bytes]) -> bool:
+    return name in made or name.startswith(f"{UNITS}/")
+
+
+def _add_unit(name: str, of_unit: Findings, found: Findings) -> None:
+    for lines, more in (
+        (found.wrong, of_unit.wrong), (found.unchecked, of_unit.unchecked),
+        (found.strangers, of_unit.strangers), (found.notes, of_unit.notes),
+    ):  # fmt: skip
+        lines += [f"{name}: {line}" for line in more]
+    found.judged &= of_unit.judged
+    if not of_unit.status:
+        found.confirmed.append(f"{name}: verified as a run of its own")

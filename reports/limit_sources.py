@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from fixtures.records.foreign_files import read_text
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds.overview import LimitRow, read_csv
 
@@ -25,7 +26,7 @@ class LimitSources:
         """Read limits.csv; without the file no source is known."""
         if not directory.limits.exists():
             return LimitSources([])
-        return LimitSources(read_csv(directory.limits.read_text(encoding="utf-8")))
+        return LimitSources(read_csv(read_text(directory.limits)))
 
     def of_limit(self, criterion: str, limit: str) -> str:
         """Return the source of the limit of a row; "" where it is not known for certain."""

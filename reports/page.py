@@ -11,7 +11,6 @@ import datetime
 import html
 import importlib.metadata
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -46,7 +45,6 @@ COLLAPSED = ("passed", "skipped", "xfailed", "xpassed", "error")
 """Rows of these filters are closed: the banner explains what was not measured, once a reason."""
 TEST_RESULT = {"passed": "Passed", "skipped": "Skipped", "failed": "Failed", "error": "Error"}
 _RESOURCES = Path(pytest_html.__file__).parent / "resources"
-_GENERATOR = re.compile(r'<meta name="generator" content="([^"]*)">')
 
 
 @dataclass
@@ -138,10 +136,10 @@ def generator(run: Mapping[str, Any] | None = None) -> str:
     return "; ".join([f"gpu-cluster-acceptance {suite}", *tools])
 
 
-def generator_of(text: str) -> str:
-    """Return the generator that a page names, "" without one."""
-    found = _GENERATOR.search(text)
-    return html.unescape(found[1]) if found else ""
+def other_tools(run: Mapping[str, Any]) -> str:
+    """Return which other versions made the page of a run, "" where they are those of here."""
+    of_run, here = generator(run), generator()
+    return "" if of_run == here else f"{of_run}, here {here}"
 
 
 def without_verdict(directory: RunDirectory, run: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import importlib
+import io
 import json
 import os
 import re
@@ -22,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from fixtures.records.files import read_json, read_lines, replace_file, write_json
+from fixtures.records.foreign_files import read_bytes
+from fixtures.records.foreign_folders import files_in
 from fixtures.records.run_directory import RunDirectory
 from fixtures.statistics import cusum
 from fixtures.statistics.cusum import Design, Track
@@ -117,7 +120,8 @@ def take_in(log: Path, history: Path) -> int:
     twice changes nothing.
     """
     history.mkdir(parents=True, exist_ok=True)
-    known = max((int(m[2]) for p in history.iterdir() if (m := _FILE.fullmatch(p.name))), default=0)
+    names = [path.name for path in files_in(history)]
+    known = max((int(m[2]) for name in names if (m := _FILE.fullmatch(name))), default=0)
     new = list(read_lines(log))[known:]
     rows = [row for line in new for row in _rows(line)]
     if not rows:
@@ -149,8 +153,8 @@ def read(history: Path) -> list[dict[str, Any]]:
     """Return every row of the history, oldest visit first."""
     _, parquet = _parquet()
     found: list[dict[str, Any]] = []
-    for path in sorted(history.glob("visits-*.parquet")):
-        found += parquet.read_table(path).to_pylist()
+    for path in files_in(history, "visits-*.parquet"):
+        found += parquet.read_table(io.BytesIO(read_bytes(path))).to_pylist()
     return sorted(found, key=lambda row: row["end"])
 
 

@@ -15,8 +15,9 @@ import pytest
 
 from fixtures.conclusion.run_verdict import RunVerdict
 from fixtures.records.files import RecordError
+from fixtures.records.foreign_files import read_bytes
 from fixtures.records.run_directory import RunDirectory
-from reports import banner, junit, page, tables, terminal
+from reports import banner, junit, page, statement, tables, terminal
 from reports.artefacts import NAMES, NODE_LISTS, Artefacts
 
 PAGE_OF_PLUGIN = {page.NAME: "html", junit.NAME: "junitxml"}
@@ -64,9 +65,10 @@ class Writer:
         """Remove what an earlier session left: if this one is killed, it would contradict it."""
         self._directory = directory
         if drills_file := self._config.getoption("drills", None):
-            directory.drills.write_bytes(drills_file.read_bytes())
+            directory.drills.write_bytes(read_bytes(drills_file))
         for name in NAMES:
             (directory.root / name).unlink(missing_ok=True)
+        statement.remove(directory.root)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_acceptance_concluded(
@@ -75,7 +77,7 @@ class Writer:
         """Keep the verdict for the pages; write all but those that pytest's plug-ins stand for."""
         self._artefacts = artefacts = Artefacts(directory, verdict)
         for name in artefacts.names:
-            if name not in (*PAGE_OF_PLUGIN, *NODE_LISTS):
+            if name not in (*PAGE_OF_PLUGIN, *NODE_LISTS, statement.NAME):
                 self._write(name, artefacts.write)
 
     @pytest.hookimpl(optionalhook=True)
@@ -90,13 +92,18 @@ class Writer:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
-        """Write report.html and junit.xml; an OSError here takes the verdict back."""
+        """Write report.html and junit.xml, then the statement on all files.
+
+        An OSError of the first two takes the verdict back.
+        """
         if self._directory is None:
             return
         artefacts = self._shown(self._directory)
         for name, plugin in PAGE_OF_PLUGIN.items():
             if self._config.pluginmanager.hasplugin(plugin):
                 self._write(name, artefacts.write, unless=OSError)
+        if self._artefacts is not None and statement.NAME in artefacts.names:
+            self._write(statement.NAME, artefacts.write)
 
     def _write(
         self, name: str, write: Callable[[str], None], unless: type[Exception] | tuple[()] = ()

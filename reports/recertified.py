@@ -6,13 +6,14 @@ own, the rest in `recertified/ID/`, with the manifest that each of them had.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fixtures.records.files import RecordError, read_json
+from fixtures.records.foreign_files import sha256_of
+from fixtures.records.foreign_folders import files_in
 from fixtures.records.run_directory import RunDirectory, changed_file
 from fixtures.wording import counted
 
@@ -72,7 +73,7 @@ def returns(directory: RunDirectory, run: Mapping[str, Any]) -> list[Return]:
 def _measured(directory: RunDirectory, run_id: str) -> list[str]:
     """Return the records of a run, without those of the runs that it recertifies."""
     found: Counter[str] = Counter()
-    for path in sorted(directory.records.glob("*.attempt*.json")):
+    for path in files_in(directory.records, "*.attempt*.json"):
         try:
             record = read_json(path)
         except (OSError, RecordError):
@@ -93,7 +94,7 @@ def differences(directory: RunDirectory, run: Mapping[str, Any]) -> Iterator[str
         kept = directory.recertified / str(repair["run"])
         before = RunDirectory(kept)
         try:
-            digest = hashlib.sha256(before.manifest.read_bytes()).hexdigest()
+            digest = sha256_of(before.manifest, below=directory.root)
             earlier, verdict = read_json(before.run_json), read_json(before.verdict)
         except (OSError, RecordError) as error:
             yield f"{name}: the recertified run cannot be read: {error}"

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from fixtures.paths import THRESHOLDS
+from fixtures.records.foreign_files import read_text
+from fixtures.records.foreign_folders import files_in
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
 from fixtures.thresholds import loader
@@ -115,7 +117,7 @@ class Compared:
 def judges_of(root: Path, thresholds: Thresholds) -> SecondJudge:
     """Return the second judge of a run directory; `thresholds` with the order of the run."""
     limits = plain(thresholds)
-    records = Records(root, limits["criteria"])
+    records = Records(root, limits["criteria"], read=read_text, files=files_in)
     return SecondJudge(records.run, limits, records)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,11 @@ from fixtures.errors import AcceptanceError, ConfigError
 from fixtures.paths import THRESHOLDS
 from fixtures.records import verdict_file
 from fixtures.records.files import RecordError, read_json
+from fixtures.records.foreign_types import refused_run
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.run_schema import refused_schema
 from fixtures.thresholds import loader
-from reports.differences import malformed
+from reports.differences import is_of_this_version, malformed
 
 INCOMPLETE, BROKEN, USAGE = 2, 3, 4
 """Exit status for too little evidence, for an internal error, and for a usage error."""
@@ -36,7 +39,7 @@ def read_run(source: Path) -> dict[str, Any]:
         raise CommandError(f"{source} is not a run directory: it has no run.json") from None
     except (OSError, RecordError) as error:
         raise CommandError(f"{source / 'run.json'}: {error}") from None
-    if why := refused_schema(run):
+    if why := refused_run(run):
         raise CommandError(f"{source / 'run.json'}: {why}")
     if "id" not in run:
         raise CommandError(f"{source / 'run.json'}: id is missing")
@@ -80,6 +83,50 @@ def limits_file(run: dict[str, Any], given: Path | None) -> Path | None:
         if path.is_file() and loader.load(path).sha256 == recorded.get("sha256"):
             return path.resolve()
     return None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits by which a run is checked."""
+
+    file: Path | None = None
+    """None is the shipped one."""
+    foreign: str = ""
+    """Why they are the supplier's and not the user's, "" if they are the user's."""
+
+
+def agreed_limits(run: dict[str, Any], given: Path | None) -> Limits:
+    """Return the limits that the user confirms: those given, or the checkout's own.
+
+    A file that only run.json names is of whoever made the run, and so is an order that is in none.
+    CommandError where the given ones are not those of the run.
+    """
+    recorded = (run.get("thresholds") or {}).get("sha256")
+    loaded = loader.load(given or THRESHOLDS)
+    file = limits_file(run, given)
+    if recorded != loaded.sha256 and not (recorded is None and is_of_this_version(run)):
+        if given is not None:
+            raise CommandError(
+                f"--thresholds {given}: not the limits of run {run['id']}, whose SHA-256 is "
+                f"{str(recorded)[:12]}...: judge by others with `python -m reports judge RUN`"
+            )
+        of_run = file or (run.get("thresholds") or {}).get("path") or "no file"
+        return Limits(file, f"limits: those of {of_run}, as run.json says: {_GIVE}")
+    order = None if loaded.cluster is None else loaded.cluster.model_dump(mode="json")
+    if not _is_sandbox(run) and order != run.get("contract"):
+        if given is not None:
+            raise CommandError(f"--thresholds {given}: run {run['id']} is of another order")
+        return Limits(None, f"order: it stands in run.json alone: {_GIVE}")
+    return Limits(file if given is not None else None)
+
+
+_GIVE = "give --thresholds FILE with what was agreed"
+
+
+def _is_sandbox(run: Mapping[str, Any]) -> bool:
+    """Whether a run is of virtual nodes, whose order is made up: it is never an acceptance."""
+    population = run.get("population")
+    return isinstance(population, dict) and population.get("origin") == "sandbox"
 
 
 def require_same_limits(run: dict[str, Any], replayed: dict[str, Any]) -> None:

@@ -1,62 +1,157 @@
 """statement.intoto.json: an in-toto Statement v1 of a run, and its signature by DSSE (login side).
 
-Its subjects are the files of the evidence with their SHA-256, as the manifest has them, manifest
-and verdict.json; the predicate is in-toto's test result. Whoever has a verifier of in-toto
-attestations needs none of the suite. ssh-keygen signs the certificate (reports/signature.py); DSSE
-needs the extra `sign` (securesystemslib). Formats: https://github.com/in-toto/attestation, spec/v1
-and spec/predicates/test-result.md; https://github.com/secure-systems-lab/dsse.
+Its subjects are all files of the run directory with their SHA-256, pages and node lists included;
+outside are only the statement itself and its signatures, which are made of its bytes. The predicate
+is in-toto's test result. Whoever has a verifier of in-toto attestations needs none of the suite.
+ssh-keygen signs it (reports/signature.py); DSSE needs the extra `sign` (securesystemslib). Formats:
+https://github.com/in-toto/attestation, spec/v1 and spec/predicates/test-result.md;
+https://github.com/secure-systems-lab/dsse.
 """
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import importlib
 import json
-from collections.abc import Iterator, Mapping
+import os
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fixtures.records.files import RecordError, read_json, replace_file
+from fixtures.records.files import RecordError, replace_file
+from fixtures.records.foreign_files import (
+    VERDICT,
+    linked_beside,
+    parse_json,
+    read_bytes,
+    sha256_of,
+    shown,
+)
+from fixtures.records.foreign_folders import files_in, walk
 from fixtures.records.run_directory import RunDirectory
+from fixtures.wording import counted
+from reports.findings import Findings
 from reports.run_files import CommandError
 
 NAME = "statement.intoto.json"
 ENVELOPE = "statement.intoto.dsse.json"
+SIGNATURES = "signatures"
+"""Folder of the signatures by ssh-keygen: SIGNATURES/*.sig."""
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://in-toto.io/attestation/test-result/v0.1"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 SUMMARY = "urn:gpu-cluster-acceptance:verdict:2"
 """Name of the extension of the predicate that has the verdict: a URI, as in-toto wants it."""
+FILES = "urn:gpu-cluster-acceptance:files:1"
+"""Name of the extension that says that all files are subjects, and what else there is."""
 FAILED = ("FAIL", "NOT_MEASURED")
 """Outcomes of `failedTests`: what was not measured is never a pass."""
 
 
-def page(directory: RunDirectory, verdict: Mapping[str, Any]) -> str:
-    """Return the text of the statement, made from the files of the run directory alone."""
+# --- what is in the directory
+
+
+@dataclass(frozen=True)
+class Listing:
+    """All that is in a run directory, except for the statement and its signatures."""
+
+    files: Mapping[str, str]
+    """Name -> SHA-256."""
+    others: Mapping[str, str]
+    """Name -> what it is: links, special files, and what cannot be read."""
+
+
+def listing(root: Path) -> Listing:
+    """Read every file below a directory once, on all cores; no link is followed."""
+    found = walk(root)
+    others = dict(
+        line.removeprefix(f"{root.name}/").rpartition(": ")[::2] for line in found.refused
+    )
+    names = [name for path in found.files if not _is_outside(name := str(path.relative_to(root)))]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # hashing leaves the lock
+        digests = list(pool.map(lambda name: _digest(root, name), names))
+    files = {}
+    for name, (digest, why) in zip(names, digests, strict=True):
+        if why:
+            others[name] = why
+        else:
+            files[name] = digest
+    return Listing(files, others)
+
+
+def _is_outside(name: str) -> bool:
+    folder, _, rest = name.rpartition("/")
+    return name in (NAME, ENVELOPE) or (folder == SIGNATURES and rest.endswith(".sig"))
+
+
+def _digest(root: Path, name: str) -> tuple[str, str]:
+    """Return (the SHA-256 of a file, "") or ("", why it cannot be read)."""
+    try:
+        return sha256_of(root / name, below=root), ""
+    except (OSError, RecordError) as error:
+        return "", str(error).partition(": ")[2] or str(error)
+
+
+def is_of_submitit(root: Path, name: str) -> bool:
+    """Whether this is a link to a file beside it, as submitit makes them: no reader follows it."""
+    return name.startswith("jobs/") and linked_beside(root / name) is not None
+
+
+# --- its text
+
+
+def page(directory: RunDirectory, verdict: Mapping[str, Any], now: Listing | None = None) -> str:
+    """Return the text of the statement, made from the files of the run directory alone.
+
+    `now`: what is in it, where that has been read already.
+    """
     run: Mapping[str, Any] = directory.read_run()
     limits = run.get("thresholds") or {}
-    stated = {"limits": limits.get("sha256"), "definitions": limits.get("definitions_sha256")}
     rows = verdict["criteria"]
+    summary = {
+        "runId": verdict["run_id"], "verdict": verdict["verdict"],
+        "reasons": list(verdict["reasons"]), "counts": dict(verdict["counts"]),
+        "scope": verdict["scope"], "suiteVersion": run.get("suite_version"),
+        "commit": run.get("commit"), "created": run.get("created"), "ended": run.get("ended"),
+    }  # fmt: skip
+    return text(
+        now or listing(directory.root),
+        summary,
+        limits={"limits": limits.get("sha256"), "definitions": limits.get("definitions_sha256")},
+        failed=[_test(v) for v in rows if v["outcome"] in FAILED],
+        warned=[_test(v) for v in rows if v["outcome"] == "WAIVED"],
+    )
+
+
+def text(
+    now: Listing,
+    summary: Mapping[str, Any],
+    *,
+    limits: Mapping[str, Any],
+    failed: Sequence[str] = (),
+    warned: Sequence[str] = (),
+) -> str:
+    """Return the text of a statement; `summary`: with the verdict as `verdict`."""
     predicate = {
-        "result": "PASSED" if verdict["verdict"] == "ACCEPTED" else "FAILED",
+        "result": "PASSED" if summary["verdict"] == "ACCEPTED" else "FAILED",
         "configuration": [
             {"name": name, "digest": {"sha256": digest}}
-            for name, digest in stated.items()
+            for name, digest in limits.items()
             if digest
         ],
-        "failedTests": [_test(v) for v in rows if v["outcome"] in FAILED],
-        "warnedTests": [_test(v) for v in rows if v["outcome"] == "WAIVED"],
-        SUMMARY: {
-            "runId": verdict["run_id"], "verdict": verdict["verdict"],
-            "reasons": list(verdict["reasons"]), "counts": dict(verdict["counts"]),
-            "scope": verdict["scope"], "suiteVersion": run.get("suite_version"),
-            "commit": run.get("commit"), "created": run.get("created"), "ended": run.get("ended"),
-        },
+        "failedTests": list(failed),
+        "warnedTests": list(warned),
+        SUMMARY: summary,
+        FILES: {"subject": "every file but this statement and its signatures",
+                "others": dict(now.others)},
     }  # fmt: skip
     statement = {
         "_type": STATEMENT_TYPE,
-        "subject": [{"name": n, "digest": {"sha256": d}} for n, d in _subjects(directory)],
+        "subject": [{"name": n, "digest": {"sha256": d}} for n, d in now.files.items()],
         "predicateType": PREDICATE_TYPE,
         "predicate": predicate,
     }
@@ -67,25 +162,83 @@ def _test(row: Mapping[str, Any]) -> str:
     return f"{row['criterion']} {row['subject']}"
 
 
-def _subjects(directory: RunDirectory) -> Iterator[tuple[str, str]]:
-    """Yield the files of the evidence with their SHA-256: what the manifest says, and its own."""
-    if directory.manifest.exists():
-        for line in directory.manifest.read_text(encoding="utf-8").splitlines():
-            digest, _, name = line.partition("  ")
-            yield name, digest
-    for path in (directory.manifest, directory.verdict):
-        if path.exists():
-            yield path.name, hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def write(directory: RunDirectory, verdict: Mapping[str, Any]) -> None:
-    """Write the statement; an envelope of another one is removed."""
-    path = directory.root / NAME
-    content = page(directory, verdict).encode("utf-8", "replace")
-    if path.exists() and path.read_bytes() == content:
+    """Write the statement, after all other files; signatures of another one are removed."""
+    replace(directory.root, page(directory, verdict))
+
+
+def replace(root: Path, text: str) -> None:
+    """Write a statement; signatures of another one are removed."""
+    path, content = root / NAME, text.encode("utf-8", "replace")
+    if path.is_symlink() or not path.exists() or path.read_bytes() != content:
+        remove(root)
+        replace_file(path, (content,), durable=False)
+
+
+def remove(root: Path) -> None:
+    """Remove the statement with its signatures: the run goes on, or something was made again."""
+    for path in (root / NAME, root / ENVELOPE):
+        path.unlink(missing_ok=True)
+    with suppress(OSError, RecordError):  # absent, a link, or with files of others
+        for path in files_in(root / SIGNATURES, "*.sig"):
+            path.unlink()
+        (root / SIGNATURES).rmdir()
+
+
+# --- its check
+
+
+def check(root: Path, now: Listing, found: Findings) -> None:
+    """Hold a directory against its statement."""
+    try:
+        found.statement = read_bytes(root / NAME, below=root)
+        stated = parse_json(root / NAME, found.statement)
+        subjects = [(str(s["name"]), str(s["digest"]["sha256"])) for s in stated["subject"]]
+        found.word = str(stated["predicate"][SUMMARY]["verdict"])
+        files = stated["predicate"].get(FILES)
+        others = None if files is None else {str(k): str(v) for k, v in files["others"].items()}
+    except FileNotFoundError:
+        remedy = f"`python -m reports render {shlex.quote(str(root))}` makes it"
+        found.wrong.append(f"{NAME}: missing; {remedy}")
         return
-    replace_file(path, (content,), durable=False)
-    (directory.root / ENVELOPE).unlink(missing_ok=True)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        found.wrong.append(f"{NAME}: is not a statement of this suite: {error!r}")
+        return
+    listed = dict(subjects)
+    if len(listed) < len(subjects):
+        found.wrong.append(f"{NAME}: lists a file twice")
+    if others is None:
+        now = Listing({n: d for n, d in now.files.items() if n in listed}, {})
+        found.unchecked.append(
+            f"pages and lists: {NAME} is of an earlier version and covers the evidence alone: "
+            "`python -m reports render RUN` makes one of all files"
+        )
+    differing = list(_differences(listed, others or {}, now))
+    found.wrong += differing
+    if not differing and others is not None:
+        found.confirmed.append(
+            f"{NAME}: says {found.word}; {counted(len(listed), 'file')}, all as it lists them"
+        )
+    found.whole = others is not None
+
+
+def _differences(
+    listed: Mapping[str, str], others: Mapping[str, str], now: Listing
+) -> Iterator[str]:
+    for name, digest in listed.items():
+        current = now.files.get(name)
+        if current is None:
+            yield f"{shown(name)}: {now.others.get(name, 'missing')}, though {NAME} lists the file"
+        elif current != digest:
+            yield (
+                f"{shown(name)}: changed: SHA-256 {current[:12]}..., {NAME} says {digest[:12]}..."
+            )
+    for name in sorted(now.files.keys() - listed.keys()):
+        yield f"{shown(name)}: added: {NAME} does not list it"
+    for name in sorted(now.others.keys() | others.keys()):
+        if now.others.get(name) != others.get(name) and name not in listed:
+            was, is_now = others.get(name, "does not have it"), now.others.get(name, "missing")
+            yield f"{shown(name)}: {shown(is_now)}; {NAME}: {shown(was)}"
 
 
 # --- DSSE
@@ -101,20 +254,22 @@ def _library(module: str) -> Any:
         ) from None
 
 
-def sign(directory: RunDirectory, key: Path) -> Path:
-    """Write the DSSE envelope of the statement, signed by a private key; return its path.
+def sign(root: Path, key: Path, content: bytes) -> Path:
+    """Add a signature by a private key to the DSSE envelope of the statement; return its path.
 
     Keys are Ed25519, ECDSA or RSA, as PEM or as ssh-keygen writes them, without a passphrase.
     CommandError where the extra `sign` is missing or the key cannot be used.
     """
     dsse, signers = _library("securesystemslib.dsse"), _library("securesystemslib.signer")
-    statement = (directory.root / NAME).read_bytes()
-    envelope = dsse.Envelope(statement, PAYLOAD_TYPE, {})
+    path, envelope = root / ENVELOPE, dsse.Envelope(content, PAYLOAD_TYPE, {})
+    with suppress(OSError, RecordError, KeyError, TypeError, ValueError):
+        earlier = dsse.Envelope.from_dict(parse_json(path, read_bytes(path, bound=VERDICT)))
+        if (earlier.payload, earlier.payload_type) == (content, PAYLOAD_TYPE):
+            envelope = earlier  # another signer's
     try:
         envelope.sign(signers.CryptoSigner(_private_key(key)))
     except Exception as error:  # whatever the libraries find wrong with the key
         raise CommandError(f"signing with {key}: {error}") from None
-    path = directory.root / ENVELOPE
     replace_file(path, (json.dumps(envelope.to_dict(), indent=1).encode() + b"\n",), durable=False)
     return path
 
@@ -127,24 +282,28 @@ def _private_key(path: Path) -> Any:
     return load(data, password=None)
 
 
-def check(directory: RunDirectory, key: Path | None) -> tuple[list[str], list[str], list[str]]:
-    """Return (wrong, confirmed, not checked) lines on the envelope; `key`: the signer's public key.
+def check_envelope(root: Path, key: Path | None, found: Findings) -> bool:
+    """Check the envelope of found.statement; True where `key`, the public one, signed it.
 
     CommandError where a key is given and the extra `sign` is missing.
     """
-    path = directory.root / ENVELOPE
+    path = root / ENVELOPE
     if not path.exists():
-        return ([f"{ENVELOPE}: missing, though --dsse-key was given"] if key else [], [], [])
+        if key:
+            found.wrong.append(f"{ENVELOPE}: missing, though --dsse-key was given")
+        return False
     try:
-        data = read_json(path)
+        data = parse_json(path, read_bytes(path, below=root, bound=VERDICT))
         payload = _payload(data)
     except (OSError, RecordError, KeyError, TypeError, ValueError) as error:
-        return [f"{ENVELOPE}: is not a DSSE envelope: {error!r}"], [], []
-    statement = directory.root / NAME
-    if not statement.exists() or payload != statement.read_bytes():
-        return [f"{ENVELOPE}: its payload is not {NAME}"], [], []
+        found.wrong.append(f"{ENVELOPE}: is not a DSSE envelope: {error!r}")
+        return False
+    if payload != found.statement:
+        found.wrong.append(f"{ENVELOPE}: its payload is not {NAME}")
+        return False
     if key is None:
-        return [], [], [f"{ENVELOPE}: signer not checked: give --dsse-key FILE"]
+        found.strangers.append(f"{ENVELOPE}: signer not checked: give --dsse-key FILE")
+        return False
     dsse, signers = _library("securesystemslib.dsse"), _library("securesystemslib.signer")
     serialization = _library("cryptography.hazmat.primitives.serialization")
     try:
@@ -154,8 +313,10 @@ def check(directory: RunDirectory, key: Path | None) -> tuple[list[str], list[st
         public = signers.SSlibKey.from_crypto(load(text))
         dsse.Envelope.from_dict(data).verify([public], 1)
     except Exception as error:  # whatever the library finds wrong with key, envelope or signature
-        return [f"{ENVELOPE}: is not signed by {key}: {error}"], [], []
-    return [], [f"{ENVELOPE}: good, by {key}"], []
+        found.wrong.append(f"{ENVELOPE}: is not signed by {key}: {error}")
+        return False
+    found.confirmed.append(f"{ENVELOPE}: good, by {key}")
+    return True
 
 
 def _payload(envelope: Mapping[str, Any]) -> bytes:

@@ -8,8 +8,10 @@ from contextlib import suppress
 from typing import Any
 
 from fixtures.records.fast_reader import read_record
-from fixtures.records.files import RecordError, read_json, read_lines
+from fixtures.records.files import RecordError, read_json
+from fixtures.records.foreign_folders import files_in
 from fixtures.records.model import RankResult, Record
+from fixtures.records.rank_lines import checked_lines
 from fixtures.records.run_directory import RunDirectory, assemble
 from fixtures.wording import counted, digits
 from reports.trainings import Training, Trainings
@@ -125,7 +127,7 @@ def records_of(run: RunDirectory) -> list[Record]:
 
 
 def _assembled_records(run: RunDirectory) -> Iterator[Record]:
-    for path in sorted(run.records.glob("*.json")):
+    for path in files_in(run.records, "*.json"):
         with suppress(OSError, ValueError):
             yield read_record(path)
 
@@ -133,9 +135,9 @@ def _assembled_records(run: RunDirectory) -> Iterator[Record]:
 def _records_by_hand(run: RunDirectory, run_json: Mapping[str, Any]) -> Iterator[Record]:
     if run_json.get("origin") != "by-hand":
         return
-    lines = [line for path in run.rank_files() for line in read_lines(path)]
+    lines = [line for path in run.rank_files() for line in checked_lines(path)]
     done = {
-        (line["workload"], line["placement"], int(line["attempt"]))
+        (line["workload"], line["placement"], int(line.get("attempt", 1)))
         for line in lines
         if line.get("event") == "result"
     }

@@ -6,13 +6,13 @@ temperature of the same seconds, where the telemetry of the job was kept.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from fixtures.records.fast_reader import read_record
 from fixtures.records.fields import is_number
+from fixtures.records.files import read_lines
 from fixtures.records.model import Points
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds.loader import Criterion
@@ -79,12 +79,11 @@ def _telemetry(
     """Return (epoch seconds, gauges of the GPU) while the workload ran, if that was kept."""
     start, end = min(r.start for r, _ in points), max(r.end for r, _ in points)
     found = []
-    for path in sorted(directory.jobs.glob(f"*/telemetry-{node}.jsonl")):
-        if path.stat().st_size > MAX_TELEMETRY_BYTES:
+    for path in directory.telemetry_files(node):
+        if path.lstat().st_size > MAX_TELEMETRY_BYTES:
             continue
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for sample in read_lines(path):
             with suppress(ValueError, KeyError, TypeError):
-                sample = json.loads(line)
                 gauges = sample["gpus"][uuid]
                 if start <= sample["t"] <= end and isinstance(gauges, Mapping):
                     found.append((float(sample["t"]), gauges))

@@ -1,33 +1,29 @@
 """Whether everything that a person reads of a run follows from its evidence (login side).
 
-Five checks, each of which finds what the others cannot: the manifest names every changed, added and
-missing file of the evidence; the records are judged again, which finds a verdict or a limit that
-does not follow from them; every page and list is made again from the evidence and compared byte by
-byte; what is not known is named as not checked; and a signature on the certificate covers manifest
-and verdict, since whoever rewrites the evidence can write a new manifest; so does the statement's.
+First the hashes: the statement lists every file of the directory, and who signed it vouches for
+all of them. Then, by the version that wrote the run, the records are judged again, and every page
+and list is made again and compared byte by byte. A run of another version, or of other libraries,
+is confirmed by a known signer or not at all: nothing in a run decides how strictly it is checked.
 """
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import html
-import io
-import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from html.parser import HTMLParser
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fixtures.paths import version
 from fixtures.records.files import RecordError, read_json
-from fixtures.records.run_directory import RunDirectory, linked_beside
+from fixtures.records.foreign_files import linked_beside, read_bytes, shown
+from fixtures.records.run_directory import RunDirectory, read_manifest
 from fixtures.records.run_schema import refused_schema
 from fixtures.records.verdict_file import SPLIT_SCHEMA, read_verdict
 from fixtures.wording import counted
-from reports import certificate, export, page, recertified, signature, statement
-from reports.artefacts import Artefacts
+from reports import certificate, page, recertified, signature, statement
+from reports.artefacts import CERTIFIED_ORIGINS, Artefacts
 from reports.differences import (
     Rejudged,
     differences,
@@ -35,138 +31,172 @@ from reports.differences import (
     malformed,
     suite_version,
 )
-from reports.run_files import INCOMPLETE
+from reports.findings import Findings
+from reports.run_files import Limits
 
 COMPANIONS = ("drills.json", "proposal.yaml")
-"""Files that a run may have beside its evidence, and that nothing of the run can confirm."""
+"""Files that a run may have beside its evidence, and that cannot be made again."""
 PAPERS = frozenset(
     {".html", ".htm", ".xhtml", ".pdf", ".xml", ".csv", ".md", ".svg", ".png", ".jpg", ".docx"}
 )
 """Suffixes of what people read; no job of the suite writes such a file."""
-_TOOLS = re.compile(
-    r"<svg.*?</svg>|<style.*?</style>|<script>.*?</script>|<meta name=\"generator\"[^>]*>"
-    r"|&#34;environment&#34;: \{.*?\}|pytest-html</a>\s*v\S+</p>",
-    re.DOTALL,
-)
-"""The parts of report.html whose bytes depend on the versions of page.TOOLS."""
-
-
-@dataclass
-class Findings:
-    """Lines to print."""
-
-    wrong: list[str] = field(default_factory=list)
-    confirmed: list[str] = field(default_factory=list)
-    unchecked: list[str] = field(default_factory=list)
-    """What cannot be made again, by name."""
-    judged: bool = True
-    """Whether the records were judged again: else nothing confirms the verdict."""
 
 
 def check(
     directory: RunDirectory,
     rejudge: Callable[[], Rejudged],
-    signers: Path | None,
+    limits: Limits,
     *,
-    thresholds: Path | None = None,
-    with_signature: bool = True,
+    signers: Path | None = None,
+    demanded: Sequence[str] = (),
     dsse_key: Path | None = None,
+    covered: bool = False,
 ) -> Findings:
-    """Compare a run directory with what its evidence gives.
+    """Compare a run directory with what its signers and its evidence say.
 
-    `thresholds`: the run's file of limits, where it is no longer at the path that run.json names.
-    `dsse_key`: the public key of who signed the statement.
+    `demanded`: who has to have signed. `dsse_key`: the public key of a signer by DSSE. `covered`:
+    a known signer has signed all files in a directory that this one is a part of.
     """
-    found = check_verdict(directory, rejudge)
+    found, now = Findings(covered=covered), statement.listing(directory.root)
+    run = _read_run(directory, found)
+    certified = run.get("origin") in CERTIFIED_ORIGINS
+    if certified or (directory.root / statement.NAME).exists():
+        check_signed(directory.root, now, found, signers, demanded=demanded, dsse_key=dsse_key)
+    elif signers is not None or demanded or dsse_key is not None:
+        found.wrong.append("signature: none: a replay, or a run by hand, is not signed")
+    else:
+        found.notes.append("unsigned: a replay, or a run by hand, is not signed")
+    _check_manifest(directory, now, found)
+    check_others(directory.root, now, found)
+    if covered:  # whoever signed the whole has also signed what stands here
+        found.notes += found.strangers
+        found.strangers.clear()
+    if limits.foreign:
+        found.unchecked.append(limits.foreign)
+    if found.wrong:  # what is not as it was is not judged
+        return found
+    if not is_of_this_version(run):
+        found.leave(
+            f"verdict, limits, pages and lists: written by suite version {suite_version(run)}, "
+            f"this is {version()}"
+        )
+    else:
+        _check_judged(directory, rejudge, found)
+        _check_pages(directory, limits.file, now, found)
+    if certified and not found.judged:
+        check_word(directory.root, now, found)
+    return found
+
+
+def _check_pages(
+    directory: RunDirectory, limits: Path | None, now: statement.Listing, found: Findings
+) -> None:
     verdict = _read(directory)
     if not malformed(verdict):
-        artefacts = Artefacts(directory, verdict, thresholds)
+        artefacts = Artefacts(directory, verdict, limits)
         _check_recertified(artefacts, found)
-        _check_artefacts(artefacts, found)
-        found.unchecked += _unknown_files(artefacts)
-        if certificate.NAME in artefacts.names and with_signature:
-            is_wrong, line = signature.check(directory, signers)
-            (found.wrong if is_wrong else found.confirmed).append(line)
-            wrong, confirmed, unchecked = statement.check(directory, dsse_key)
-            found.wrong += wrong
-            found.confirmed += confirmed
-            found.unchecked += unchecked
-    return found
+        _check_artefacts(artefacts, now, found)
+        unknown = list(_unknown_files(artefacts, now.files))
+        found.unchecked += [] if found.covered else unknown
+        found.notes += [f"not judged again: {n}: the records do not give it"
+                        for n in COMPANIONS if n in now.files]  # fmt: skip
+
+
+def check_signed(
+    root: Path,
+    now: statement.Listing,
+    found: Findings,
+    signers: Path | None,
+    *,
+    demanded: Sequence[str] = (),
+    dsse_key: Path | None = None,
+) -> None:
+    """Check the statement of a directory against its files, and who signed it."""
+    statement.check(root, now, found)
+    known = signature.check(root, signers, found, demanded=demanded)
+    known |= statement.check_envelope(root, dsse_key, found)
+    found.covered |= known and found.whole and not found.wrong
 
 
 def check_hashes(
     directory: RunDirectory, signers: Path | None, *, dsse_key: Path | None = None
 ) -> Findings:
     """Check hashes and signatures of a run that is no longer judged; parameters as of check()."""
-    found = Findings(judged=False)
-    _check_manifest(directory, found)
-    page = directory.root / certificate.NAME
-    if page.exists():
-        text = page.read_text(encoding="utf-8", errors="replace")
-        missing = list(_missing_hashes(directory, text))
-        found.wrong += missing
-        if not missing:
-            found.confirmed.append(f"{certificate.NAME}: states the hashes of the evidence")
-        is_wrong, line = signature.check(directory, signers)
-        (found.wrong if is_wrong else found.confirmed).append(line)
-        for lines, more in zip(
-            (found.wrong, found.confirmed, found.unchecked),
-            statement.check(directory, dsse_key),
-            strict=True,
-        ):
-            lines += more
+    found, now = Findings(), statement.listing(directory.root)
+    if (directory.root / statement.NAME).exists():
+        check_signed(directory.root, now, found, signers, dsse_key=dsse_key)
+    else:
+        signature.check(directory.root, signers, found)
+    _check_manifest(directory, now, found)
+    if certificate.NAME in now.files:
+        text = read_bytes(directory.root / certificate.NAME).decode("utf-8", "replace")
+        for file, digest in certificate.hashes(directory).items():
+            if digest not in text:
+                found.wrong.append(
+                    f"{certificate.NAME}: does not state the SHA-256 of {file}, {digest[:12]}..."
+                )
     found.unchecked.append(f"verdict, limits and pages: {refused_schema({'schema': 1})}")
     return found
 
 
-def show(source: Path, found: Findings) -> int:
-    """Print what was checked; 1 where something is wrong, 2 where the verdict was not checked."""
-    for line in found.confirmed:
-        print(f"ok     {line}")
-    for line in found.unchecked:
-        print(f"not checked: {line}")
-    for line in found.wrong:
-        print(f"WRONG  {line}")
-    word = "VERIFIED, except for what is not checked" if found.unchecked else "VERIFIED"
-    if not found.judged:
-        word = "HASHES AND SIGNATURES ARE RIGHT, THE VERDICT WAS NOT CHECKED"
-    print(f"{'CHANGED SINCE THE RUN' if found.wrong else word}: {source}")
-    return 1 if found.wrong else 0 if found.judged else INCOMPLETE
+def check_others(root: Path, now: statement.Listing, found: Findings) -> None:
+    """Name what no hash covers: links, special files, and what cannot be read."""
+    for name, what in now.others.items():
+        if not statement.is_of_submitit(root, name):
+            found.unchecked.append(f"{shown(name)}: {what}")
 
 
 def check_verdict(directory: RunDirectory, rejudge: Callable[[], Rejudged]) -> Findings:
     """Compare manifest, verdict.json and limits.csv with what the evidence gives."""
     found = Findings()
-    _check_manifest(directory, found)
+    now = statement.listing(directory.root)
+    _check_manifest(directory, now, found)
+    _check_judged(directory, rejudge, found)
+    return found
+
+
+def _check_judged(
+    directory: RunDirectory, rejudge: Callable[[], Rejudged], found: Findings
+) -> None:
     if not directory.verdict.exists():
         remedy = f"`python -m reports render {shlex.quote(str(directory.root))}` makes it"
         found.wrong.append(f"verdict.json: missing; {remedy}")
-        return found
+        return
     try:
         stated = read_verdict(directory)
     except (OSError, RecordError) as error:
         found.wrong.append(f"verdict.json: {error}")
-        return found
+        return
     if why := malformed(stated):
         found.wrong.append(f"verdict.json: {why}")
-        return found
+        return
     try:
         run = read_json(directory.run_json)
         rejudged = rejudge()
         compared = differences(directory, run, stated, rejudged.verdict)
     except (OSError, RecordError, KeyError, TypeError, ValueError, AttributeError) as error:
         found.wrong.append(f"verdict.json: cannot be compared: {error!r}")
-        return found
+        return
     found.wrong += compared.wrong
-    found.unchecked += compared.unchecked
+    found.notes += [f"not judged again: {line}" for line in compared.unchecked]
     if not compared.wrong:
         count = len(stated["criteria"])
         found.confirmed.append(f"verdict: {count} verdicts follow from the records")
     if is_of_this_version(run):
         _compare(found, directory.limits, rejudged.limits_csv, "judging the records again")
-    elif directory.limits.exists():
-        found.unchecked.append(f"limits.csv: written by suite version {suite_version(run)}")
-    return found
+
+
+def _read_run(directory: RunDirectory, found: Findings) -> Mapping[str, Any]:
+    """Return run.json; {} with a line where it cannot be read."""
+    try:
+        run = directory.read_run()
+        if isinstance(run, dict):
+            return run
+        error: Exception = RecordError("is not an object")
+    except (OSError, RecordError) as raised:
+        error = raised
+    found.wrong.append(f"run.json: {error}")
+    return {}
 
 
 def _read(directory: RunDirectory) -> Any:
@@ -177,52 +207,52 @@ def _read(directory: RunDirectory) -> Any:
         return None
 
 
-def _check_manifest(directory: RunDirectory, found: Findings) -> None:
-    found.wrong += _evidence_differences(directory)
-    if not found.wrong:
-        count = len(directory.manifest.read_text(encoding="utf-8").splitlines())
-        found.confirmed.append(f"evidence: {counted(count, 'file')}, all match manifest.sha256")
-
-
-def _evidence_differences(directory: RunDirectory) -> Iterator[str]:
-    """Yield differences between the files of the evidence and the manifest's list of them."""
+def _check_manifest(directory: RunDirectory, now: statement.Listing, found: Findings) -> None:
+    """Compare the files of the evidence with the manifest's list of them."""
     try:
-        lines = directory.manifest.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        yield f"manifest.sha256: {error}: the original evidence is unknown"
+        listed = read_manifest(directory.manifest)
+    except (OSError, ValueError) as error:
+        found.wrong.append(f"manifest.sha256: {error}: the original evidence is unknown")
         return
-    listed = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
-    present = {str(p.relative_to(directory.root)): p for p in directory.evidence()}
+    wrong = []
+    present = {n: digest for n, digest in now.files.items() if directory.is_evidence(n)}
     for name, digest in listed.items():
-        if name not in present and (beside := linked_beside(directory.root / name)) is not None:
-            present[name] = beside  # earlier manifests name submitit's links
-        if name not in present:
-            yield f"{name}: missing, though manifest.sha256 names it"
-            continue
-        with present[name].open("rb") as file:
-            now = hashlib.file_digest(file, "sha256").hexdigest()
-        if now != digest:
-            yield f"{name}: changed: SHA-256 {now[:12]}..., manifest.sha256 says {digest[:12]}..."
-    for name in present:
-        if name not in listed:
-            yield f"{name}: added: manifest.sha256 does not name it"
+        current = present.get(name)
+        if current is None and (beside := linked_beside(directory.root / name)) is not None:
+            # Earlier manifests name submitit's links.
+            current = present.get(str(PurePosixPath(name).with_name(beside.name)))
+        if current is None:
+            wrong.append(f"{shown(name)}: missing, though manifest.sha256 names it")
+        elif current != digest:
+            wrong.append(
+                f"{shown(name)}: changed: SHA-256 {current[:12]}..., manifest.sha256 "
+                f"says {digest[:12]}..."
+            )
+    wrong += [f"{shown(name)}: added: manifest.sha256 does not name it"
+              for name in present if name not in listed]  # fmt: skip
+    found.wrong += wrong
+    if not wrong:
+        found.confirmed.append(
+            f"evidence: {counted(len(listed), 'file')}, all match manifest.sha256"
+        )
 
 
 # --- what is made of the evidence
 
 
-def _check_artefacts(artefacts: Artefacts, found: Findings) -> None:
-    if not is_of_this_version(artefacts.run):
-        _check_facts(artefacts, found)
-        return
+def _check_artefacts(artefacts: Artefacts, now: statement.Listing, found: Findings) -> None:
     confirmed = []
     for name in artefacts.names:
+        if name == statement.NAME and not found.whole:
+            continue  # what is wrong with it has been named
         try:
-            made = artefacts.make(name)
+            made = artefacts.make(name, now)
         except Exception as error:  # an error in the evidence affects this file only
             found.wrong.append(f"{name}: cannot be made again from this evidence: {error!r}")
             continue
-        if name == page.NAME and _by_other_tools(artefacts, made, found):
+        tools = page.other_tools(artefacts.run) if name.endswith(".html") else ""
+        if tools and now.files.get(name) != hashlib.sha256(made).hexdigest():
+            found.leave(f"{name}: made by {tools}")
             continue
         if _compare(found, artefacts.directory.root / name, made, "the evidence"):
             confirmed.append(name)
@@ -243,15 +273,14 @@ def _check_recertified(artefacts: Artefacts, found: Findings) -> None:
 
 def _compare(found: Findings, path: Path, made: bytes, source: str) -> bool:
     """Add a line on the first difference of a file from what is made again; True if none."""
-    if path.is_symlink():
-        found.wrong.append(f"{path.name}: a link to {path.readlink()}")
-        return False
     try:
-        stated = path.read_bytes()
-    except OSError as error:
+        stated = read_bytes(path)
+    except FileNotFoundError:
         remedy = f"`python -m reports render {shlex.quote(str(path.parent))}` makes it"
-        missing = isinstance(error, FileNotFoundError)
-        found.wrong.append(f"{path.name}: {f'missing; {remedy}' if missing else error}")
+        found.wrong.append(f"{path.name}: missing; {remedy}")
+        return False
+    except (OSError, RecordError) as error:
+        found.wrong.append(str(error))
         return False
     if stated != made:
         found.wrong.append(
@@ -272,121 +301,64 @@ def _first_difference(stated: bytes, made: bytes) -> str:
     return f"line {line} has {shown[0]}, expected {shown[1]}"
 
 
-def _by_other_tools(artefacts: Artefacts, made: bytes, found: Findings) -> bool:
-    """Whether other versions of page.TOOLS made report.html: those of the run; compare the rest."""
-    path = artefacts.directory.root / page.NAME
-    try:
-        stated = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return False
-    makers = page.generator_of(stated), page.generator()
-    if makers[0] == makers[1] or makers[0] != page.generator(artefacts.run):
-        return False
-    rest, rest_made = (_TOOLS.sub("", text) for text in (stated, made.decode("utf-8")))
-    if rest != rest_made:
-        return False
-    found.unchecked.append(
-        f"{path.name}: charts, style and script: made by {makers[0]}, here by {makers[1]}; "
-        "verdict, texts and rows match the evidence"
-    )
-    return True
-
-
-def _unknown_files(artefacts: Artefacts) -> Iterator[str]:
-    """Yield files in the run directory that are neither evidence nor made from it."""
+def _unknown_files(artefacts: Artefacts, names: Iterable[str]) -> Iterator[str]:
+    """Yield the files that are neither evidence nor made from it."""
     directory = artefacts.directory
+    of_run = {"jobs", "records", "guests"}
+    of_run |= {"recertified"} if artefacts.run.get("recertifies") else set()
     known = {
-        directory.run_json, directory.limits, directory.ledger, directory.verdict,
-        directory.manifest, directory.jobs, directory.records, directory.guests,
-        directory.root / "token",
-        *([directory.recertified] if artefacts.run.get("recertifies") else ()),
-        *(directory.root / name for name in artefacts.names),
+        directory.run_json.name, directory.limits.name, directory.ledger.name,
+        directory.verdict.name, directory.manifest.name, "token", *artefacts.names, *COMPANIONS,
     }  # fmt: skip
     if artefacts.verdict.get("schema") == SPLIT_SCHEMA:
-        known.add(directory.verdict_rest)
-    if certificate.NAME in artefacts.names:
-        known |= {directory.root / signature.NAME, directory.root / statement.ENVELOPE}
-    for path in sorted(directory.root.iterdir()):
-        if path.name in COMPANIONS:
-            yield f"{path.name}: the run has no record of its original content"
-        elif path not in known:
-            yield f"{path.name}: not a file of the suite in a run like this"
-    others = {directory.limits, *directory.guests.glob("*")}
-    for path in directory.evidence():
-        name = path.relative_to(directory.root)
-        if path.is_symlink():
-            yield f"{name}: a link to {path.readlink()}, which may change"
-        is_limits = path.name == directory.limits.name and path.parent.parent in (
-            directory.root.parent, directory.recertified
-        )  # fmt: skip
-        if path.suffix.lower() in PAPERS and path not in others and not is_limits:
-            yield f"{name}: not a page of the suite; only manifest.sha256 names it"
+        known.add(directory.verdict_rest.name)
+    for name in names:
+        folder, _, rest = name.partition("/")
+        if name not in known and not (rest and folder in of_run):
+            yield f"{shown(name)}: not a file of the suite in a run like this"
+            continue
+        path = PurePosixPath(name)
+        is_limits = folder == "recertified" and path.name == directory.limits.name
+        is_result = path.parent.name == folder == "guests"
+        if rest and path.suffix.lower() in PAPERS and not (is_limits or is_result):
+            yield f"{shown(name)}: not a page of the suite, though among the evidence"
 
 
-# --- pages of another suite version
+# --- the word of a page
 
 
-def _check_facts(artefacts: Artefacts, found: Findings) -> None:
-    """Compare in files of another suite version what does not depend on its wording.
+def check_word(
+    root: Path, now: statement.Listing, found: Findings, prefix: str = "NOT ACCEPTED"
+) -> None:
+    """Hold the word of a certificate that is not made again against the verdict of the statement.
 
-    The certificate must state the verdict and the hashes of the evidence, the report the verdict;
-    results.csv must have the same rows in all columns that are not text.
+    As a browser shows it: comments and other elements are not its word.
     """
-    root, verdict = artefacts.directory.root, artefacts.verdict
-    wrong: list[str] = []
-    compared = []
-    for name in artefacts.names:
-        try:
-            text = (root / name).read_text(encoding="utf-8")
-        except FileNotFoundError:
-            if name in (certificate.NAME, "results.csv"):
-                remedy = f"`python -m reports render {shlex.quote(str(root))}` makes it"
-                wrong.append(f"{name}: missing; {remedy}")
-            continue
-        except (OSError, UnicodeDecodeError) as error:
-            wrong.append(f"{name}: cannot be read: {error}")
-            continue
-        if name == certificate.NAME:
-            wrong += _certificate_differences(artefacts.directory, verdict, text)
-        elif name == "results.csv":
-            if _rows_without_text(text) != _rows_without_text(export.results(verdict)):
-                wrong.append(f"{name}: its figures are not those of verdict.json")
-        elif name == page.NAME and f": {verdict['verdict']}</title>" not in text:
-            wrong.append(f"{name}: its title does not say {verdict['verdict']}")
-        if name in (certificate.NAME, "results.csv"):
-            compared.append(name)
-        else:
-            found.unchecked.append(
-                f"{name}: written by suite version {suite_version(artefacts.run)}"
-            )
-    found.wrong += wrong
-    found.confirmed.append(
-        f"{' and '.join(compared)}: text not compared: written by suite version "
-        f"{suite_version(artefacts.run)}, this is {version()}; verdict, hashes and figures were "
-        "compared"
-    )
+    accepted = found.word == "ACCEPTED" and prefix == "NOT ACCEPTED"
+    expected = found.word if accepted else f"{prefix}: {found.word}"
+    said = _Words()
+    if certificate.NAME in now.files:
+        said.feed(read_bytes(root / certificate.NAME).decode("utf-8", "replace"))
+    if said.words != [expected]:
+        found.wrong.append(f"{certificate.NAME}: says {said.words}, {statement.NAME} {expected!r}")
 
 
-def _certificate_differences(
-    directory: RunDirectory, verdict: Mapping[str, Any], text: str
-) -> Iterator[str]:
-    accepted = verdict["verdict"] == "ACCEPTED"
-    word = "ACCEPTED" if accepted else f"NOT ACCEPTED: {verdict['verdict']}"
-    if f'<p class="word">{html.escape(word)}</p>' not in text:
-        yield f"{certificate.NAME}: does not say {word}"
-    yield from _missing_hashes(directory, text)
+class _Words(HTMLParser):
+    """Collects the texts of the elements of the class `word`."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self._inside = False
 
-def _missing_hashes(directory: RunDirectory, text: str) -> Iterator[str]:
-    """Yield the files whose hashes a certificate ought to state, and does not."""
-    for file, digest in certificate.hashes(directory).items():
-        if digest not in text:
-            yield f"{certificate.NAME}: does not state the SHA-256 of {file}, {digest[:12]}..."
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        if "word" in (dict(attrs).get("class") or "").split():
+            self.words.append("")
+            self._inside = True
 
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.words[-1] += data
 
-def _rows_without_text(text: str) -> list[dict[str, str]]:
-    """Return the rows of results.csv without the columns that are text."""
-    return [
-        {key: value for key, value in row.items() if key not in export.TEXT_COLUMNS}
-        for row in csv.DictReader(io.StringIO(text))
-    ]
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = False

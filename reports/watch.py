@@ -22,6 +22,7 @@ from rich.text import Text
 
 from fixtures.paths import RUNS
 from fixtures.records.files import RecordError, Tail, read_json
+from fixtures.records.foreign_folders import files_in
 from fixtures.records.run_directory import RunDirectory
 from reports.live import render as render_progress
 from reports.progress import Progress
@@ -175,7 +176,7 @@ class Telemetry:
 
     def refresh(self) -> list[tuple[str, Node]]:
         """Read the new samples; return (node name, node), ordered by time."""
-        for path in sorted(self._directory.jobs.glob("*/telemetry-*.jsonl")):
+        for path in self._directory.telemetry_files():
             self._files.setdefault(path, Tail(path))
         new = [
             (sample["t"], path.stem.removeprefix("telemetry-"), path.parent.name, sample)
@@ -281,7 +282,7 @@ def frames_of_records(directory: RunDirectory) -> Iterator[Frame]:
     For runs whose telemetry files were not kept.
     """
     samples = []
-    for path in sorted(directory.records.glob("*.json")):
+    for path in files_in(directory.records, "*.json"):
         with suppress(OSError, RecordError, KeyError, TypeError):
             record = read_json(path)
             for rank in record["ranks"]:

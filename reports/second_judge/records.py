@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,7 +40,7 @@ _RECORD: dict[str, tuple[type, ...]] = {
     "attempt": (int,), "nodes": (list,), "world_size": (int,), "job": (dict,), "ranks": (list,),
     "provenance": (dict,),
 }  # fmt: skip
-_FILE = re.compile(r"([A-Za-z0-9._-]+)@([A-Za-z0-9._-]+?)(?:\.attempt(\d+))?\.json")
+_FILE = re.compile(r"([A-Za-z0-9._-]+)@([A-Za-z0-9._-]+?)(?:\.attempt(\d{1,4}))?\.json")
 _UNUSABLE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
 A_DAY_S = 86400.0
 
@@ -61,20 +61,27 @@ def gpus(record: Json, node: str | None = None) -> set[str]:
 class Records:
     """The records of a run directory: the parts that are sound and of the planned devices."""
 
-    def __init__(self, root: Path, facts_of_packages: Iterable[Json] = ()) -> None:
+    def __init__(
+        self,
+        root: Path,
+        facts_of_packages: Iterable[Json] = (),
+        *,
+        read: Callable[[Path], str] = Path.read_text,
+        files: Callable[[Path], Iterable[Path]] = Path.iterdir,
+    ) -> None:
         """`facts_of_packages`: criteria, for a run by hand, which does not say what was installed:
-        what it measured."""
-        self.root = root
-        self.run: Json = json.loads((root / "run.json").read_text(encoding="utf-8"))
+        what it measured. `read`, `files`: how a file and a folder that others write are read."""
+        self.root, self._text = root, read
+        self.run: Json = json.loads(read(root / "run.json"))
         self.last: dict[Key, int] = {}
-        for path in (root / "records").glob("*@*.json"):
+        for path in files(root / "records"):
             if match := _FILE.fullmatch(path.name):
                 key = match[1], match[2]
                 self.last[key] = max(self.last.get(key, 0), int(match[3] or 1))
         self.missing: dict[Key, int] = {}
-        with suppress(OSError):
-            for line in (root / "jobs" / "missing.jsonl").read_text("utf-8").splitlines():
-                with suppress(ValueError, KeyError):
+        with suppress(OSError, ValueError):
+            for line in read(root / "jobs" / "missing.jsonl").split("\n"):
+                with suppress(ValueError, KeyError, TypeError):
                     m = json.loads(line)
                     if m["nonce"] == self.run["nonce"]:
                         self.missing[m["workload"], m["placement"]] = int(m.get("attempt", 0))
@@ -150,7 +157,7 @@ class Records:
 
     def _load(self, workload: str, place: str, attempt: int) -> Json:
         suffix = "" if attempt == 1 else f".attempt{attempt}"
-        text = (self.root / "records" / f"{workload}@{place}{suffix}.json").read_text("utf-8")
+        text = self._text(self.root / "records" / f"{workload}@{place}{suffix}.json")
         data: Json = json.loads(text)  # NaN costs the node whose rank says it
         _check(data, _RECORD)
         stated = data["nonce"], data["workload"], data["placement"], data["attempt"]
@@ -178,9 +185,13 @@ class Records:
                 void.add(entry["node"])
         numbers = [e.get("rank") for e in entries]
         if data["workload"] == "slurm":
-            if [r["rank"] for r in ranks] != list(range(size)):
+            if len(ranks) != size or [r["rank"] for r in ranks] != list(range(size)):
                 raise Broken("entries are missing")
-        elif numbers != list(range(size)) or {e["node"] for e in entries} != set(nodes):
+        elif (
+            len(numbers) != size
+            or numbers != list(range(size))
+            or {e["node"] for e in entries} != set(nodes)
+        ):
             own = {n: [e.get("rank") for e in entries if e["node"] == n] for n in nodes}
             wrong = {n for n, of in own.items() if len(of) != size // len(nodes)
                      or any(k not in range(size) or numbers.count(k) > 1 for k in of)}  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -170,3 +171,70 @@ def test_a_job_is_settled_when_each_workload_has_a_record_or_a_reason(
     assert results.unrecorded(JOB) == ["copy"]
     (why,) = missing(directory)
     assert (why["workload"], why["job"], "cause" in why) == ("copy", None, False)
+
+
+# --- what no rank of the suite writes
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"time": "soon"}, "a line whose time: Input should be a valid number, not 'soon'"),
+        ({"rank": 1}, "a line of rank 1, in the file of rank 0"),
+        ({"world_size": 10**9}, "a result line of 1000000000 ranks, the job has 2"),
+        ({"measurements": "none"}, "a line whose measurements: Input should be a valid list"),
+        ({"facts": []}, "a line whose facts: Input should be a valid dictionary"),
+    ],
+)
+def test_a_malformed_line_costs_its_workload_and_names_rank_and_node(
+    results, submission, directory, changed, says
+):
+    support.say(submission.tails[0].path, [{**result_line(0), **changed}])
+    support.say(submission.tails[1].path, [result_line(1)])
+    assert results.collect(submission) is True
+    (why,) = missing(directory)
+    assert (why["workload"], why["kind"]) == ("gemm", JobKind.MALFORMED)
+    assert (why["node"], why["rank"]) == ("worker0", 0)
+    assert why["reason"].startswith(
+        f"unusable output of rank 0 on worker0 in jobs/node-worker0/rank0.jsonl: {says}"
+    )
+    assert submission.pending == {"copy"}, "it says which workload it is of"
+    assert list(directory.records.iterdir()) == []
+    say(submission, result_line(0, workload="copy"), result_line(1, workload="copy"))
+    assert results.collect(submission) is True
+    assert submission.pending == set()
+
+
+def test_a_malformed_line_of_no_workload_costs_all_that_the_job_still_owes(
+    results, submission, directory
+):
+    note = {"schema": 1, "nonce": NONCE, "event": "note", "time": "soon", "rank": 0}
+    support.say(submission.tails[0].path, [note])
+    assert results.collect(submission) is True
+    assert {m["workload"]: m["kind"] for m in missing(directory)} == {
+        "gemm": JobKind.MALFORMED, "copy": JobKind.MALFORMED,
+    }  # fmt: skip
+    assert submission.pending == set()
+    assert results.collect(submission) is False
+
+
+def test_a_file_that_is_none_costs_what_the_job_owes_and_is_named_once(
+    results, submission, directory
+):
+    submission.directory.mkdir()
+    os.mkfifo(submission.tails[1].path)
+    assert results.collect(submission) is True
+    assert results.collect(submission) is False
+    reasons = {(m["node"], m["rank"], m["reason"].rpartition(": ")[2]) for m in missing(directory)}
+    assert reasons == {("worker0", 1, "is a FIFO, expected a regular file")}
+
+
+def test_a_rank_of_a_job_on_several_nodes_is_named_by_its_own_lines_else_by_its_number(
+    submission,
+):
+    submission.job = replace(JOB, nodes=("worker0", "worker1"), ranks_per_node=1)
+    assert [submission.node_of(k) for k in range(2)] == ["worker0", "worker1"]
+    submission.receive([line("started", 0, node="worker1")])
+    assert submission.node_of(0) == "worker1"
+    submission.lines[0]["node"] = "elsewhere"
+    assert submission.node_of(0) == "worker0"

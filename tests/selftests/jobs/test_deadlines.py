@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,8 +37,9 @@ def submission(tmp_path: Path) -> Submission:
         name="node-n1", stage="node", placement="n1", nodes=("n1", "n2"), ranks_per_node=2,
         workloads=(("environment", ("versions",)),),
     )  # fmt: skip
-    (tmp_path / "submitit").mkdir()
-    made = Submission(job=job, name="node-n1", directory=tmp_path, number=1)
+    folder = tmp_path / "run" / "jobs" / "node-n1"
+    (folder / "submitit").mkdir(parents=True)
+    made = Submission(job=job, name="node-n1", directory=folder, number=1)
     made.submitted_since = NOW - 10
     return made
 
@@ -295,6 +298,30 @@ def test_the_end_of_each_log_is_kept(submission):
         LogPart("begin\ufffd end", 0, shared=True), LogPart("second", 1),
     ]  # fmt: skip
     assert [part.text for part in deadlines.log_parts(submission.directory, 3)] == ["end", "ond"]
+
+
+@pytest.mark.parametrize("where", ["file", "folder", "job"])
+def test_no_link_leads_out_of_the_logs_of_a_job(submission, tmp_path, where):
+    secret = tmp_path / "elsewhere" / "submitit"
+    secret.mkdir(parents=True)
+    (secret / "7_0_log.out").write_text("secret")
+    folder = submission.directory / "submitit"
+    if where == "file":
+        (folder / "7_0_log.out").symlink_to(secret / "7_0_log.out")
+        os.mkfifo(folder / "7_1_log.out")
+    else:
+        linked = folder if where == "folder" else submission.directory
+        shutil.rmtree(linked)
+        linked.symlink_to(secret if where == "folder" else secret.parent)
+    assert deadlines.log_parts(submission.directory) == []
+    assert deadlines.has_log(submission) is (where == "file")
+
+
+def test_submitit_s_own_links_are_logs(submission):
+    folder = submission.directory / "submitit"
+    (folder / "7_0_log.out").write_text("text")
+    (folder / "7_log.out").symlink_to("/where/the/run/was/7_0_log.out")
+    assert [part.text for part in deadlines.log_parts(submission.directory)] == ["text", "text"]
 
 
 # --- jobs that are made to fail

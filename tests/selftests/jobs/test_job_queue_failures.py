@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 from pathlib import Path
@@ -9,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from fixtures.errors import RunError
+from fixtures.jobs.collector import ResultCollector
+from fixtures.jobs.submission import Submission
 from fixtures.jobs.watcher import JobState
+from fixtures.records.absence import JobKind
 from fixtures.verdict.absence import of_missing
 from fixtures.verdict.causes import Cause
 from tests.selftests.fake_cluster import (
@@ -222,7 +226,7 @@ def test_a_result_that_cannot_be_trusted_is_missing_with_the_reason(conduct, wro
 
     done = conduct({"node-worker0": lies}, only=["node-worker0"])
     assert list(done.missing) == [("gemm", "worker0")]
-    assert done.missing["gemm", "worker0"]["reason"].startswith("unusable result: ")
+    assert done.missing["gemm", "worker0"]["reason"].startswith("unusable ")
 
 
 # --- what nodes do not see
@@ -274,3 +278,37 @@ def test_what_no_node_sees_is_the_set_up(conduct):
     assert sorted(done.missing) == sorted(done.planned)
     for line in done.missing.values():
         assert of_missing(line, [line["placement"]]) == (Cause.SETUP, [])
+
+
+# --- what costs one submission alone
+
+
+def test_an_error_about_one_job_settles_that_job_and_no_other(conduct, monkeypatch):
+    real = ResultCollector.collect
+
+    def broken(self: ResultCollector, s: Submission) -> bool:
+        if s.name == "node-worker1":
+            raise RecursionError("maximum recursion depth exceeded")
+        return real(self, s)
+
+    monkeypatch.setattr(ResultCollector, "collect", broken)
+    done = conduct(only=["node-worker0", "node-worker1"])
+    assert done.scheduler.error is None
+    assert {placement for _, placement in done.missing} == {"worker1"}
+    assert {placement for _, placement in done.records} == {"worker0"}
+    why = done.missing["gemm", "worker1"]
+    assert why["kind"] == JobKind.UNUSABLE
+    assert "on worker1: its results cannot be used: suite error" in why["reason"]
+    assert "RecursionError" in why["reason"]
+    assert "RecursionError" in (done.directory.jobs / "suite-error.txt").read_text()
+    assert "node-worker1" in done.cluster.cancelled or done.cluster.named("node-worker1").state
+
+
+def test_an_error_of_the_storage_is_that_of_the_whole_run(conduct, monkeypatch):
+    def full(self: ResultCollector, s: Submission) -> bool:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(ResultCollector, "collect", full)
+    done = conduct(only=["node-worker0", "node-worker1"])
+    assert isinstance(done.scheduler.error, OSError)
+    assert sorted(done.missing) == sorted(done.planned)

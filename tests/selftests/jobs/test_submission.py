@@ -55,7 +55,15 @@ def test_records_are_made_again_of_the_lines_of_a_large_job(
     for rank in record["ranks"]:
         folder = rank_folder(source.job("all"), rank["rank"], 4)
         folder.mkdir(parents=True, exist_ok=True)
-        line = {"schema": 1, "event": "result", "world_size": 4, "job": "1", **about, **rank}
+        line = {
+            "schema": 1,
+            "event": "result",
+            "world_size": 4,
+            "job": "1",
+            "time": 1.0,
+            **about,
+            **rank,
+        }
         append_line(folder / f"rank{rank['rank']}.jsonl", line)
     assert len(rank_files(source.job("all"))) == len(source.rank_files()) == 4
     assert previous_runs.started_records(source, record["nonce"]) == {("gemm", "node0")}
@@ -77,18 +85,22 @@ def submission(folder: Path, files: int, state: str) -> Submission:
     return made
 
 
+def heard(s: Submission) -> list[int]:
+    return [line["rank"] for _, tail in s.next_files(2) for line in tail.read()]
+
+
 def test_of_one_large_job_all_files_take_their_turns(tmp_path: Path) -> None:
     s = submission(tmp_path, 5, "RUNNING")
-    turns = [[line["rank"] for line in s.read(2)] for _ in range(4)]
+    turns = [heard(s) for _ in range(4)]
     assert turns == [[0, 1], [2, 3], [4], []]
     append_line(tmp_path / "rank3.jsonl", {"rank": 3})
-    heard = [line["rank"] for _ in range(3) for line in s.read(2)]
-    assert heard == [3]
+    late = [k for _ in range(3) for k in heard(s)]
+    assert late == [3]
 
 
 def test_of_a_large_job_that_has_ended_nothing_is_left_unread(tmp_path: Path) -> None:
     s = submission(tmp_path, 5, "FAILED")
-    assert [line["rank"] for line in s.read(2)] == [0, 1, 2, 3, 4]
+    assert heard(s) == [0, 1, 2, 3, 4]
 
 
 # --- what is known of a submission
@@ -189,5 +201,5 @@ def test_of_a_settled_workload_only_who_wrote_is_kept() -> None:
 
 def test_of_few_files_all_are_read_at_once(tmp_path: Path) -> None:
     s = submission(tmp_path, 2, "RUNNING")
-    assert [line["rank"] for line in s.read(2)] == [0, 1]
+    assert heard(s) == [0, 1]
     assert s.next_tail == 0

@@ -210,7 +210,7 @@ def test_the_plan_of_on_a_cluster_submits_nothing_and_the_run_leaves_a_verdict(c
     assert len(runs) == 1
     assert re.search(r"^=+ DEMONSTRATION =+$", runs[0], re.M), runs[0]
     (sign,) = [said for line, (_, said) in cluster_page.items() if " sign " in line]
-    assert re.search(r"^signature .*certificate\.html\.sig$", sign, re.M), sign
+    assert re.search(r"^signature .*/signatures/SHA256-\S+\.sig by SHA256:\S+$", sign, re.M), sign
 
 
 def test_the_order_of_on_a_cluster_is_one_that_the_suite_takes(tmp_path: Path):

@@ -67,6 +67,7 @@ def owner(tmp_path, limits, handlers) -> Any:
     items = planned_list(limits, people)
     verdict = SimpleNamespace(exit_status=7)
     run = Recorder(
+        not_covered=["jobs/x: a linked folder, which is not followed"],
         calls=[], results={"finish": verdict, "revoke_verdict": SimpleNamespace(exit_status=2)},
         items=items, jobs=[], scope=[], tier="standard", budgeted=None, thresholds=limits,
         lacks_measurements=False, admitted=None, population=people,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fixtures.records import files
+from fixtures.records import files, foreign_files
 from fixtures.records.files import RecordError, Tail
+from fixtures.records.foreign_files import Bound
 
 pytestmark = pytest.mark.cpu
 
@@ -126,3 +129,80 @@ def test_a_growing_file_is_read_from_where_it_was(tmp_path):
         file.write("2}\n")
     assert tail.read() == [{"a": 2}]
     assert tail.last_growth > grown
+
+
+# --- a file that others write
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (b"x" * 100, "rank0.jsonl: a line of more than 60 bytes"),
+        (b"x" * 100 + b"\n" + b'{"a": 3}\n', "rank0.jsonl: a line of more than 60 bytes"),
+        (b"[" * 9000 + b"\n", "rank0.jsonl: a line of more than 60 bytes"),
+        (b'{"a":[[[[[[1]]]]]]}\n', "rank0.jsonl: is nested too deeply, expected at most 4 levels"),
+    ],
+)
+def test_a_growing_file_that_no_rank_writes_is_read_no_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, error: str
+) -> None:
+    monkeypatch.setattr(files, "READ_BYTES", 16)
+    monkeypatch.setattr(files, "bound_of", lambda _: Bound(1 << 20, line_bytes=60, depth=4))
+    path = tmp_path / "rank0.jsonl"
+    path.write_bytes(b'{"a": 1}\n{"a": 2}\n')
+    tail = Tail(path)
+    found = tail.read()
+    while tail.more:
+        found += tail.read()
+    assert [line["a"] for line in found] == [1, 2]
+    with path.open("ab") as file:
+        file.write(content)
+    found = [line for _ in range(20) for line in tail.read()]
+    assert found == []
+    assert tail.error == error
+    with path.open("ab") as file:
+        file.write(b'{"a": 4}\n')
+    assert tail.read() == []
+
+
+def test_a_growing_file_is_read_a_part_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "READ_BYTES", 32)
+    path = tmp_path / "rank0.jsonl"
+    lines = [{"k": k, "text": "x" * (100 if k == 5 else 1)} for k in range(12)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    tail = Tail(path)
+    parts = [tail.read()]
+    while tail.more:
+        parts.append(tail.read())
+    assert [line["k"] for part in parts for line in part] == list(range(12))
+    assert max(len(part) for part in parts) <= 3
+    assert tail.read() == []
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda p: p.symlink_to("/dev/zero")])
+def test_what_is_no_file_is_an_error_of_the_tail(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    tail = Tail(tmp_path / "rank0.jsonl")
+    assert (tail.read(), tail.error) == ([], "")
+    make(tail.path)
+    assert tail.read() == []
+    assert "expected a regular file" in tail.error
+
+
+def test_a_file_whose_storage_fails_is_read_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rank0.jsonl"
+    path.write_text('{"a": 1}\n')
+    tail, real = Tail(path), os.open
+
+    def broken(*_: object, **__: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(foreign_files.os, "open", broken)
+    assert (tail.read(), tail.error) == ([], "")
+    monkeypatch.setattr(foreign_files.os, "open", real)
+    assert tail.read() == [{"a": 1}]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,15 @@ import pytest
 
 from fixtures.records import run_directory
 from fixtures.records.files import RecordError
+from fixtures.records.foreign_files import linked_beside
 from fixtures.records.run_directory import (
     RunDirectory,
     assemble,
     changed_file,
     guest_file,
-    linked_beside,
     rank_files,
     rank_folder,
+    read_manifest,
 )
 from tests.selftests.support import NONCE, bf16, line, result_line
 
@@ -87,6 +89,24 @@ def test_the_newest_attempt_is_found_where_some_are_missing(tmp_path):
 
 
 # --- the manifest
+
+
+def test_a_name_is_escaped_as_sha256sum_does(tmp_path):
+    run = RunDirectory(tmp_path)
+    run.run_json.write_text("{}")
+    run.records.mkdir()
+    for name in ("a\\b.json", "a\\nb.json", "plain.json"):
+        (run.records / name).write_text(name)
+    (run.records / "link.json").symlink_to(run.run_json)
+    run.write_manifest()
+    check = ["sha256sum", "--check", "--strict", "--quiet", "manifest.sha256"]
+    assert subprocess.run(check, cwd=tmp_path, capture_output=True).returncode == 0
+    assert set(read_manifest(run.manifest)) == {
+        "run.json", "records/a\\b.json", "records/a\\nb.json", "records/plain.json"
+    }  # fmt: skip
+    assert all(map(run.is_evidence, read_manifest(run.manifest)))
+    assert not any(map(run.is_evidence, ("report.html", "records", "elsewhere/run.json")))
+    assert changed_file(run.manifest, tmp_path) == ""
 
 
 def test_the_manifest_covers_the_evidence_and_finds_a_change(tmp_path):
@@ -198,3 +218,58 @@ def test_lines_that_contradict_each_other_are_refused():
         with pytest.raises(RecordError, match=says):
             made(lines)
     assert made([result(0), result(2)]) is None
+
+
+def test_what_is_no_regular_file_is_left_out_of_the_manifest_and_named(tmp_path, monkeypatch):
+    run = RunDirectory(tmp_path / "run")
+    for name in ("run.json", "jobs/a/rank0.jsonl", "jobs/a/secret", "outside/x"):
+        put(run.root / name, name)
+    outside = put(tmp_path / "outside" / "y").parent
+    (run.jobs / "x").symlink_to(outside)
+    (run.jobs / "a" / "link").symlink_to(outside / "y")
+    (run.jobs / "a" / "mem").symlink_to("/proc/self/mem")
+    os.mkfifo(run.jobs / "a" / "pipe")
+    for name in (b"\xff", b"new\nline", "sep\u2028".encode()):
+        (run.jobs / os.fsdecode(name)).touch()
+    run.records.symlink_to(outside)
+    real = os.open
+
+    def denied(path, *args, **kwargs):
+        if str(path).endswith("secret"):
+            raise PermissionError(13, "Permission denied")
+        return real(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", denied)
+    left_out = run.write_manifest()
+    names = [row.partition("  ")[2] for row in run.manifest.read_text().splitlines()]
+    assert names == ["jobs/a/rank0.jsonl", "run.json"]
+    assert sorted(left_out) == sorted(
+        [
+            "jobs/\\udcff: a name that is not one line of text",
+            f"jobs/a/link: is a link to {outside / 'y'}, expected a regular file",
+            "jobs/a/mem: is a link to /proc/self/mem, expected a regular file",
+            "jobs/a/pipe: is a FIFO, expected a regular file",
+            "jobs/a/secret: Permission denied",
+            "jobs/new\\nline: a name that is not one line of text",
+            "jobs/sep\\u2028: a name that is not one line of text",
+            "jobs/x: a linked folder, which is not followed",
+            "records: is a link, expected a folder",
+        ]
+    )
+    assert sorted(run.left_out()) == sorted(set(left_out) - {"jobs/a/secret: Permission denied"})
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "jobs/../../outside", "jobs//x"])
+def test_a_manifest_that_leads_out_of_the_run_is_refused(tmp_path, name):
+    run = RunDirectory(tmp_path / "run")
+    put(tmp_path / "outside", "x")
+    put(run.manifest, f"{hashlib.sha256(b'x').hexdigest()}  {name}\n")
+    assert changed_file(run.manifest, run.root) == (
+        f"{name}: manifest.sha256 names what is not of the run"
+    )
+
+
+def test_a_number_of_ranks_that_no_job_has_costs_no_memory(tmp_path):
+    lines = [{**result_line(k), "world_size": 10**9} for k in range(2)]
+    about = {"run_id": "r", "nonce": NONCE, "workload": "gemm", "placement": "worker0"}
+    assert assemble(lines, **about, attempt=1, job={}) is None

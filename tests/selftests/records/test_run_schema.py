@@ -49,9 +49,7 @@ def test_its_hashes_are_checked_and_its_verdict_is_not_confirmed(run, capsys):
     assert status == command.INCOMPLETE, "a script that asks for 0 must not take it for confirmed"
     assert "evidence: 2 files, all match manifest.sha256" in out
     assert f"not checked: verdict, limits and pages: a run of schema 1 is {REFUSED}" in out
-    assert out.splitlines()[-1].startswith(
-        "HASHES AND SIGNATURES ARE RIGHT, THE VERDICT WAS NOT CHECKED: "
-    )
+    assert out.splitlines()[-1] == f"NOT VERIFIED: {run}"
 
 
 @pytest.mark.parametrize(
@@ -80,8 +78,10 @@ def test_its_signature_is_checked(run, tmp_path, capsys):
                     page], check=True)  # fmt: skip
     signers = tmp_path / "signers"
     signers.write_text(f"kim@example.org {key.with_suffix('.pub').read_text()}")
-    _, out = verified(run, capsys, f"--allowed-signers={signers}")
-    assert "signature: good, by kim@example.org" in out
+    status, out = verified(run, capsys, f"--allowed-signers={signers}")
+    assert status == command.INCOMPLETE
+    assert "not checked: certificate.html.sig: by kim@example.org, SHA256:" in out
+    assert "it covers certificate.html alone, and no other file" in out
     Path(page).write_text(Path(page).read_text() + " ")
     status, out = verified(run, capsys, f"--allowed-signers={signers}")
     assert (status, "is not a signature of this certificate.html" in out) == (1, True)

@@ -175,5 +175,6 @@ def test_rows_that_share_a_place_are_refused(two: RunDirectory) -> None:
 
 def test_a_file_of_a_run_in_one_piece_is_not_the_suites(both: Path, two: RunDirectory) -> None:
     shutil.copy(both / "one" / "verdict.json", two.verdict)
-    unknown = verify._unknown_files(Artefacts(two, read_verdict(two)))
+    now = statement.listing(two.root)
+    unknown = verify._unknown_files(Artefacts(two, read_verdict(two)), now.files)
     assert any(line.startswith("verdict-rest.parquet") for line in unknown)

@@ -28,7 +28,7 @@ from fixtures.run import run as run_module
 from fixtures.thresholds import loader
 from fixtures.verdict.model import Verdict
 from reports import __main__ as command
-from reports import artefacts, charts, page
+from reports import artefacts, charts, page, statement
 from tests.selftests import derive_runs, support
 
 pytestmark = pytest.mark.cpu
@@ -65,9 +65,11 @@ def tools(tmp_path_factory):
         shutil.copytree(judged[key], into)
         return json.loads((into / "verdict.json").read_text())
 
-    def make_once(self: artefacts.Artefacts, name: str) -> bytes:
+    def make_once(self: artefacts.Artefacts, name: str, now: Any = None) -> bytes:
+        if name == statement.NAME:  # it lists whatever is there
+            return make(self, name, now)
         files = [*evidence_of(self.directory.root), self.directory.verdict, self.directory.ledger]
-        if name in ("certificate.html", "statement.intoto.json"):
+        if name == "certificate.html":
             files += [self.directory.manifest, self.directory.limits]
         key = name, digest(*files)
         if key not in made:
@@ -189,21 +191,32 @@ ATTACKS: list[tuple[str, str, Forge]] = [
 ]
 
 
-@pytest.mark.parametrize("new_manifest", [False, True], ids=["", "with a new manifest"])
+@pytest.mark.parametrize("new_hashes", [False, True], ids=["", "with new hashes"])
 @pytest.mark.parametrize(
     ("name", "what", "forge"), ATTACKS, ids=[f"{n}: {w}" for n, w, _ in ATTACKS]
 )
-def test_a_forged_file_is_found(run, name, what, forge, new_manifest, capsys):
+def test_a_forged_file_is_found(run, name, what, forge, new_hashes, capsys):
     path = run / name
     before = path.read_text(encoding="utf-8")
     path.write_text(forge(before), encoding="utf-8")
     assert path.read_text(encoding="utf-8") != before
-    if new_manifest:
-        RunDirectory(run).write_manifest()
+    if new_hashes and name != statement.NAME:
+        with_new_hashes(run)
     status, lines = said_by_verify(run, capsys)
     assert status == 1, lines
     assert any(line.startswith(f"WRONG  {name}: ") for line in lines), lines
     assert lines[-1] == f"CHANGED SINCE THE RUN: {run}"
+
+
+def with_new_hashes(root: Path) -> None:
+    """Write manifest and statement anew, as whoever forges a file of an unsigned run can."""
+    directory = RunDirectory(root)
+    listed = directory.manifest.read_bytes()
+    directory.write_manifest()
+    if directory.manifest.read_bytes() != listed:
+        made = artefacts.Artefacts(directory, json.loads(directory.verdict.read_text()))
+        made.write("certificate.html")  # which states the manifest's
+    statement.write(directory, json.loads(directory.verdict.read_text()))
 
 
 @pytest.mark.parametrize(
@@ -220,20 +233,20 @@ def test_a_page_of_other_tools_gives_no_cover_to_its_words(run, capsys):
     """Of the run's own tools: whoever only claims others has changed the page."""
     path = run / "report.html"
     path.write_text(path.read_text().replace(page.generator(), "gpu-cluster-acceptance 0.1"))
+    with_new_hashes(run)
     assert said_by_verify(run, capsys)[0] == 1
 
     data = json.loads((run / "run.json").read_text())
     data["versions"] |= {"pytest-html": "3.0"}
     (run / "run.json").write_text(json.dumps(data))
     forged_by_the_suite(run, lambda verdict: None)
-    older = path.read_text().replace(page.generator(), page.generator(data))
-    path.write_text(swapped_charts(older))
-    status, lines = said_by_verify(run, capsys)
-    assert status == 0, lines
-    assert any(n.startswith("not checked: report.html: charts, style and script") for n in lines)
-    assert lines[-1] == f"VERIFIED, except for what is not checked: {run}"
-    path.write_text(older.replace("badge fail", "badge pass"))
-    assert said_by_verify(run, capsys)[0] == 1
+    for forge in (swapped_charts, lambda text: text.replace("badge fail", "badge pass")):
+        path.write_text(forge(path.read_text()))
+        with_new_hashes(run)
+        status, lines = said_by_verify(run, capsys)
+        assert status == 2, lines
+        assert any(n.startswith("not checked: report.html: made by ") for n in lines), lines
+        assert lines[-1] == f"NOT VERIFIED: {run}"
 
 
 def test_a_run_says_which_tools_make_its_page(genuine):
@@ -245,7 +258,8 @@ def test_a_verdict_that_says_two_things_is_found(run, capsys):
     path = run / "verdict.json"
     path.write_text(path.read_text().replace("{", '{ "verdict": "ACCEPTED",', 1))
     made = artefacts.Artefacts(RunDirectory(run), json.loads(path.read_text()))
-    made.write("certificate.html")  # with the hash of what it is now
+    for name in ("certificate.html", statement.NAME):  # with the hash of what it is now
+        made.write(name)
     _, lines = said_by_verify(run, capsys)
     assert "WRONG  verdict.json: is not in the format that the suite writes" in lines
 
@@ -257,25 +271,49 @@ def test_a_link_is_named(run, name, tmp_path, capsys):
     )
     (run / name).unlink(missing_ok=True)
     (run / name).symlink_to(tmp_path / "elsewhere")
-    _, lines = said_by_verify(run, capsys)
-    assert any(f"{name}: a link to {tmp_path / 'elsewhere'}" in line for line in lines), lines
+    for _ in range(2):
+        status, lines = said_by_verify(run, capsys)
+        assert status != 0
+        assert any(f"{name}: is a link to {tmp_path / 'elsewhere'}" in line for line in lines), (
+            lines
+        )
+        with_new_hashes(run)
+
+
+@pytest.mark.parametrize("folder", ["records", "jobs/outside"])
+def test_a_linked_folder_is_named(run, folder, tmp_path, capsys):
+    """Readers would look through it, and what it shows can change without any hash."""
+    if (run / folder).exists():
+        (run / folder).rename(tmp_path / "outside")
+    else:
+        (tmp_path / "outside").mkdir()
+    (run / folder).symlink_to(tmp_path / "outside")
+    status, lines = said_by_verify(run, capsys)
+    assert status == 1
+    assert any(f"{folder}: a linked folder" in line for line in lines), lines
 
 
 @pytest.mark.parametrize(
     "name",
-    ["report-final.html", "acceptance.pdf", "good-nodes.txt.bak", "notes", "drills.json",
-     "jobs/report.html", "records/certificate.pdf"],
+    ["report-final.html", "acceptance.pdf", "good-nodes.txt.bak", "notes", "jobs/report.html",
+     "records/certificate.pdf"],
 )  # fmt: skip
-def test_a_file_that_nobody_knows_is_named_as_not_checked(run, name, capsys):
+def test_a_file_that_nobody_knows_is_not_verified(run, name, capsys):
     (run / name).write_text("ACCEPTED")
-    RunDirectory(run).write_manifest()
-    for made in ("certificate.html", "statement.intoto.json"):  # they state the manifest's hash
-        artefacts.Artefacts(
-            RunDirectory(run), json.loads((run / "verdict.json").read_text())
-        ).write(made)
+    status, lines = said_by_verify(run, capsys)
+    assert (status, any(n.startswith(f"WRONG  {name}: added: ") for n in lines)) == (1, True)
+    with_new_hashes(run)
     status, lines = said_by_verify(run, capsys)
     assert any(line.startswith(f"not checked: {name}: ") for line in lines), lines
-    assert (status, lines[-1]) == (0, f"VERIFIED, except for what is not checked: {run}")
+    assert (status, lines[-1]) == (2, f"NOT VERIFIED: {run}")
+
+
+def test_a_file_beside_the_evidence_is_said_to_be_as_it_was_given(run, capsys):
+    (run / "proposal.yaml").write_text("limits")
+    with_new_hashes(run)
+    status, lines = said_by_verify(run, capsys)
+    assert (status, lines[-1]) == (0, f"VERIFIED: {run}")
+    assert "not judged again: proposal.yaml: the records do not give it" in lines
 
 
 # --- the verdict is rewritten, and all else made of it
@@ -367,6 +405,7 @@ def test_a_field_that_no_suite_writes_is_found(run, capsys):
     verdict = json.loads(path.read_text())
     set_in_row(comment="fine")(verdict)
     path.write_text(json.dumps(verdict))
+    with_new_hashes(run)
     _, lines = said_by_verify(run, capsys)
     assert any("comment is 'fine', from the records None" in line for line in lines), lines
 
@@ -406,9 +445,9 @@ def test_what_an_interrupted_run_did_not_judge_is_said_and_is_not_wrong(
     forged_by_the_suite(run, lambda v: never_judged(v, "PASS"))
     if hidden:
         (run / "ledger.jsonl").write_text(judged)
-        RunDirectory(run).write_manifest()
+        with_new_hashes(run)
     status, lines = said_by_verify(run, capsys)
-    unchecked = [line for line in lines if line.startswith("not checked: verdict.json: ")]
+    unchecked = [line for line in lines if line.startswith("not judged again: verdict.json: ")]
     assert "rows not judged by the run" in unchecked[0]
     assert unchecked[1].endswith("that the run was interrupted: interrupted")
     assert status == int(hidden), lines
@@ -421,7 +460,7 @@ def test_evidence_that_was_changed_with_its_manifest_is_judged_again(run, capsys
     for m in data["ranks"][0]["measurements"]:
         m["samples"] = [s / 50 for s in m.get("samples", [])]
     path.write_text(json.dumps(data))
-    RunDirectory(run).write_manifest()
+    with_new_hashes(run)
     status, lines = said_by_verify(run, capsys)
     assert status == 1
     assert any("from the records 'FAIL'" in line for line in lines)

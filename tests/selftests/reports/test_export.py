@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from fixtures.conclusion.run_verdict import conclude
+from fixtures.paths import version
 from fixtures.records.run_directory import RunDirectory
 from fixtures.verdict.model import Outcome, Verdict
 from reports import __main__ as command
 from reports import export, verify
+from reports.findings import Findings
 from tests.selftests.reports.test_page import PLAN, measured
 
 pytestmark = pytest.mark.cpu
@@ -35,7 +37,13 @@ def written(root: Path, plan: Sequence[Verdict]) -> RunDirectory:
                   "gpu_model": "H200 SXM", "nodes": ["worker0", "worker1", "worker2"]},
         "criteria": [v.to_json() for v in plan],
     }  # fmt: skip
-    run = {"schema": 2, "id": verdict["run_id"], "nonce": "n", "contract": {"nodes": 3}}
+    run = {
+        "schema": 2,
+        "suite_version": version(),
+        "id": verdict["run_id"],
+        "nonce": "n",
+        "contract": {"nodes": 3},
+    }
     (root / "records").mkdir(parents=True)
     (root / "run.json").write_text(json.dumps(run))
     (root / "verdict.json").write_text(json.dumps(verdict))
@@ -48,7 +56,7 @@ def written(root: Path, plan: Sequence[Verdict]) -> RunDirectory:
 def run(tmp_path, monkeypatch) -> Path:
     hostile = measured("gemm.bf16", FORMULA, Outcome.FAIL, 1.5, reason="\t+1+1", next_step="@x\n=1")
     # Nothing was measured; that a verdict follows from records is test_evidence_attacks.py's.
-    monkeypatch.setattr(verify, "check_verdict", lambda *_: verify.Findings())
+    monkeypatch.setattr(verify, "check_verdict", lambda *_: Findings())
     return written(tmp_path / "run", [*PLAN, hostile]).root
 
 

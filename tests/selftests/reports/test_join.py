@@ -5,15 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from fixtures.errors import EvidenceError
 from fixtures.paths import version
+from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds import loader
 from reports import __main__ as command
-from reports import join, verify
+from reports import join, signature, statement
+from reports.findings import Findings
 from reports.run_files import CommandError
 from tests.selftests import support
 
@@ -64,9 +67,9 @@ def joined(whole, tmp_path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "joined"))
 
 
-def sound(_run: Path) -> verify.Findings:
+def sound(_run: Path, *, covered: bool = False) -> Findings:
     """Stands for verifying a unit, which the first test does in full."""
-    return verify.Findings()
+    return Findings()
 
 
 def test_three_units_make_one_certificate_that_verifies(whole, units, capsys):
@@ -86,6 +89,10 @@ def test_three_units_make_one_certificate_that_verifies(whole, units, capsys):
         assert key in page
     assert "gemm.bf16" not in data["only_within_a_unit"]
     assert "ACCEPTED AS A WHOLE" in page
+    stated = json.loads((whole / statement.NAME).read_text())
+    files = {str(p.relative_to(whole)) for p in whole.rglob("*") if p.is_file()}
+    assert {subject["name"] for subject in stated["subject"]} == files - {statement.NAME}
+    assert stated["predicate"][statement.SUMMARY]["verdict"] == data["verdict"]
 
 
 def test_the_joined_verdict_is_never_better_than_partial_nor_than_the_worst_unit(joined):
@@ -126,21 +133,98 @@ def test_units_that_do_not_belong_together_are_refused(units, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_unit_that_is_not_as_it_was_is_not_joined(units, tmp_path):
-    found = verify.Findings(wrong=["records/gemm@u0n0.json: changed"])
-    with pytest.raises(EvidenceError, match="is not joined: records/gemm"):
+@pytest.mark.parametrize(
+    "found",
+    [Findings(wrong=["records/gemm@u0n0.json: changed"]), Findings(unchecked=["limits: of whom"]),
+     Findings(strangers=["signatures/x.sig: by an unknown key"])],
+)  # fmt: skip
+def test_a_unit_that_is_not_confirmed_is_not_joined(units, tmp_path, found):
+    line = (found.wrong + found.unchecked + found.strangers)[0]
+    with pytest.raises(EvidenceError, match=f"is not joined: {line}; see"):
         join.join(units, tmp_path / "out", lambda run: found if run == units[0] else sound(run))
 
 
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [("ACCEPTED", "certificate.html: says ['ACCEPTED']"),
+     ("NOT ACCEPTED: DEMONSTRATION", "verdict, limits, pages and lists: written by suite")],
+)  # fmt: skip
+def test_a_forged_unit_of_another_version_is_not_joined(units, tmp_path, capsys, word, why):
+    """With every hash written anew: nothing of such a run is compared, so nobody confirms it."""
+    forged = []
+    for unit in units:
+        root = Path(shutil.copytree(unit, tmp_path / unit.name))
+        run = json.loads((root / "run.json").read_text())
+        (root / "run.json").write_text(json.dumps({**run, "suite_version": "0.1.9"}))
+        page = root / "certificate.html"
+        page.write_text(page.read_text().replace("NOT ACCEPTED: DEMONSTRATION", word))
+        directory = RunDirectory(root)
+        directory.write_manifest()
+        statement.write(directory, json.loads(directory.verdict.read_text()))
+        forged.append(str(root))
+    out = tmp_path / "out"
+    assert command.main(["join", *forged, "--out", str(out)]) == command.USAGE
+    said = capsys.readouterr().err
+    assert f"is not joined: {why}" in said
+    assert not out.exists()
+
+
+def stated_again(root: Path) -> None:
+    statement.replace(root, join._statement(root, statement.listing(root)))
+
+
 def test_a_changed_page_and_a_unit_taken_away_are_found(joined):
-    assert join.check(joined, sound, None).wrong == []
+    assert join.check(joined, sound, None).status == 0
     page = joined / "certificate.html"
     page.write_text(page.read_text().replace("NOT ACCEPTED AS A WHOLE", "ACCEPTED AS A WHOLE"))
+    (line,) = join.check(joined, sound, None).wrong
+    assert line.startswith("certificate.html: changed: SHA-256 ")
+    stated_again(joined)
     assert "certificate.html: does not match the units" in join.check(joined, sound, None).wrong
     shutil.rmtree(sorted((joined / join.UNITS).iterdir())[0])
     wrong = join.check(joined, sound, None).wrong
-    assert any("missing, though joined.json names it" in line for line in wrong)
+    assert any("missing, though statement.intoto.json lists the file" in line for line in wrong)
+    stated_again(joined)
+    wrong = join.check(joined, sound, None).wrong
     assert any("joined.json: does not match the units" in line for line in wrong)
+
+
+def test_what_a_unit_leaves_open_is_open_for_all(joined):
+    left = Findings(unchecked=["limits: of whom"], notes=["unsigned"], judged=False)
+    found = join.check(joined, lambda *_, **__: left, None)
+    assert (found.status, found.judged, len(found.unchecked)) == (2, False, UNITS)
+    (joined / "more.pdf").write_text("ACCEPTED")
+    stated_again(joined)
+    assert join.check(joined, sound, None).unchecked == [
+        "more.pdf: not a file of the suite in a joined directory"
+    ]
+
+
+def test_a_joined_directory_is_signed_whole_and_verified_by_its_signers(
+    joined, tmp_path, monkeypatch, capsys
+):
+    if shutil.which("ssh-keygen") is None:
+        pytest.skip("no ssh-keygen")
+    key = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    (tmp_path / "signers").write_text(f"kim@example.org {key.with_suffix('.pub').read_text()}")
+    monkeypatch.setattr(command, "checker", lambda _: sound)
+    assert command.main(["sign", str(joined), "--key", str(key), "--expect", "ACCEPTED"]) == 4
+    assert command.main(["sign", str(joined), "--key", str(key)]) == 0
+    assert "verdict   DEMONSTRATION" in capsys.readouterr().out
+    verified = ["verify", str(joined), "--allowed-signers", str(tmp_path / "signers")]
+    assert command.main(verified) == 0
+    assert "signature: good, by kim@example.org, SHA256:" in capsys.readouterr().out
+    for version_then in ("0.1.9", None):  # it is not made again, and a known signer confirms it
+        path = joined / join.NAME
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"suite_version": version_then}))
+        assert command.main(verified) == 1
+        stated_again(joined)
+        assert command.main(["verify", str(joined)]) == 2
+        statement_text = (joined / statement.NAME).read_bytes()
+        signature.sign(joined, key, statement_text)
+        assert command.main(verified) == 0
+    assert "VERIFIED, BUT NOT JUDGED AGAIN" in capsys.readouterr().out
 
 
 def test_an_order_is_held_against_all_units_together(joined):

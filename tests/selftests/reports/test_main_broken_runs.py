@@ -98,12 +98,12 @@ COMMANDS: dict[str, list[str]] = {
     "calibrate": ["calibrate", "RUN", "--out", "OUT"],
 }
 FINE = {
-    ("tables", "no verdict.json"), ("tables", "no records"), ("tables", "records are a file"),
+    ("tables", "no verdict.json"), ("tables", "no records"),
     *(("tables", name) for name in BROKEN if "run.json without" in name),
-    *(("watch", name) for name in BROKEN if "verdict" in name or "records" in name),
+    *(("watch", name) for name in BROKEN if "verdict" in name or name == "no records"),
     ("watch", "a run.json without a population"),
     *((f"compare{which}", f"{what}") for which in ("", " with it")
-      for what in ("no records", "records are a file", "a run.json without a population")),
+      for what in ("no records", "a run.json without a population")),
 }  # fmt: skip
 """What needs nothing of what is missing."""
 

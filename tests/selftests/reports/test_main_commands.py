@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from fixtures.errors import EvidenceError
+from fixtures.paths import version
 from fixtures.records.run_directory import RunDirectory
 from reports import __main__ as command
 from reports import signature, statement, verify
+from reports.findings import Findings
+from reports.run_files import Limits
 
 pytestmark = pytest.mark.cpu
 
@@ -105,18 +108,25 @@ def test_limits_are_proposed_from_the_newest_run_and_the_others(tmp_path, monkey
 def findings(monkeypatch, **more) -> list[tuple]:
     calls: list[tuple] = []
 
-    def check(directory, rejudge, signers, **options):
-        calls.append((directory.root, signers, options))
-        return verify.Findings(**more)
+    def check(directory, rejudge, limits, **options):
+        calls.append((directory.root, limits, options))
+        return Findings(word="PARTIAL", statement=b"stated", **more)
 
     monkeypatch.setattr(verify, "check", check)
-    monkeypatch.setattr(verify, "check_verdict", lambda *_: verify.Findings(**more))
+    monkeypatch.setattr(verify, "check_verdict", lambda *_: Findings(**more))
+    monkeypatch.setattr(command, "agreed_limits", lambda run, given: Limits(given))
     return calls
 
 
 def test_a_verdict_is_used_only_where_nothing_is_wrong_with_it(run, monkeypatch, capsys):
     findings(monkeypatch)
-    assert command.confirmed_verdict(run, {}) == VERDICT
+    of_here = {"suite_version": version()}
+    assert command.confirmed_verdict(run, of_here) == VERDICT
+    again = command.Rejudged({**VERDICT, "reasons": ["judged here"], "replay": "of it"}, b"")
+    monkeypatch.setattr(command, "_rejudge", lambda *_: again)
+    of_records = command.confirmed_verdict(run, {"id": "b", "suite_version": "0.1.9"})
+    assert of_records == {**VERDICT, "reasons": ["judged here"], "run_id": "b"}
+    monkeypatch.setattr(command, "is_of_this_version", lambda _: True)
     shown = []
     monkeypatch.setattr(command.github, "show", lambda verdict: shown.append(verdict) or 0)
     assert command.main(["summary", "--github", str(run)]) == 0
@@ -137,47 +147,48 @@ def test_a_verdict_is_used_only_where_nothing_is_wrong_with_it(run, monkeypatch,
 def test_verify_notes_another_commit_of_the_suite(run, monkeypatch, capsys):
     calls = findings(monkeypatch)
     monkeypatch.setattr(command, "commit", lambda: "abc")
-    options = Namespace(thresholds=None, allowed_signers=Path("s"), dsse_key=Path("k"))
+    options = Namespace(
+        thresholds=Path("t"), allowed_signers=Path("s"), dsse_key=Path("k"), signed_by=["kim"]
+    )
     for stated, note in ((None, False), ("abc", False), ("def", True)):
         assert command.check(run, {"commit": stated}, options) == 0
         assert ("note " in capsys.readouterr().out) is note
-    assert calls[0] == (run, Path("s"), {"thresholds": None, "dsse_key": Path("k")})
+    assert calls[0] == (run, Limits(Path("t")), {
+        "signers": Path("s"), "dsse_key": Path("k"), "demanded": ["kim"]
+    })  # fmt: skip
     monkeypatch.setattr(command, "commit", lambda: "")
     command.check(run, {"commit": "def"}, options)
     assert "made by suite def, this one is not in git" in capsys.readouterr().out
-    assert command.check_run(run).wrong == []
-    assert calls[-1] == (run, None, {"thresholds": None})
+    assert command.checker(options)(run, covered=True).status == 0
+    assert calls[-1] == (run, Limits(Path("t")), {"signers": Path("s"), "covered": True})
 
 
 def test_only_a_confirmed_certificate_of_the_suite_is_signed(run, monkeypatch, capsys):
-    options = Namespace(thresholds=None, key=Path("key"), dsse=False)
+    options = Namespace(
+        thresholds=None, allowed_signers=None, key=Path("key"), dsse=False, expect=None
+    )
     for origin, remedy in (("cluster", "reports render"), ("replay", "this is a replay")):
         with pytest.raises(command.CommandError, match=remedy):
-            command.sign(run, {"origin": origin}, options)
+            command.sign_run(run, {"origin": origin}, options)
     (run / "certificate.html").write_text("")
-    calls = findings(monkeypatch, wrong=["one"])
-    with pytest.raises(EvidenceError, match="is not signed: one"):
-        command.sign(run, {}, options)
-    assert calls[0][2] == {"thresholds": None, "with_signature": False}
-    findings(monkeypatch, unchecked=["a file"])
-    monkeypatch.setattr(signature, "sign", lambda directory, key: f"S {key}")
-    monkeypatch.setattr(statement, "sign", lambda directory, key: f"E {key}")
-    assert command.sign(run, {}, options) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "not checked: a file", "the signed certificate says NOT ACCEPTED: PARTIAL",
-        "signature S key",
-    ]  # fmt: skip
-    (run / "verdict.json").write_text(json.dumps(VERDICT | {"verdict": "ACCEPTED"}))
-    assert command.sign(run, {}, Namespace(**{**vars(options), "dsse": True})) == 0
-    out = capsys.readouterr().out.splitlines()
-    assert out == ["not checked: a file", "signature S key", "envelope E key"]
-
-    def refuse(*_):
-        raise subprocess.CalledProcessError(1, "ssh-keygen", stderr=" no such key\n")
-
-    monkeypatch.setattr(signature, "sign", refuse)
-    with pytest.raises(command.CommandError, match=r"with key: no such key$"):
-        command.sign(run, {}, options)
+    for lines in ({"wrong": ["one"]}, {"unchecked": ["one"]}):
+        findings(monkeypatch, **lines)
+        with pytest.raises(EvidenceError, match="is not signed: one"):
+            command.sign_run(run, {}, options)
+    findings(monkeypatch, strangers=["of another signer"])
+    monkeypatch.setattr(
+        signature, "sign", lambda root, key, text: (f"S {key} {text!r}", "SHA256:x")
+    )
+    monkeypatch.setattr(statement, "sign", lambda root, key, text: f"E {key} {text!r}")
+    assert command.sign_run(run, {}, options) == 0
+    signed = ["of another signer", "verdict   PARTIAL", "signature S key b'stated' by SHA256:x"]
+    assert capsys.readouterr().out.splitlines() == signed
+    both = Namespace(**{**vars(options), "dsse": True, "expect": "PARTIAL"})
+    assert command.sign_run(run, {}, both) == 0
+    assert capsys.readouterr().out.splitlines() == [*signed, "envelope  E key b'stated'"]
+    other = Namespace(**{**vars(options), "expect": "ACCEPTED"})
+    with pytest.raises(EvidenceError, match="its verdict is PARTIAL, expected ACCEPTED"):
+        command.sign_run(run, {}, other)
 
 
 def test_each_command_reaches_its_function_and_returns_its_status(run, monkeypatch):
@@ -205,10 +216,12 @@ def test_each_command_reaches_its_function_and_returns_its_status(run, monkeypat
         assert reached[-1][0] == name
         assert name != "dossier" or reached[-1][1][2] == "thresholds.yaml"
         reached.pop()
-    monkeypatch.setattr(
-        command, "join", Namespace(is_joined=lambda _: True, verify_or_sign=lambda *_: 9)
-    )
-    assert command._carry_out(options) == 9
+    joined = Namespace(is_joined=lambda _: True, UNITS="units", check=lambda *_: Findings())
+    monkeypatch.setattr(command, "join", joined)
+    with pytest.raises(command.CommandError, match="joins several runs"):
+        command._carry_out(options)
+    options.command, options.allowed_signers, options.signed_by = "verify", None, []
+    assert command._carry_out(options) == 0
 
 
 def test_a_run_of_schema_1_is_checked_by_its_hashes_only(run, monkeypatch):
@@ -217,7 +230,7 @@ def test_a_run_of_schema_1_is_checked_by_its_hashes_only(run, monkeypatch):
 
     def hashes(directory, signers, **more):
         calls.append((directory.root, signers, more))
-        return verify.Findings(judged=False)
+        return Findings(unchecked=["the verdict"])
 
     monkeypatch.setattr(verify, "check_hashes", hashes)
     assert command.main(["verify", str(run), "--allowed-signers", "s", "--dsse-key", "k"]) == 2

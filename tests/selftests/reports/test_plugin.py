@@ -15,6 +15,8 @@ from reports.plugin import Writer
 
 pytestmark = pytest.mark.cpu
 
+STATEMENT = "statement.intoto.json"
+
 
 class Session:
     """A writer in a session of pytest, and what it printed and wrote."""
@@ -64,8 +66,10 @@ class Session:
 def test_what_an_earlier_session_left_is_removed(tmp_path, monkeypatch):
     for name in NAMES:
         (tmp_path / name).write_text("old")
+    (tmp_path / "signatures").mkdir()
+    (tmp_path / "signatures" / "a.sig").write_text("of what was there")
     Session(monkeypatch, tmp_path).start()
-    assert not [name for name in NAMES if (tmp_path / name).exists()]
+    assert not [name for name in (*NAMES, "signatures") if (tmp_path / name).exists()]
 
 
 def test_all_but_the_pages_of_pytest_s_plug_ins_is_written_with_the_verdict(tmp_path, monkeypatch):
@@ -74,10 +78,15 @@ def test_all_but_the_pages_of_pytest_s_plug_ins_is_written_with_the_verdict(tmp_
     session.conclude()
     later = {"report.html", "junit.xml"}
     assert session.written
-    assert not {*later, *NODE_LISTS} & set(session.written)
+    assert not {*later, *NODE_LISTS, STATEMENT} & set(session.written)
     session.written.clear()
     session.writer.pytest_sessionfinish()
-    assert set(session.written) == later
+    assert set(session.written) == later, "a run by hand has no statement"
+    session.directory.run_json.write_text('{"schema": 2, "id": "r", "origin": "cluster"}')
+    session.conclude()
+    session.written.clear()
+    session.writer.pytest_sessionfinish()
+    assert session.written == ["report.html", "junit.xml", STATEMENT], "which lists both"
 
 
 def test_a_session_without_a_run_writes_and_prints_nothing(tmp_path, monkeypatch):

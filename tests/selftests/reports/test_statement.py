@@ -1,10 +1,11 @@
-"""The in-toto statement of a run: a stranger verifies a signed run without the suite, offline."""
+"""The in-toto statement of a run: it lists every file, and a stranger verifies it offline."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
+import os
 import random
 import re
 import shutil
@@ -18,13 +19,14 @@ from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds import loader
 from reports import __main__ as command
 from reports import figures, page, statement, verify
+from reports.findings import Findings
 from tests.selftests import support
 
 pytestmark = pytest.mark.cpu
 
 SSH = shutil.which("ssh-keygen")
 needs_ssh = pytest.mark.skipif(SSH is None, reason="no ssh-keygen on the PATH")
-CHANGES = 1000
+CHANGES = 200
 ZEROS = base64.b64encode(bytes(64)).decode()
 
 
@@ -62,12 +64,46 @@ def statement_of(root: Path) -> dict:
     return json.loads((root / statement.NAME).read_text())
 
 
-def test_it_names_every_file_of_the_evidence_with_its_hash(run):
+def test_it_lists_every_file_but_itself_with_its_hash(run):
     subjects = {s["name"]: s["digest"]["sha256"] for s in statement_of(run)["subject"]}
-    evidence = {str(p.relative_to(run)) for p in RunDirectory(run).evidence()}
-    assert set(subjects) == evidence | {"manifest.sha256", "verdict.json"}
+    files = {str(p.relative_to(run)) for p in run.rglob("*") if p.is_file()}
+    assert set(subjects) == files - {statement.NAME}
+    assert {"report.html", "certificate.html", "good-nodes.txt", "limits.csv"} <= set(subjects)
     for name, digest in subjects.items():
         assert hashlib.sha256((run / name).read_bytes()).hexdigest() == digest
+
+
+def test_what_is_no_file_is_named_and_names_are_escaped(tmp_path):
+    root = tmp_path / "run"
+    (root / "jobs" / "a").mkdir(parents=True)
+    (root / "jobs" / "a" / "out.txt").write_text("printed")
+    (root / "jobs" / "a" / "link.sh").symlink_to("/no longer here/out.txt")
+    (root / "jobs" / "a" / 'a "quoted\\ name').write_text("")
+    (root / "records").symlink_to(tmp_path)
+    (root / "linked.html").symlink_to("/etc/hostname")
+    os.mkfifo(root / "pipe")
+    (root / "two\nlines").write_text("")
+    (root / statement.SIGNATURES).mkdir()
+    (root / statement.SIGNATURES / "a.sig").write_text("outside")
+    (root / statement.SIGNATURES / "note.txt").write_text("not a signature")
+    now = statement.listing(root)
+    assert set(now.files) == {"jobs/a/out.txt", 'jobs/a/a "quoted\\ name', "signatures/note.txt"}
+    assert {name: what.partition(",")[0] for name, what in now.others.items()} == {
+        "jobs/a/link.sh": "is a link to /no longer here/out.txt",
+        "records": "a linked folder", "linked.html": "is a link to /etc/hostname",
+        "pipe": "is a FIFO", "two\\nlines": "a name that is not one line of text",
+    }  # fmt: skip
+    text = statement.text(now, {"verdict": "PARTIAL"}, limits={})
+    assert text.isascii()
+    assert {s["name"] for s in json.loads(text)["subject"]} == set(now.files)
+    statement.replace(root, text)
+    found = Findings()
+    statement.check(root, statement.listing(root), found)
+    verify.check_others(root, now, found)
+    assert (found.status, found.whole, found.word) == (2, True, "PARTIAL")
+    assert [line.partition(": ")[0] for line in found.unchecked] == [
+        name for name in now.others if name != "jobs/a/link.sh"
+    ]
 
 
 def test_its_parts_are_those_of_a_statement_v1_with_a_test_result(run):
@@ -120,24 +156,23 @@ def differing(root: Path, subjects: dict[str, str]) -> list[str]:
     ]
 
 
-def test_a_thousand_of_a_thousand_changed_bytes_are_found(run):
+def test_every_one_of_200_changed_bytes_is_found_by_its_hash(run):
+    """By the suite and by a stranger, in every kind of file; nothing is judged for that."""
     random_bytes = random.Random(CHANGES)
     subjects = {s["name"]: s["digest"]["sha256"] for s in statement_of(run)["subject"]}
     contents = {name: (run / name).read_bytes() for name in sorted(subjects)}
     names = [name for name, content in contents.items() if content]
+    single = [name for name in names if "/" not in name]
     found_by_us = found_by_stranger = 0
-    for _ in range(CHANGES):
-        name = random_bytes.choice(names)
+    for k in range(CHANGES):
+        name = single[k % len(single)] if k < CHANGES // 2 else random_bytes.choice(names)
         content = bytearray(contents[name])
         content[random_bytes.randrange(len(content))] ^= random_bytes.randrange(1, 256)
         (run / name).write_bytes(content)
         found_by_stranger += differing(run, {name: subjects[name]}) == [name]
-        if name == "verdict.json":  # of which the manifest says nothing; the certificate does
-            found_by_us += statement.page(
-                RunDirectory(run), json.loads(contents[name])
-            ) != (run / statement.NAME).read_text()  # fmt: skip
-        else:
-            found_by_us += any(verify._evidence_differences(RunDirectory(run)))
+        found = Findings()
+        statement.check(run, statement.listing(run), found)
+        found_by_us += [line.partition(": changed")[0] for line in found.wrong] == [name]
         (run / name).write_bytes(contents[name])
     assert (found_by_stranger, found_by_us) == (CHANGES, CHANGES)
     assert differing(run, subjects) == []
@@ -151,19 +186,18 @@ def test_a_stranger_verifies_with_ssh_keygen_and_sha256sum(run, tmp_path):
     signers.write_text(f"vendor@example.com {(tmp_path / 'key.pub').read_text()}")
     verified = subprocess.run(
         ["ssh-keygen", "-Y", "verify", "-f", str(signers), "-I", "vendor@example.com",
-         "-n", "gpu-cluster-acceptance", "-s", str(run / "certificate.html.sig")],
-        input=(run / "certificate.html").read_bytes(), capture_output=True,
+         "-n", "gpu-cluster-acceptance", "-s", str(next((run / "signatures").iterdir()))],
+        input=(run / statement.NAME).read_bytes(), capture_output=True,
     )  # fmt: skip
     assert verified.returncode == 0, verified.stderr
-    # The certificate states the hash of the manifest, and that lists everything else.
-    certificate = (run / "certificate.html").read_text()
-    for name in ("manifest.sha256", "verdict.json"):
-        assert hashlib.sha256((run / name).read_bytes()).hexdigest() in certificate
-    listed = ["sha256sum", "--check", "--quiet", "--strict", "manifest.sha256"]
-    assert subprocess.run(listed, cwd=run, capture_output=True).returncode == 0
-    changed = next((run / "records").iterdir())
-    changed.write_bytes(changed.read_bytes() + b" ")
-    assert subprocess.run(listed, cwd=run, capture_output=True).returncode == 1
+    # The statement lists every file; as docs/reading-a-report.md has it.
+    sums = "".join(f"{s['digest']['sha256']}  {s['name']}\n" for s in statement_of(run)["subject"])
+    listed = ["sha256sum", "--check", "--quiet", "--strict"]
+    for changed, status in ((False, 0), (True, 1)):
+        if changed:
+            (run / "report.html").write_text("ACCEPTED")
+        checked = subprocess.run(listed, cwd=run, input=sums.encode(), capture_output=True)
+        assert checked.returncode == status
 
 
 @needs_ssh
@@ -187,20 +221,34 @@ def enveloped(run, tmp_path) -> Path:
     pytest.importorskip("securesystemslib.dsse")
     if SSH is None:
         pytest.skip("no ssh-keygen on the PATH")
-    statement.sign(RunDirectory(run), key_of(tmp_path))
+    statement.sign(run, key_of(tmp_path), (run / statement.NAME).read_bytes())
     return run
 
 
+def checked(root: Path, key: Path | None) -> Findings:
+    found = Findings(statement=(root / statement.NAME).read_bytes())
+    found.covered = statement.check_envelope(root, key, found)
+    return found
+
+
 def test_verify_confirms_the_envelope_by_its_key(enveloped, tmp_path):
-    wrong, confirmed, _ = statement.check(RunDirectory(enveloped), tmp_path / "key.pub")
-    assert wrong == []
-    assert confirmed == [f"{statement.ENVELOPE}: good, by {tmp_path / 'key.pub'}"]
+    found = checked(enveloped, tmp_path / "key.pub")
+    assert (found.status, found.covered) == (0, True)
+    assert found.confirmed == [f"{statement.ENVELOPE}: good, by {tmp_path / 'key.pub'}"]
 
 
 def test_verify_says_that_nobody_vouched_for_the_envelope(enveloped):
-    wrong, confirmed, unchecked = statement.check(RunDirectory(enveloped), None)
-    assert (wrong, confirmed) == ([], [])
-    assert unchecked == [f"{statement.ENVELOPE}: signer not checked: give --dsse-key FILE"]
+    found = checked(enveloped, None)
+    assert (found.status, found.covered, found.wrong, found.confirmed) == (2, False, [], [])
+    assert found.strangers == [f"{statement.ENVELOPE}: signer not checked: give --dsse-key FILE"]
+
+
+def test_a_second_signer_of_the_envelope_keeps_the_first(enveloped, tmp_path):
+    (tmp_path / "other").mkdir()
+    other = key_of(tmp_path / "other")
+    statement.sign(enveloped, other, (enveloped / statement.NAME).read_bytes())
+    for key in (tmp_path / "key.pub", other.with_name("key.pub")):
+        assert checked(enveloped, key).covered, key
 
 
 def _forge(root: Path, change) -> None:
@@ -224,28 +272,41 @@ def _forge(root: Path, change) -> None:
 )  # fmt: skip
 def test_a_forged_envelope_is_named(enveloped, tmp_path, change, said):
     _forge(enveloped, change)
-    wrong, _, _ = statement.check(RunDirectory(enveloped), tmp_path / "key.pub")
+    wrong = checked(enveloped, tmp_path / "key.pub").wrong
     assert [said in line for line in wrong] == [True], wrong
 
 
 def test_an_envelope_by_another_key_is_not_confirmed(enveloped, tmp_path):
     (tmp_path / "other").mkdir()
     other = key_of(tmp_path / "other").with_name("key.pub")
-    wrong, _, _ = statement.check(RunDirectory(enveloped), other)
-    assert f"is not signed by {other}" in wrong[0]
+    assert f"is not signed by {other}" in checked(enveloped, other).wrong[0]
 
 
 def test_a_missing_envelope_is_wrong_where_a_key_is_given(run, tmp_path):
-    wrong, _, _ = statement.check(RunDirectory(run), tmp_path / "key.pub")
-    assert wrong == [f"{statement.ENVELOPE}: missing, though --dsse-key was given"]
+    found = checked(run, tmp_path / "key.pub")
+    assert found.wrong == [f"{statement.ENVELOPE}: missing, though --dsse-key was given"]
 
 
-def test_an_envelope_goes_with_its_statement(enveloped):
+def test_signatures_go_with_their_statement(enveloped):
+    signature = enveloped / statement.SIGNATURES / "a.sig"
+    signature.parent.mkdir()
+    signature.write_text("signed")
     stated = json.loads((enveloped / "verdict.json").read_text())
     statement.write(RunDirectory(enveloped), stated)
     assert (enveloped / statement.ENVELOPE).exists(), "it is the same statement, byte by byte"
+    assert signature.exists()
     statement.write(RunDirectory(enveloped), {**stated, "reasons": ["another"]})
     assert not (enveloped / statement.ENVELOPE).exists()
+    assert not signature.parent.exists()
+
+
+def test_signatures_are_not_removed_through_a_link(run, tmp_path):
+    (tmp_path / "others").mkdir()
+    (tmp_path / "others" / "a.sig").write_text("of another run")
+    (run / statement.SIGNATURES).symlink_to(tmp_path / "others")
+    statement.remove(run)
+    assert (tmp_path / "others" / "a.sig").exists()
+    assert not (run / statement.NAME).exists()
 
 
 def test_without_the_extra_the_command_says_what_is_missing(run, tmp_path, monkeypatch, capsys):

@@ -73,7 +73,7 @@ def test_the_command_prints_them_also_of_a_run_by_hand(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps(run))
     shared = {k: record[k] for k in ("schema", "nonce", "workload", "placement", "world_size")}
     for rank in record["ranks"]:
-        line = {**shared, "event": "result", "run_id": "by-hand", "attempt": 1, **rank}
+        line = {**shared, "event": "result", "time": 1.0, "attempt": 1, **rank}
         support.say(tmp_path / "jobs" / "broadcast" / f"rank{rank['rank']}.jsonl", [line])
     done = subprocess.run(
         [sys.executable, "-m", "reports", "tables", str(tmp_path)],

@@ -136,7 +136,7 @@ def test_a_record_that_cannot_be_read_is_not_measured(limits, directory):
     directory.record("gemm", "worker0").mkdir()
     verdict = judged(limits, directory)
     assert verdict.outcome is Outcome.NOT_MEASURED
-    assert "Is a directory" in verdict.reason
+    assert "is a folder, expected a regular file" in verdict.reason
 
 
 def test_a_record_under_another_s_name_is_not_measured(limits, directory):

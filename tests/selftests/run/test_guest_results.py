@@ -49,6 +49,28 @@ def test_only_files_of_known_names_are_taken(tmp_path):
             run_guests.find(missing)
 
 
+def test_no_link_and_no_special_file_is_copied(tmp_path):
+    source, secret = tmp_path / "d", tmp_path / "key"
+    source.mkdir()
+    secret.write_text("secret")
+    (source / "n0.fio.json").symlink_to(secret)
+    (source / "n1.fio.json").symlink_to("/dev/zero")
+    os.mkfifo(source / "n2.fio.json")
+    (source / "n3.fio.json").touch()
+    os.truncate(source / "n3.fio.json", 20 << 30)
+    directory = RunDirectory(tmp_path / "run")
+    directory.root.mkdir()
+    run_guests.find(source).copy_into(directory)
+    names = run_guests.names_for_nodes(directory)
+    assert {name: why.partition(",")[0] for name, why in names.items()} == {
+        "n0.fio.json": f"cannot be read: is a link to {secret}",
+        "n1.fio.json": "cannot be read: is a link to /dev/zero",
+        "n2.fio.json": "cannot be read: is a FIFO",
+        "n3.fio.json": "cannot be read: 21",
+    }
+    assert not any(b"secret" in path.read_bytes() for path in directory.guests.iterdir())
+
+
 def test_the_files_are_evidence_with_their_times(tmp_path):
     source = guest_samples.write(tmp_path / "d", n0__fio="{}", n1__fio="{}")
     os.utime(source / "n0.fio.json", (1_000_000, 1_000_000))
@@ -61,7 +83,10 @@ def test_the_files_are_evidence_with_their_times(tmp_path):
     assert copied.stat().st_mtime == 1_000_000
     assert copied in directory.evidence()
     names = run_guests.names_for_nodes(directory)
-    assert names == {"n0.fio.json": "", "n1.fio.json": "cannot be read: No such file or directory"}
+    assert names == {
+        "n0.fio.json": "",
+        "n1.fio.json": "cannot be read: is a link to nowhere, expected a regular file",
+    }
 
 
 def test_a_result_of_before_the_boot_or_of_the_future_is_refused():
