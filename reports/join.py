@@ -20,7 +20,7 @@ from typing import Any
 from fixtures.conclusion.node_lists import nodes_of_subject
 from fixtures.errors import EvidenceError
 from fixtures.paths import version
-from fixtures.records.files import RecordError, json_lines, read_json
+from fixtures.records.files import RecordError, json_lines, read_json, replace_file
 from fixtures.records.model import SAFE_ID
 from fixtures.records.run_directory import RunDirectory
 from fixtures.slurm.hostlist import expand_hostlist, hostlist
@@ -81,7 +81,7 @@ def join(runs: Sequence[Path], out: Path, check_run: CheckRun) -> dict[str, Any]
     for run in runs:
         shutil.copytree(run, out / UNITS / str(read_run(run)["id"]), symlinks=True)
     for name, content in made_of(out).items():
-        (out / name).write_bytes(content)
+        replace_file(out / name, (content,))
     joined: dict[str, Any] = read_json(out / NAME)
     return joined
 

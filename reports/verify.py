@@ -44,7 +44,8 @@ PAPERS = frozenset(
 )
 """Suffixes of what people read; no job of the suite writes such a file."""
 _TOOLS = re.compile(
-    r"<svg.*?</svg>|<style.*?</style>|<script>.*?</script>|<meta name=\"generator\"[^>]*>"
+    r"<svg.*?</svg>|<style.*?</style>|<script>.*?</script>|"
+    r"<meta http-equiv=[^>]*>|<meta name=\"generator\"[^>]*>"
     r"|&#34;environment&#34;: \{.*?\}|pytest-html</a>\s*v\S+</p>",
     re.DOTALL,
 )

@@ -30,7 +30,7 @@ from fixtures.jobs.launcher import (
     scrub_environment,
 )
 from fixtures.jobs.watcher import TERMINAL, JobState, LocalWatcher, SlurmWatcher
-from tests.selftests.support import CHECKOUT, DATA, Hostile
+from tests.selftests.support import CHECKOUT, DATA, NONCE, Hostile
 
 pytestmark = pytest.mark.cpu
 
@@ -178,7 +178,7 @@ def test_a_hostile_result_is_never_loaded(tmp_path):
     poison = pickle.dumps(("success", Hostile(trace)))
     ask = request(tmp_path, "here", ranks=1)
     ask.directory.mkdir(parents=True)
-    launcher = LocalLauncher(RUN_ID, gpus=0)
+    launcher = LocalLauncher(RUN_ID, NONCE, gpus=0)
     watcher = LocalWatcher(launcher)
     job_id = launcher.submit(ask, spec)
     planted = ask.directory / "submitit" / f"{job_id}_0_result.pkl"
