@@ -27,6 +27,7 @@ from fixtures.errors import AcceptanceError, EvidenceError
 from fixtures.paths import CHECKOUT, RUNS, THRESHOLDS, commit
 from fixtures.records import verdict_file
 from fixtures.records.files import RecordError, read_json, replace_file
+from fixtures.records.inert import inert_lines
 from fixtures.records.run_directory import RunDirectory
 from fixtures.suggestions import ArgumentParser
 from fixtures.thresholds import loader
@@ -126,10 +127,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _carry_out(options)
     except CommandError as error:
-        print(f"reports: {error}", file=sys.stderr)
+        print(f"reports: {inert_lines(str(error))}", file=sys.stderr)
         return error.status
     except (AcceptanceError, RecordError, OSError) as error:
-        print(f"reports: {error}", file=sys.stderr)
+        print(f"reports: {inert_lines(str(error))}", file=sys.stderr)
         return USAGE
 
 

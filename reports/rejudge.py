@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fixtures.paths import THRESHOLDS
+from fixtures.records.inert import inert
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
 from fixtures.thresholds import loader
@@ -176,9 +177,9 @@ def is_other_number(value: Any, stated: Any) -> bool:
 def show(compared: Compared, root: Path) -> int:
     """Print differences and rows not covered; 0 only where both judges agree."""
     for line in compared.wrong:
-        print(f"WRONG  {line}")
+        print(f"WRONG  {inert(line)}")
     for line in compared.uncovered:
-        print(f"not covered: {line}")
+        print(f"not covered: {inert(line)}")
     covered = compared.rows - len(compared.uncovered)
     print(
         f"second judge: {compared.verdict}; {covered} of "

@@ -13,6 +13,7 @@ from typing import Any
 
 from fixtures.records.fast_reader import read_record
 from fixtures.records.fields import is_number
+from fixtures.records.inert import inert_json
 from fixtures.records.model import Points
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds.loader import Criterion
@@ -84,7 +85,7 @@ def _telemetry(
             continue
         for line in path.read_text(encoding="utf-8").splitlines():
             with suppress(ValueError, KeyError, TypeError):
-                sample = json.loads(line)
+                sample = inert_json(json.loads(line))
                 gauges = sample["gpus"][uuid]
                 if start <= sample["t"] <= end and isinstance(gauges, Mapping):
                     found.append((float(sample["t"]), gauges))

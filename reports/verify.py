@@ -22,6 +22,7 @@ from typing import Any
 
 from fixtures.paths import version
 from fixtures.records.files import RecordError, read_json
+from fixtures.records.inert import inert
 from fixtures.records.run_directory import RunDirectory, linked_beside
 from fixtures.records.run_schema import refused_schema
 from fixtures.records.verdict_file import SPLIT_SCHEMA, read_verdict
@@ -123,11 +124,11 @@ def check_hashes(
 def show(source: Path, found: Findings) -> int:
     """Print what was checked; 1 where something is wrong, 2 where the verdict was not checked."""
     for line in found.confirmed:
-        print(f"ok     {line}")
+        print(f"ok     {inert(line)}")
     for line in found.unchecked:
-        print(f"not checked: {line}")
+        print(f"not checked: {inert(line)}")
     for line in found.wrong:
-        print(f"WRONG  {line}")
+        print(f"WRONG  {inert(line)}")
     word = "VERIFIED, except for what is not checked" if found.unchecked else "VERIFIED"
     if not found.judged:
         word = "HASHES AND SIGNATURES ARE RIGHT, THE VERDICT WAS NOT CHECKED"
