@@ -26,7 +26,7 @@ from fixtures.conclusion.run_verdict import judged_of
 from fixtures.errors import AcceptanceError, EvidenceError
 from fixtures.paths import CHECKOUT, RUNS, THRESHOLDS, commit
 from fixtures.records import verdict_file
-from fixtures.records.files import RecordError, read_json, replace_file
+from fixtures.records.files import RecordError, in_real_folder, read_json, replace_file
 from fixtures.records.inert import inert_lines
 from fixtures.records.run_directory import RunDirectory
 from fixtures.suggestions import ArgumentParser
@@ -347,7 +347,7 @@ def calibrate(runs: Sequence[Path], out: Path | None) -> int:
     if out is None:
         print(text, end="")
     else:
-        replace_file(out, (text.encode(),), durable=False)
+        replace_file(in_real_folder(out), (text.encode(),), durable=False)
         print(f"proposal {out}")
         for line in text.split("#\n")[0].splitlines()[1:]:
             print(f"  {line.removeprefix('# ')}")
