@@ -63,8 +63,7 @@ def writes(tree: ast.AST) -> Iterator[str]:
             if any(set(mode) & set("wax+") for mode in modes) or called == "gzip.open":
                 yield called
         elif name == "replace" and len(node.args) == 1 and not node.keywords:
-            if called != "str.replace":  # of a text it has two arguments
-                yield called
+            yield called  # of a text it has two arguments
 
 
 def of_repository() -> dict[tuple[str, str], int]:
