@@ -176,10 +176,9 @@ def is_other_number(value: Any, stated: Any) -> bool:
 
 def show(compared: Compared, root: Path) -> int:
     """Print differences and rows not covered; 0 only where both judges agree."""
-    for line in compared.wrong:
-        print(f"WRONG  {inert(line)}")
-    for line in compared.uncovered:
-        print(f"not covered: {inert(line)}")
+    lines = [f"WRONG  {line}" for line in compared.wrong]
+    for line in (*lines, *(f"not covered: {line}" for line in compared.uncovered)):
+        print(inert(line))
     covered = compared.rows - len(compared.uncovered)
     print(
         f"second judge: {compared.verdict}; {covered} of "

@@ -179,12 +179,7 @@ class Telemetry:
         for path in sorted(self._directory.jobs.glob("*/telemetry-*.jsonl")):
             self._files.setdefault(path, Tail(path))
         new = [
-            (
-                sample["t"],
-                inert(path.stem.removeprefix("telemetry-")),
-                inert(path.parent.name),
-                sample,
-            )
+            (sample["t"], inert(path.stem[len("telemetry-") :]), inert(path.parent.name), sample)
             for path, lines in self._files.items()
             for sample in lines.read()
             if isinstance(sample.get("t"), (int, float))
