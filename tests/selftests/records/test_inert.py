@@ -8,6 +8,8 @@ import unicodedata
 
 import pytest
 
+from fixtures.records.fast_reader import read_json_fast
+from fixtures.records.files import RecordError, Tail, read_json, read_lines
 from fixtures.records.inert import (
     LONGEST,
     LONGEST_LOG,
@@ -17,6 +19,8 @@ from fixtures.records.inert import (
     inert_lines,
     needs_a_look,
 )
+from fixtures.records.model import Record
+from tests.selftests import support
 
 pytestmark = pytest.mark.cpu
 
@@ -98,3 +102,25 @@ def test_json_text_without_is_not_looked_at():
     for data in ({"samples": [1.0 / 3, -1e-9] * 9999}, {"a": 'a "quoted" word'}, {"a": "b/c"}, []):
         for indent in (None, 1):
             assert not needs_a_look(json.dumps(data, indent=indent).encode()), data
+
+
+def test_it_is_inert_however_json_is_read(tmp_path):
+    data = {"name": "GPU\x1b[2J\n::error::x", "text": "a\n\x1bb", "long": "x" * 9000}
+    clean = {"name": r"GPU\x1b[2J\n\x3a:error::x", "long": inert("x" * 9000)}
+    path = tmp_path / "file.json"
+    path.write_text(json.dumps(data) + "\n")
+    as_one_line = {**clean, "text": r"a\n\x1bb"}
+    assert read_json(path) == read_json_fast(path) == as_one_line
+    of_lines = {**clean, "text": "a\n\\x1bb"}
+    assert list(read_lines(path)) == Tail(path).read() == [of_lines]
+    assert json.loads(path.read_text()) == data, "the file keeps its bytes"
+    path.write_text(json.dumps({"text": {"text": "a\nb"}}) + "\n")
+    assert list(read_lines(path)) == [{"text": {"text": r"a\nb"}}], "only what the suite writes"
+
+
+def test_a_record_of_a_node_without_a_name_of_a_host_is_refused(tmp_path):
+    found = support.node_record(600.0, node="worker0").to_json()
+    for name in ("::error::x", "a b", "a\x1b", "", "a/b", "\u202ea"):
+        changed = json.loads(json.dumps(found).replace('"worker0"', json.dumps(name)))
+        with pytest.raises(RecordError, match="is not a name of a node"):
+            Record.from_json(changed)
