@@ -100,6 +100,7 @@ def test_every_other_page_allows_no_script_at_all(name):
     assert "script-src 'none';" in found.policies[0]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(browser.REFUSAL is not None, reason=str(browser.REFUSAL))
 def test_a_browser_runs_the_own_scripts_and_no_other(report, tmp_path):
     planted = tmp_path / "planted.html"
