@@ -139,3 +139,13 @@ def test_the_temporary_file_is_new_and_gone_after_an_error(run):
     assert [(p.name, p.read_text()) for p in run.iterdir()] == [("file", "old")]
     replace_file(run / "file", (b"new",))
     assert (run / "file").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_folder_that_may_be_written_and_not_read_is_enough(run, monkeypatch):
+    flags = []
+    opened = os.open
+    monkeypatch.setattr(os, "open", lambda p, f, *a, **k: flags.append(f) or opened(p, f, *a, **k))
+    write_text(run / "jobs" / "file", ("new",), root=run)
+    folders = [flag for flag in flags if flag & os.O_DIRECTORY]
+    assert len(folders) == 3, "the run directory, its folder before and after it was made"
+    assert all(flag & os.O_PATH and flag & os.O_NOFOLLOW for flag in folders)
