@@ -30,6 +30,7 @@ from fixtures.jobs.launcher import (
     scrub_environment,
 )
 from fixtures.jobs.watcher import TERMINAL, JobState, LocalWatcher, SlurmWatcher
+from fixtures.processes import PROOF, has_proof, proof_of
 from tests.selftests.support import CHECKOUT, DATA, NONCE, Hostile
 
 pytestmark = pytest.mark.cpu
@@ -181,6 +182,8 @@ def test_a_hostile_result_is_never_loaded(tmp_path):
     launcher = LocalLauncher(RUN_ID, NONCE, gpus=0)
     watcher = LocalWatcher(launcher)
     job_id = launcher.submit(ask, spec)
+    assert has_proof(int(job_id), proof_of(NONCE, ask.directory)), "a later run may end it"
+    assert PROOF not in os.environ
     planted = ask.directory / "submitit" / f"{job_id}_0_result.pkl"
     planted.write_bytes(poison)
     tick = threading.Event()
