@@ -27,8 +27,9 @@ from fixtures.conclusion.run_verdict import judged_of
 from fixtures.errors import AcceptanceError, EvidenceError
 from fixtures.paths import CHECKOUT, RUNS, THRESHOLDS, commit
 from fixtures.records import verdict_file
-from fixtures.records.files import RecordError, read_json, replace_file
+from fixtures.records.files import RecordError, in_real_folder, read_json, replace_file
 from fixtures.records.foreign_files import read_bytes, read_text, shown
+from fixtures.records.inert import inert_lines
 from fixtures.records.run_directory import RunDirectory
 from fixtures.suggestions import ArgumentParser
 from fixtures.thresholds import loader
@@ -134,10 +135,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _carry_out(options)
     except CommandError as error:
-        print(f"reports: {error}", file=sys.stderr)
+        print(f"reports: {inert_lines(str(error))}", file=sys.stderr)
         return error.status
     except (AcceptanceError, RecordError, OSError) as error:
-        print(f"reports: {error}", file=sys.stderr)
+        print(f"reports: {inert_lines(str(error))}", file=sys.stderr)
         return USAGE
     except Exception as error:
         # Last of all: whatever a received directory holds, it is answered in one line.
@@ -369,7 +370,7 @@ def calibrate(runs: Sequence[Path], out: Path | None) -> int:
     if out is None:
         print(text, end="")
     else:
-        replace_file(out, (text.encode(),), durable=False)
+        replace_file(in_real_folder(out), (text.encode(),), durable=False)
         print(f"proposal {out}")
         for line in text.split("#\n")[0].splitlines()[1:]:
             print(f"  {line.removeprefix('# ')}")

@@ -21,6 +21,7 @@ from fixtures.conclusion.run_verdict import demonstration_note, judged_of
 from fixtures.slurm.hostlist import hostlist
 from fixtures.verdict.model import Outcome
 from fixtures.wording import counted
+from reports import policy
 from reports.blame import what_to_do
 from reports.groups import looked_for
 from reports.rows import split_limit
@@ -120,7 +121,12 @@ def style() -> str:
 
 def script() -> str:
     """Return report.js as an inline script element."""
-    return f"<script>\n{_SCRIPT.read_text(encoding='utf-8')}</script>"
+    return f"<script>{script_text()}</script>"
+
+
+def script_text() -> str:
+    """Return what stands between the tags of that element."""
+    return f"\n{_SCRIPT.read_text(encoding='utf-8')}"
 
 
 def banner(
@@ -277,6 +283,6 @@ def _add_to_group(
 
 def render(name: str, **values: Any) -> str:
     """Render a template of this folder; every string in it is escaped."""
-    html = _TEMPLATES.get_template(name).render(**values)
+    html = _TEMPLATES.get_template(name).render(policy=Markup(policy.meta()), **values)
     # A lone surrogate in a message (from bytes that are not UTF-8) must not prevent the report.
     return html.encode("utf-8", "replace").decode("utf-8")

@@ -79,7 +79,7 @@ def write(
     if made["gpu"] is not None:
         name += f"-gpu{made['gpu']['index']}"
     # Not into the run, which holds what the suite measured, nor where somebody happens to be.
-    folder: Path = options.out or source.parent
+    folder: Path = (options.out or source.parent).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     for suffix, content in (("html", page), ("json", text)):
         path = folder / f"{name}.{suffix}"

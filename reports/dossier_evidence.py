@@ -19,6 +19,7 @@ from typing import Any
 from fixtures.records.files import RecordError, read_json, read_lines
 from fixtures.records.foreign_files import GIB, Bound, read_bytes
 from fixtures.records.foreign_folders import files_in
+from fixtures.records.inert import inert
 from fixtures.records.model import record_name
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds.criteria import Criterion
@@ -195,7 +196,7 @@ def lines_of_bug_report(path: Path) -> Json:
     except (OSError, EOFError, RecordError, zlib.error) as error:
         raise CommandError(f"--bug-report {path}: {error}") from None
     for whole in text.splitlines():
-        line = whole.strip()[:400]
+        line = inert(whole.strip(), longest=400)
         if _OF_GPU.search(whole) and line not in lines[-1:]:
             lines.append(line)
     return {

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fixtures.records.files import replace_file
+from fixtures.records.files import in_real_folder, replace_file
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
 from fixtures.thresholds.definitions import shipped
@@ -93,7 +93,7 @@ def write(verdict: Mapping[str, Any], format_name: str, out: Path | None) -> int
         table[mixed_columns] = table[mixed_columns].astype("string")
         buffer = io.BytesIO()
         table.to_parquet(buffer, engine="pyarrow", index=False)
-        replace_file(out, (buffer.getvalue(),), durable=False)
+        replace_file(in_real_folder(out), (buffer.getvalue(),), durable=False)
         return 0
     text = {
         "csv": results,
@@ -104,7 +104,7 @@ def write(verdict: Mapping[str, Any], format_name: str, out: Path | None) -> int
         sys.stdout.write(text)
     else:
         # node_exporter may read during the write: it must see the old file or the new one.
-        replace_file(out, (text.encode("utf-8", "replace"),), durable=False)
+        replace_file(in_real_folder(out), (text.encode("utf-8", "replace"),), durable=False)
     return 0
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -136,10 +137,25 @@ def _cells(*cells: object) -> str:
     return "| " + " | ".join(_escape_markdown(str(cell)) for cell in cells) + " |\n"
 
 
+_LINKED = re.compile(
+    r"(?:(?:https?|ftp)://|(?:mailto|xmpp):|www\.)[^\s|`]+"
+    r"|(?<![\w`])@\w[\w/-]*|[\w.+-]+@[\w-]+\.[\w.-]+", re.I,
+)  # fmt: skip
+"""What GitHub makes links of: addresses, people and teams, which it also notifies."""
+
+
 def _escape_markdown(text: str) -> str:
-    """Escape text from nodes: no HTML, no Markdown, no second line or table cell."""
+    """Escape text from nodes: no HTML, no Markdown, no second line or table cell, no link."""
     line = " ".join(_replace_surrogates(text).split())
-    return "".join(f"&#{ord(c)};" if c in "&|*_`[]<>\\#~!" else c for c in line)
+    parts, end = [], 0
+    for found in _LINKED.finditer(line):
+        parts += [_as_text(line[end : found.start()]), f"`{found[0]}`"]
+        end = found.end()
+    return "".join([*parts, _as_text(line[end:])])
+
+
+def _as_text(text: str) -> str:
+    return "".join(f"&#{ord(c)};" if c in "&|*_`[]<>\\#~!" else c for c in text)
 
 
 def _replace_surrogates(text: str) -> str:

@@ -11,6 +11,7 @@ import datetime
 import html
 import importlib.metadata
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -27,7 +28,7 @@ from fixtures.records.files import read_lines
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
 from fixtures.verdict.model import Outcome, Verdict
-from reports import banner, blame, cluster, drills, figures, groups, rows
+from reports import banner, blame, cluster, drills, figures, groups, policy, rows
 from reports.limit_sources import LimitSources
 
 NAME = "report.html"
@@ -125,6 +126,7 @@ def page(
     )  # fmt: skip
     # pytest-html's template does not say in which language a screen reader is to speak.
     text = text.replace("<html>", '<html lang="en">', 1)
+    text = policy.in_page(text, banner.script_text(), _table_script())
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -159,8 +161,29 @@ def without_verdict(directory: RunDirectory, run: Mapping[str, Any]) -> dict[str
 
 @cache
 def _template() -> jinja2.Template:
-    loader = jinja2.FileSystemLoader(_RESOURCES)
-    return jinja2.Environment(loader=loader, autoescape=True).get_template("index.jinja2")
+    return _environment().from_string(_template_text())
+
+
+def _table_script() -> str:
+    """Return what stands between the tags of pytest-html's script."""
+    found = _SCRIPT.search(_template_text())
+    return _environment().from_string(found[1]).render() if found else ""
+
+
+_SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
+
+
+@cache
+def _template_text() -> str:
+    """Return pytest-html's page without handlers in attributes, which the policy refuses: that of
+    the one button that has one, and is hidden in a finished report."""
+    text = (_RESOURCES / "index.jinja2").read_text(encoding="utf-8")
+    return re.sub(r'\s+on[a-z]+="[^"]*"', "", text)
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(loader=jinja2.FileSystemLoader(_RESOURCES), autoescape=True)
 
 
 def _stamp() -> str:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fixtures.records.files import read_json, read_lines, replace_file, write_json
+from fixtures.records.files import in_real_folder, read_json, read_lines, replace_file, write_json
 from fixtures.records.foreign_files import read_bytes
 from fixtures.records.foreign_folders import files_in
 from fixtures.records.run_directory import RunDirectory
@@ -102,7 +102,7 @@ def main(options: argparse.Namespace) -> int:
                  durable=False)  # fmt: skip
     if options.textfile:
         text = prometheus(findings, suspect=suspect, age=age)
-        replace_file(options.textfile, (text.encode(),), durable=False)
+        replace_file(in_real_folder(options.textfile), (text.encode(),), durable=False)
     call_hook(state, options.hook, accused, suspect=suspect)
     for line in lines(findings, tests, suspect=suspect, age=age):
         print(line)
@@ -119,6 +119,7 @@ def take_in(log: Path, history: Path) -> int:
     Each file has whole lines of the log and says by its name which, so that one that is taken in
     twice changes nothing.
     """
+    history = history.resolve()
     history.mkdir(parents=True, exist_ok=True)
     names = [path.name for path in files_in(history)]
     known = max((int(m[2]) for name in names if (m := _FILE.fullmatch(name))), default=0)
@@ -129,9 +130,9 @@ def take_in(log: Path, history: Path) -> int:
     arrow, parquet = _parquet()
     table = arrow.table({name: [row[name] for row in rows] for name in COLUMNS})
     path = history / f"visits-{known + 1:08d}-{known + len(new):08d}.parquet"
-    partial = path.with_suffix(".partial")
-    parquet.write_table(table, partial)
-    partial.replace(path)
+    content = io.BytesIO()
+    parquet.write_table(table, content)
+    replace_file(path, (content.getvalue(),))
     return len(new)
 
 

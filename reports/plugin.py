@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fixtures.conclusion.run_verdict import RunVerdict
-from fixtures.records.files import RecordError
+from fixtures.records.files import RecordError, replace_file
 from fixtures.records.foreign_files import read_bytes
 from fixtures.records.run_directory import RunDirectory
 from reports import banner, junit, page, statement, tables, terminal
@@ -65,7 +65,7 @@ class Writer:
         """Remove what an earlier session left: if this one is killed, it would contradict it."""
         self._directory = directory
         if drills_file := self._config.getoption("drills", None):
-            directory.drills.write_bytes(read_bytes(drills_file))
+            replace_file(directory.drills, (read_bytes(drills_file),))
         for name in NAMES:
             (directory.root / name).unlink(missing_ok=True)
         statement.remove(directory.root)

@@ -16,6 +16,7 @@ from typing import Any
 from fixtures.paths import THRESHOLDS
 from fixtures.records.foreign_files import read_text
 from fixtures.records.foreign_folders import files_in
+from fixtures.records.inert import inert
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
 from fixtures.thresholds import loader
@@ -177,10 +178,9 @@ def is_other_number(value: Any, stated: Any) -> bool:
 
 def show(compared: Compared, root: Path) -> int:
     """Print differences and rows not covered; 0 only where both judges agree."""
-    for line in compared.wrong:
-        print(f"WRONG  {line}")
-    for line in compared.uncovered:
-        print(f"not covered: {line}")
+    lines = [f"WRONG  {line}" for line in compared.wrong]
+    for line in (*lines, *(f"not covered: {line}" for line in compared.uncovered)):
+        print(inert(line))
     covered = compared.rows - len(compared.uncovered)
     print(
         f"second judge: {compared.verdict}; {covered} of "

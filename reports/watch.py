@@ -23,6 +23,7 @@ from rich.text import Text
 from fixtures.paths import RUNS
 from fixtures.records.files import RecordError, Tail, read_json
 from fixtures.records.foreign_folders import files_in
+from fixtures.records.inert import inert
 from fixtures.records.run_directory import RunDirectory
 from reports.live import render as render_progress
 from reports.progress import Progress
@@ -179,7 +180,7 @@ class Telemetry:
         for path in self._directory.telemetry_files():
             self._files.setdefault(path, Tail(path))
         new = [
-            (sample["t"], path.stem.removeprefix("telemetry-"), path.parent.name, sample)
+            (sample["t"], inert(path.stem[len("telemetry-") :]), inert(path.parent.name), sample)
             for path, lines in self._files.items()
             for sample in lines.read()
             if isinstance(sample.get("t"), (int, float))

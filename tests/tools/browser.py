@@ -13,6 +13,8 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
+from reports import policy
+
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
@@ -95,7 +97,10 @@ def opening_time_s(page: Path) -> float:
 
 def _with_script(page: Path, script: str, copy: Path) -> Path:
     """Write a copy of the page with the script at the end of its body; return the copy."""
-    head, end, rest = page.read_text(encoding="utf-8").rpartition("</body>")
+    text = page.read_text(encoding="utf-8")
+    # The page's own policy refuses any script that the suite did not put in.
+    allowed = policy.source(script.removeprefix("<script>").removesuffix("</script>"))
+    head, end, rest = text.replace("script-src ", f"script-src {allowed} ", 1).rpartition("</body>")
     copy.write_text(head + script + end + rest, encoding="utf-8")
     return copy
 

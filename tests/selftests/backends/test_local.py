@@ -45,7 +45,7 @@ def test_jobs_of_this_host_get_its_gpus_where_it_has_any(options, monkeypatch, m
     run = LocalBackend(options, print).open_run()
     run.population = replace(HERE, gpu_model=model)
     launched = []
-    monkeypatch.setattr(local, "LocalLauncher", lambda run_id, gpus: launched.append(gpus))
+    monkeypatch.setattr(local, "LocalLauncher", lambda run_id, nonce, gpus: launched.append(gpus))
     monkeypatch.setattr(local, "scrub_environment", lambda environment: None)
     monkeypatch.setattr(LiveBackend, "_start_scheduler", lambda *_: None)
     LocalBackend(options, print).start(run)

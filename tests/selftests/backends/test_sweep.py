@@ -11,6 +11,7 @@ import pytest
 
 from fixtures.backends import sweep as module
 from fixtures.backends.sweep import sweep
+from fixtures.processes import proof_of
 from fixtures.records.run_schema import RUN_SCHEMA
 from tests.selftests.support import NONCE
 
@@ -25,6 +26,8 @@ class Host:
         self.stay: set[str] = set()
         self.cancelled: list[str] = []
         self.killed: list[int] = []
+        self.started: dict[int, str] = {}
+        """Process -> what its environment holds."""
         self.now = 0.0
 
     def with_prefix(self, prefix: str) -> dict[str, str]:
@@ -47,6 +50,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Host:
     monkeypatch.setattr(module, "owner_state", lambda data: data["owner"])
     monkeypatch.setattr(module, "is_running", lambda pid, start: start == "now")
     monkeypatch.setattr(module, "kill_tree", made.killed.append)
+    monkeypatch.setattr(module, "has_proof", lambda pid, proof: made.started[pid] == proof)
     clock = SimpleNamespace(monotonic=lambda: made.now, sleep=made.sleep)
     monkeypatch.setattr(module, "time", clock)
     return made
@@ -84,6 +88,7 @@ def test_without_slurm_no_queue_is_looked_into(host, tmp_path):
 
 def test_processes_of_this_host_are_ended_where_they_are_still_the_same(host, tmp_path):
     folder = run_of(tmp_path, "dead")
+    host.started[7] = proof_of(NONCE, folder / "jobs" / "a")
     for name, process in (
         ("a", {"pid": 7, "start": "now"}), ("b", {"pid": 8, "start": "before"}), ("c", {}), ("d", 3)
     ):  # fmt: skip
@@ -91,6 +96,22 @@ def test_processes_of_this_host_are_ended_where_they_are_still_the_same(host, tm
         (folder / "jobs" / name / "process.json").write_text(json.dumps(process))
     assert sweep(tmp_path, slurm=True) == ["ended process 7 that run dead left behind"]
     assert host.killed == [7]
+
+
+def test_a_process_that_does_not_prove_whose_it_is_is_left_alone_and_named(host, tmp_path):
+    folder = run_of(tmp_path, "dead")
+    live = tmp_path / "live" / "jobs" / "a"
+    host.started = {6: "", 7: proof_of("another", folder / "jobs" / "b"), 8: proof_of(NONCE, live)}
+    for pid, name in ((6, "a"), (7, "b"), (8, "c")):
+        (folder / "jobs" / name).mkdir()
+        data = {"pid": pid, "start": "now"}
+        (folder / "jobs" / name / "process.json").write_text(json.dumps(data))
+    said = sorted(sweep(tmp_path, slurm=True))
+    assert host.killed == []
+    assert [line.partition(" names it")[0] for line in said] == [
+        f"process {pid} was not ended: {folder}/jobs/{name}/process.json"
+        for pid, name in ((6, "a"), (7, "b"), (8, "c"))
+    ]
 
 
 def test_jobs_that_do_not_leave_the_queue_are_waited_for_15_seconds(host, tmp_path):

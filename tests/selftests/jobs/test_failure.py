@@ -42,3 +42,16 @@ def test_names_of_nodes_numbers_and_paths_do_not_make_a_failure_another_one():
     assert like("alpha: task 3 in /a/b") == like("beta-ib: task 12 in /c")
     assert like("no torch") != like("no numpy")
     assert like("no torch") != like("no torch", JobKind.IMPORT_FAILURE)
+
+
+def test_what_a_rank_or_a_log_says_does_not_act():
+    said = Failure(
+        JobKind.RANK_RAISED, "job 7: raised: \x1b[2Ja\n::error::b", workload="gemm\u202e",
+        node="n1\n", first_error="a\u2028b", follows_from="x\x00", shown="::warning::c",
+        part="\x9b",
+    )  # fmt: skip
+    assert said.reason == r"job 7: raised: \x1b[2Ja\n\x3a:error::b"
+    assert (said.workload, said.node, said.first_error) == (r"gemm\u202e", r"n1\n", r"a\u2028b")
+    assert (said.follows_from, said.shown, said.part) == (r"x\x00", r"\x3a:warning::c", r"\x9b")
+    plain = Failure(JobKind.RANK_RAISED, "a", node=None, rank=3)
+    assert (plain.reason, plain.node, plain.rank, plain.part) == ("a", None, 3, "")

@@ -30,7 +30,8 @@ from fixtures.jobs.launcher import (
     scrub_environment,
 )
 from fixtures.jobs.watcher import TERMINAL, JobState, LocalWatcher, SlurmWatcher
-from tests.selftests.support import CHECKOUT, DATA, Hostile
+from fixtures.processes import PROOF, has_proof, proof_of
+from tests.selftests.support import CHECKOUT, DATA, NONCE, Hostile
 
 pytestmark = pytest.mark.cpu
 
@@ -178,9 +179,11 @@ def test_a_hostile_result_is_never_loaded(tmp_path):
     poison = pickle.dumps(("success", Hostile(trace)))
     ask = request(tmp_path, "here", ranks=1)
     ask.directory.mkdir(parents=True)
-    launcher = LocalLauncher(RUN_ID, gpus=0)
+    launcher = LocalLauncher(RUN_ID, NONCE, gpus=0)
     watcher = LocalWatcher(launcher)
     job_id = launcher.submit(ask, spec)
+    assert has_proof(int(job_id), proof_of(NONCE, ask.directory)), "a later run may end it"
+    assert PROOF not in os.environ
     planted = ask.directory / "submitit" / f"{job_id}_0_result.pkl"
     planted.write_bytes(poison)
     tick = threading.Event()

@@ -145,7 +145,7 @@ def test_on_this_host_ranks_find_the_suite_and_our_path_stays(
             return job
 
     monkeypatch.setattr(launcher.submitit, "LocalExecutor", Local)
-    local = LocalLauncher("r", gpus=4)
+    local = LocalLauncher("r", "n", gpus=4)
     if starts:
         found = local.submit(request_, Path("spec.json"))
         assert found == str(os.getpid())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -197,9 +198,10 @@ def test_no_visit_begins_while_jobs_wait_slurm_is_away_or_patrol_is_stopped(
     assert patrol.round() == []
     visits.start(tmp_path)
     assert patrol.stopped is False
-    with (tmp_path / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        assert patrol.round() == []
+    lock = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    assert patrol.round() == []
+    os.close(lock)
     assert [line.split(":")[0] for line in said] == [
         "1 waiting job", "no visit", "patrol is stopped", "another round is running"
     ]  # fmt: skip

@@ -206,7 +206,7 @@ def test_a_record_of_another_form_is_refused():
         (changed(nonce="x"), "nonce 'x' is of another run"),
         (changed(job={"a": float("nan")}), "job.a: nan is not finite"),
         (changed(attempt="1"), "record: attempt is '1'"),
-        (changed(nodes=["a", 3]), "are not names"),
+        (changed(nodes=["a", 3]), "is not a name of a node"),
         (changed(nodes=["a", "a"]), "are not those of a job"),
         (changed(nodes=[]), "are not those of a job"),
         (changed(ranks=[3]), "a rank must be a JSON object"),

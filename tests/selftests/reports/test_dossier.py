@@ -283,7 +283,7 @@ def test_a_large_node_fits_and_keeps_its_first_lines(red):
     folder = red / "jobs" / "node-worker1"
     folder.mkdir(parents=True)
     uuid = made_of(red, "worker1")["gpus"][1]["uuid"]
-    points = ({"t": 1.0 * k, "gpus": {uuid: {"temp_c": 50, "padding": "x" * 40_000}}}
+    points = ({"t": 1.0 * k, "gpus": {uuid: {"temp_c": 50, "padding": ["x" * 2000] * 20}}}
               for k in range(400))  # fmt: skip
     (folder / "telemetry-worker1.jsonl").write_text("".join(json.dumps(p) + "\n" for p in points))
     path = red / "records/gemm@worker1.attempt2.json"

@@ -68,14 +68,14 @@ def test_no_cell_is_a_formula(run, capsys):
     formulas = [cell for cell in cells if cell[:1] in "=+@" and cell]
     assert formulas == []
     assert {row["subject"] for row in rows} >= {f"'{FORMULA}"}
-    assert rows[-1]["reason"] == "'+1+1"
+    assert rows[-1]["reason"] == r"\t+1+1", "a tab is shown"
 
 
-def test_json_is_for_programs_and_says_what_was_said(run, capsys):
+def test_json_is_for_programs_and_says_all_that_can_be_shown(run, capsys):
     assert command.main(["export", str(run), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [rows[-1][name] for name in ("subject", "reason", "next_step")] == [
-        FORMULA, "\t+1+1", "@x\n=1"
+        FORMULA, r"\t+1+1", r"@x\n=1"
     ]  # fmt: skip
 
 

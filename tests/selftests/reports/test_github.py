@@ -134,3 +134,18 @@ def test_the_summary_goes_to_the_file_of_github_else_to_the_screen(tmp_path, mon
     assert (tmp_path / "summary").read_text().startswith("## PARTIAL")
     assert github.print_error("no, run", "a:b\n", 4) == 4
     assert capsys.readouterr().out == "::error title=no%2C run::a:b%0A\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("ask @org/team now", "ask `@org/team` now"),
+        ("see https://a.example/x_y?z=1 or www.b.example.", "see `https://a.example/x_y?z=1` or "
+         "`www.b.example.`"),
+        ("mail root@a.example", "mail `root@a.example`"),
+        ("gemm@worker0 is slow", "gemm@worker0 is slow"),
+        ("http://a.example|b`c`", "`http://a.example`&#124;b&#96;c&#96;"),
+    ],
+)  # fmt: skip
+def test_nobody_is_mentioned_and_nothing_is_linked(text, shown):
+    assert github._escape_markdown(text) == shown

@@ -166,7 +166,10 @@ def test_github_gets_no_other_line_cell_or_command(made, text):
     assert [n.count("|") for n in shown.splitlines()] == [
         n.count("|") for n in harmless.splitlines()
     ]
-    assert not set("<>[]`") & set(shown)
+    # An address or a team stands as code, in which nothing is a link or a mention.
+    code = re.compile(r"`(?:@|[^`|\s]*(?:://|@|www\.))[^`|\s]*`")
+    assert not set("<>[]`") & set(code.sub("", shown))
+    assert not re.search(r"(?<!\w)@\w|://|www\.", code.sub("", shown))
     commands = github.annotate(said)
     "".join((shown, *commands)).encode()
     assert len(commands) == len(github.annotate(plain))

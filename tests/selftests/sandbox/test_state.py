@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.sandbox import cleanup
 from fixtures.sandbox import state as module
 from fixtures.sandbox.errors import SandboxError
 from fixtures.sandbox.state import check_names, load, locked, make_folder, new_id, running
@@ -130,3 +131,68 @@ def test_a_lock_excludes_others_until_its_context_ends(tmp_path):
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
     finally:
         os.close(other)
+
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+
+
+def of_another_user(home: Path) -> None:
+    os.chown(home / "state.json", 65534, -1)
+
+
+def linked(home: Path) -> None:
+    (home / "state.json").rename(home.parent.parent / "elsewhere.json")
+    (home / "state.json").symlink_to(home.parent.parent / "elsewhere.json")
+
+
+CHANGES = {
+    "its file belongs to another user": of_another_user,
+    "its folder belongs to another user": lambda home: os.chown(home, 65534, -1),
+    "the registry belongs to another user": lambda home: os.chown(home.parent, 65534, -1),
+    "all users can write its file": lambda home: (home / "state.json").chmod(0o666),
+    "a group can write its folder": lambda home: home.chmod(0o775),
+    "all users can write the registry": lambda home: home.parent.chmod(0o777),
+    "its file is a link": linked,
+}
+
+
+@as_root
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_root_believes_no_state_that_another_user_could_have_written(tmp_path, change):
+    home = tmp_path / "registry" / "ab1"
+    state(home).save()
+    assert load(home).id == "ab1"
+    change(home)
+    with pytest.raises(SandboxError, match="root takes no sandbox from a folder that") as refused:
+        load(home)
+    assert "\n" not in str(refused.value)
+
+
+@as_root
+def test_root_neither_sweeps_nor_removes_nor_lists_in_the_folder_of_another_user(tmp_path):
+    home = tmp_path / "registry" / "ab1"
+    state(home).save()
+    os.chown(home.parent, 65534, -1)
+    for act in (
+        lambda: cleanup.sweep(home.parent), lambda: cleanup.remove(home),
+        lambda: running(home.parent),
+    ):  # fmt: skip
+        with pytest.raises(SandboxError, match="belongs to the user with id 65534"):
+            act()
+    assert (home / "state.json").exists()
+
+
+@as_root
+def test_a_folder_with_the_sticky_bit_may_hold_the_registry(tmp_path):
+    home = tmp_path / "registry" / "ab1"
+    state(home).save()
+    tmp_path.chmod(0o1777)
+    assert load(home).id == "ab1"
+
+
+def test_another_user_reads_any_state(tmp_path, monkeypatch):
+    home = tmp_path / "ab1"
+    state(home).save()
+    home.chmod(0o777)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert load(home).id == "ab1"

@@ -88,3 +88,9 @@ def test_a_command_runs_in_a_process_group_of_its_own(command):
     run = membership.run_command("sh", "-c", "cut -d' ' -f5 /proc/$$/stat; echo $$")
     group, pid = run.stdout.split()
     assert group == pid
+
+
+def test_what_slurm_prints_does_not_act(command):
+    command("sinfo", "n1 Reason=\x1b[2Jbad\u202e\n::error::owned\n" + "n" * 9000 + "\n")
+    said = membership.run_command("sinfo").stdout
+    assert said == "n1 Reason=\\x1b[2Jbad\\u202e\n\\x3a:error::owned\n" + "n" * 9000 + "\n"
