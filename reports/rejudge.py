@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from fixtures.paths import THRESHOLDS
+from fixtures.records.foreign_files import read_text
+from fixtures.records.foreign_folders import files_in
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
 from fixtures.thresholds import loader
