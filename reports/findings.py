@@ -8,6 +8,15 @@ from pathlib import Path
 from fixtures.records.foreign_files import shown
 from reports.run_files import INCOMPLETE
 
+MOST_LINES = 100
+"""Lines on files that differ from one list; of a forged list all of a million could."""
+
+
+def bounded(lines: list[str]) -> list[str]:
+    """Return the first lines, and how many more there are."""
+    more = len(lines) - MOST_LINES
+    return lines if more <= 0 else [*lines[:MOST_LINES], f"{more} more files differ"]
+
 
 @dataclass
 class Findings:

@@ -34,7 +34,7 @@ from fixtures.records.foreign_files import (
 from fixtures.records.foreign_folders import files_in, walk
 from fixtures.records.run_directory import RunDirectory
 from fixtures.wording import counted
-from reports.findings import Findings
+from reports.findings import Findings, bounded
 from reports.run_files import CommandError
 
 NAME = "statement.intoto.json"
@@ -214,7 +214,7 @@ def check(root: Path, now: Listing, found: Findings) -> None:
             "`python -m reports render RUN` makes one of all files"
         )
     differing = list(_differences(listed, others or {}, now))
-    found.wrong += differing
+    found.wrong += bounded(differing)
     if not differing and others is not None:
         found.confirmed.append(
             f"{NAME}: says {found.word}; {counted(len(listed), 'file')}, all as it lists them"

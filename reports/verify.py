@@ -17,7 +17,7 @@ from typing import Any
 
 from fixtures.paths import version
 from fixtures.records.files import RecordError, read_json
-from fixtures.records.foreign_files import linked_beside, read_bytes, shown
+from fixtures.records.foreign_files import is_below, linked_beside, read_bytes, shown
 from fixtures.records.run_directory import RunDirectory, read_manifest
 from fixtures.records.run_schema import refused_schema
 from fixtures.records.verdict_file import SPLIT_SCHEMA, read_verdict
@@ -31,7 +31,7 @@ from reports.differences import (
     malformed,
     suite_version,
 )
-from reports.findings import Findings
+from reports.findings import Findings, bounded
 from reports.run_files import Limits
 
 COMPANIONS = ("drills.json", "proposal.yaml")
@@ -218,7 +218,11 @@ def _check_manifest(directory: RunDirectory, now: statement.Listing, found: Find
     present = {n: digest for n, digest in now.files.items() if directory.is_evidence(n)}
     for name, digest in listed.items():
         current = present.get(name)
-        if current is None and (beside := linked_beside(directory.root / name)) is not None:
+        if (
+            current is None
+            and is_below(name)
+            and (beside := linked_beside(directory.root / name)) is not None
+        ):
             # Earlier manifests name submitit's links.
             current = present.get(str(PurePosixPath(name).with_name(beside.name)))
         if current is None:
@@ -230,7 +234,7 @@ def _check_manifest(directory: RunDirectory, now: statement.Listing, found: Find
             )
     wrong += [f"{shown(name)}: added: manifest.sha256 does not name it"
               for name in present if name not in listed]  # fmt: skip
-    found.wrong += wrong
+    found.wrong += bounded(wrong)
     if not wrong:
         found.confirmed.append(
             f"evidence: {counted(len(listed), 'file')}, all match manifest.sha256"

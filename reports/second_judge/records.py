@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -61,14 +61,9 @@ def gpus(record: Json, node: str | None = None) -> set[str]:
 class Records:
     """The records of a run directory: the parts that are sound and of the planned devices."""
 
-    def __init__(
-        self,
-        root: Path,
-        facts_of_packages: Iterable[Json] = (),
-        *,
-        read: Callable[[Path], str] = Path.read_text,
-        files: Callable[[Path], Iterable[Path]] = Path.iterdir,
-    ) -> None:
+    def __init__(self, root: Path, facts_of_packages: Iterable[Json] = (), *,
+                 read: Callable[[Path], str] = lambda path: path.read_text("utf-8"),
+                 files: Callable[[Path], Iterable[Path]] = Path.iterdir) -> None:  # fmt: skip
         """`facts_of_packages`: criteria, for a run by hand, which does not say what was installed:
         what it measured. `read`, `files`: how a file and a folder that others write are read."""
         self.root, self._text = root, read
@@ -102,10 +97,8 @@ class Records:
     def forget(self, workload: str = "", place: str = "") -> None:
         """Read everything anew, or one record that does not define the devices."""
         defines = workload in ("", "inventory") or not any(w == "inventory" for w, _ in self.last)
-        kept = (
-            {} if defines else {k: v for k, v in self._read.items() if k[:2] != (workload, place)}
-        )
-        self._read = kept
+        others = {k: v for k, v in self._read.items() if k[:2] != (workload, place)}
+        self._read = {} if defines else others
         if defines:
             self._devices = {}
 
@@ -115,11 +108,10 @@ class Records:
         if last == 0 or self.missing.get((workload, place), 0) > last:
             return None
         found = self._get(workload, place, last)
-        if workload == "inventory" and found is not None:
-            others = [self._of(n).gpus for n in self.population.nodes if n != place]
-            if any(gpus(found) & theirs for theirs in others):
-                return None
-        return found
+        if workload != "inventory" or found is None:
+            return found
+        others = (self._of(n).gpus for n in self.population.nodes if n != place)
+        return None if any(gpus(found) & theirs for theirs in others) else found
 
     def attempts(self, workload: str, place: str) -> list[Json | None]:
         """Return the record that counts, then the usable ones of the attempts before it."""
@@ -157,8 +149,8 @@ class Records:
 
     def _load(self, workload: str, place: str, attempt: int) -> Json:
         suffix = "" if attempt == 1 else f".attempt{attempt}"
-        text = self._text(self.root / "records" / f"{workload}@{place}{suffix}.json")
-        data: Json = json.loads(text)  # NaN costs the node whose rank says it
+        path = self.root / "records" / f"{workload}@{place}{suffix}.json"
+        data: Json = json.loads(self._text(path))  # NaN costs the node whose rank says it
         _check(data, _RECORD)
         stated = data["nonce"], data["workload"], data["placement"], data["attempt"]
         if data["schema"] not in (1, 2) or stated != (self.run["nonce"], workload, place, attempt):
@@ -184,14 +176,11 @@ class Records:
                     raise
                 void.add(entry["node"])
         numbers = [e.get("rank") for e in entries]
+        all_ranks = list(range(min(size, len(entries) + 1)))  # no list of a billion
         if data["workload"] == "slurm":
-            if len(ranks) != size or [r["rank"] for r in ranks] != list(range(size)):
+            if [r["rank"] for r in ranks] != all_ranks:
                 raise Broken("entries are missing")
-        elif (
-            len(numbers) != size
-            or numbers != list(range(size))
-            or {e["node"] for e in entries} != set(nodes)
-        ):
+        elif numbers != all_ranks or {e["node"] for e in entries} != set(nodes):
             own = {n: [e.get("rank") for e in entries if e["node"] == n] for n in nodes}
             wrong = {n for n, of in own.items() if len(of) != size // len(nodes)
                      or any(k not in range(size) or numbers.count(k) > 1 for k in of)}  # fmt: skip
@@ -234,15 +223,12 @@ class Records:
             before.add(repair["run"])
             if run_id not in before or node not in repair["nodes"]:
                 continue
-            taken = self._of(node).run_id
-            told = set(repair["told"])
+            taken, told = self._of(node).run_id, set(repair["told"])
             if taken in {None, *before} or "firmware" in told or ("cable" in told and over_network):
                 return True
         return False
 
-    def _is_of_others(
-        self, data: Json, node: str, ranks: list[Json], ids: Mapping[Any, int]
-    ) -> bool:
+    def _is_of_others(self, data: Json, node: str, ranks: list[Json], ids: Counter[Any]) -> bool:
         """Whether one node's part was measured by other ranks or devices than were planned."""
         p, workload = self.population, data["workload"]
         source, session = self.run.get("replay_of") or {}, self.run.get("session") or {}
@@ -250,14 +236,12 @@ class Records:
         start = first.get("created") or source.get("created") or self.run.get("created")
         since = datetime.datetime.fromisoformat(start).timestamp() - A_DAY_S if start else 0.0
         inventory, small = workload == "inventory", workload in TABLES["small"]
-        now: Any = (
-            SimpleNamespace(gpus=(), pci={}, nics={}, vbios={}) if inventory else self._of(node)
-        )
+        nothing = SimpleNamespace(gpus=(), pci={}, nics={}, vbios={})
+        now: Any = nothing if inventory else self._of(node)
         may_share = small or workload in TABLES["judges_devices"]
         over_network = len(data["nodes"]) > 1 or workload in TABLES["uses_nics"]
         run_id = source.get("run") or session.get("run_id") or self.run["id"]
-        repairs = self.run.get("recertifies") or []
-        runs = {run_id, *(repair["run"] for repair in repairs)}
+        runs = {run_id, *(repair["run"] for repair in self.run.get("recertifies") or [])}
         slots = sorted(r["local_rank"] for r in ranks)
         wrong = [data["run_id"] not in runs, not small and slots != list(range(len(ranks)))]
         wrong += [not inventory and self._repaired(data["run_id"], node, over_network)]

@@ -4,6 +4,8 @@ Used by tests/selftests/records/test_foreign_fuzz.py and, with larger numbers, b
 soak_hostile.py.
 """
 
+# Length: the attacks, what they change, and what is attacked are one table and its functions.
+
 from __future__ import annotations
 
 import copy

@@ -333,7 +333,7 @@ def test_the_records_of_a_run_by_hand_are_judged(base, tmp_path):
     (source / "run.json").write_text(json.dumps(run))
     shared = {k: record[k] for k in ("schema", "nonce", "workload", "placement", "world_size")}
     for rank in record["ranks"]:
-        line = {**shared, "event": "result", "attempt": 1, **rank}
+        line = {**shared, "event": "result", "time": 1.0, "attempt": 1, **rank}
         support.say(source / "jobs" / "gemm" / f"rank{rank['rank']}.jsonl", [line])
     status, verdict = judged(source, tmp_path / "run")
     outcomes = {k: r["outcome"] for k, r in rows(verdict).items()}

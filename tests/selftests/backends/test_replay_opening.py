@@ -59,7 +59,7 @@ def test_a_replay_has_the_population_the_order_and_the_scope_of_its_source(sourc
     assert run.id != "before"
     assert run.cut_short == ""
     assert opened(source, tier="probe")[1].tier == "probe"
-    assert opened(source, ended=None)[1].cut_short == "the run was killed before it ended"
+    assert opened(source, ended="")[1].cut_short == "the run was killed before it ended"
     assert (backend.no_more_records(), backend.stop("x")) == (True, "")
 
 

@@ -181,7 +181,7 @@ def test_a_job_is_settled_when_each_workload_has_a_record_or_a_reason(
     [
         ({"time": "soon"}, "a line whose time: Input should be a valid number, not 'soon'"),
         ({"rank": 1}, "a line of rank 1, in the file of rank 0"),
-        ({"world_size": 10**9}, "a result line of 1000000000 ranks, the job has 2"),
+        ({"world_size": 10**9}, "a result line of world size 1000000000, that of the job is 2"),
         ({"measurements": "none"}, "a line whose measurements: Input should be a valid list"),
         ({"facts": []}, "a line whose facts: Input should be a valid dictionary"),
     ],

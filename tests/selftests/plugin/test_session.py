@@ -67,7 +67,7 @@ def owner(tmp_path, limits, handlers) -> Any:
     items = planned_list(limits, people)
     verdict = SimpleNamespace(exit_status=7)
     run = Recorder(
-        not_covered=["jobs/x: a linked folder, which is not followed"],
+        not_covered=[],
         calls=[], results={"finish": verdict, "revoke_verdict": SimpleNamespace(exit_status=2)},
         items=items, jobs=[], scope=[], tier="standard", budgeted=None, thresholds=limits,
         lacks_measurements=False, admitted=None, population=people,
@@ -548,6 +548,15 @@ def test_whoever_ends_the_run_is_answered(owner):
         assert lines(owner) == said
     owner.plugins.clear()
     finish(owner)
+
+
+def test_what_the_manifest_does_not_cover_is_said(owner):
+    written(owner)
+    owner.state.run.not_covered = [f"jobs/{k}: a linked folder" for k in range(22)]
+    finish(owner)
+    said = lines(owner)
+    assert said[0] == "not covered by manifest.sha256: jobs/0: a linked folder"
+    assert said[20:] == ["not covered by manifest.sha256: 2 more"]
 
 
 def test_while_it_ends_a_signal_only_hurries(owner, handlers, monkeypatch):

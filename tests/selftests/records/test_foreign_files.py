@@ -1,4 +1,4 @@
-"""The one way in: what is no bounded regular file is refused with its name."""
+"""The one way in: all but bounded regular files is refused with its name."""
 
 from __future__ import annotations
 
