@@ -20,6 +20,7 @@ from fixtures.conclusion.node_lists import nodes_of_subject
 from fixtures.errors import EvidenceError
 from fixtures.paths import version
 from fixtures.records.files import RecordError, json_lines, read_json, replace_file
+from fixtures.records.foreign_files import read_bytes
 from fixtures.records.foreign_folders import folders_in
 from fixtures.records.model import SAFE_ID
 from fixtures.records.run_directory import RunDirectory
@@ -143,7 +144,7 @@ _ALIKE: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
 def made_of(root: Path) -> dict[str, bytes]:
     """Return the files of a joined directory, made of its units alone; the bytes are the same
     whenever they are made."""
-    folders = sorted(path for path in (root / UNITS).iterdir() if path.is_dir())
+    folders = folders_in(root / UNITS)
     units = [_unit(folder) for folder in folders]
     nodes = [node for unit in units for node in unit["nodes"]]
     words = [unit["verdict"] for unit in units]
@@ -175,7 +176,7 @@ def made_of(root: Path) -> dict[str, bytes]:
     )
     lists = {
         name: b"".join(
-            path.read_bytes() for f in folders if (path := f / name).exists()
+            read_bytes(path, below=root) for f in folders if (path := f / name).exists()
         )
         for name in LISTS
     }  # fmt: skip

@@ -25,6 +25,7 @@ from typing import Any
 from fixtures.records.files import RecordError, replace_file
 from fixtures.records.foreign_files import (
     VERDICT,
+    is_content,
     linked_beside,
     parse_json,
     read_bytes,
@@ -170,7 +171,7 @@ def write(directory: RunDirectory, verdict: Mapping[str, Any]) -> None:
 def replace(root: Path, text: str) -> None:
     """Write a statement; signatures of another one are removed."""
     path, content = root / NAME, text.encode("utf-8", "replace")
-    if path.is_symlink() or not path.exists() or path.read_bytes() != content:
+    if not is_content(path, content):
         remove(root)
         replace_file(path, (content,), durable=False)
 

@@ -29,8 +29,7 @@ from reports.live import render as render_progress
 from reports.progress import Progress
 
 LATEST = RUNS / "latest"
-PERIOD_S = 0.5
-STALE_S = 5.0
+PERIOD_S, STALE_S = 0.5, 5.0
 """A node whose newest sample is older than this is shown as ended."""
 
 PIPE_COLUMNS = 120

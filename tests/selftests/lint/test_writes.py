@@ -21,12 +21,10 @@ ALLOWED = {
     ("fixtures/records/files.py", "os.open"): "the door itself",
     ("fixtures/records/files.py", "os.fdopen"): "the door itself",
     ("fixtures/records/files.py", "os.replace"): "the door itself",
+    ("fixtures/records/foreign_files.py", "os.open"): "the way in: it reads",
+    ("fixtures/records/foreign_folders.py", "os.open"): "the way in: it reads",
     ("fixtures/backends/recertification.py", "os.link"): "a link is new, or an error",
-    ("fixtures/backends/recertification.py", "shutil.copy2"): "where os.link() is not possible",
-    ("fixtures/backends/recertification.py", "shutil.copytree"):
-        "into a folder that this call makes, with links to a fleet's ten thousand files",
     ("reports/join.py", "shutil.copytree"): "into a folder that this call makes",
-    ("fixtures/run/guest_results.py", "shutil.copy2"): "the name was removed before",
     ("fixtures/run/checks.py", "temporary.symlink_to"): "the link `latest` beside the runs",
     ("fixtures/run/checks.py", "temporary.replace"): "the link `latest` beside the runs",
     ("fixtures/plugin/install.py", "path.with_name(f'.{path.name}.new').write_bytes"):
@@ -36,7 +34,6 @@ ALLOWED = {
     ("fixtures/patrol/visits.py", "os.open"): "a folder, to lock it",
     ("reports/github.py", "Path(summary_path).open"): "the file that GitHub names",
     ("reports/live.py", "os.fdopen"): "a second descriptor of the terminal",
-    ("reports/dossier_evidence.py", "gzip.open"): "the file of --bug-report, to read it",
 }  # fmt: skip
 """Module and call -> why it writes otherwise, or writes nothing of a run."""
 METHODS = {"write_text", "write_bytes", "touch", "symlink_to", "hardlink_to", "rename"}
