@@ -54,7 +54,7 @@ def accepted(tmp_path_factory) -> Path:
     return root
 
 
-@pytest.mark.parametrize(("ended", "has_manifest"), [(None, True), ("2026-11-27", False)])
+@pytest.mark.parametrize(("ended", "has_manifest"), [("", True), ("2026-11-27", False)])
 def test_a_run_that_has_not_ended_or_has_no_manifest_is_not_recertified(
     tmp_path, monkeypatch, ended, has_manifest
 ):

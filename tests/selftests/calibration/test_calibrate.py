@@ -216,7 +216,7 @@ def test_a_run_is_judged_by_the_limits_of_before(runs, tmp_path):
     [
         ({"commit": "deadbeef"}, "another commit"),
         ({"contract": order("H100 SXM")}, "another order"),
-        ({"ended": None}, "it has not ended"),
+        ({"ended": ""}, "it has not ended"),
         ({"schema": 3}, "not a run.json of schema 2"),
         ({"schema": 1}, "the last that does is suite version 0.2.0 of commit 0ba87eb"),
     ],

@@ -92,7 +92,7 @@ def test_runs_differ_by_their_hardware_their_code_and_their_order(tmp_path):
 
 def test_a_fleet_has_the_finished_runs_beside_it(tmp_path):
     for name, given in (
-        ("a", {}), ("b", {}), ("c", {"ended": None}), ("d", {"commit": "f00"}),
+        ("a", {}), ("b", {}), ("c", {"ended": ""}), ("d", {"commit": "f00"}),
         ("e", {"schema": 9}), ("f", {"nonce": "nonce-b"}), ("g", {"population": {}}),
     ):  # fmt: skip
         run(tmp_path, name, **given)

@@ -17,6 +17,8 @@ from fixtures.patrol import queue, visits
 from fixtures.patrol.share import Taken
 from fixtures.patrol.visits import Patrol
 from fixtures.records.files import append_line, read_lines
+from tests.selftests import support
+from tests.selftests.support import result_line
 
 pytestmark = pytest.mark.cpu
 
@@ -93,10 +95,9 @@ def measured(state: Path, node: str) -> None:
     """What a visit leaves that began at START."""
     job = state / "visits" / f"{START:.0f}-{node}" / "run" / "jobs" / "gemm"
     job.mkdir(parents=True)
-    append_line(job / "rank0.jsonl", {
-        "event": "result", "workload": "gemm", "local_rank": 0, "device": {"uuid": "A"},
-        "measurements": [{"metric": "bf16", "samples": [1.0, 3.0]}],
-    })  # fmt: skip
+    own = result_line(0)
+    measured = [{"metric": "bf16", "unit": "TFLOPS", "samples": [1.0, 3.0]}]
+    append_line(job / "rank0.jsonl", {**own, "device": {"uuid": "A"}, "measurements": measured})
 
 
 # --- a round
@@ -237,22 +238,24 @@ def test_a_visit_leaves_the_mean_of_every_gpu_and_metric(tmp_path):
     job = tmp_path / "run" / "jobs" / "gemm-memory"
     job.mkdir(parents=True)
     for k in range(2):
-        line = {
-            "event": "result", "workload": "gemm", "local_rank": k, "device": {"uuid": f"GPU-{k}"},
-            "measurements": [{"metric": "bf16_per_ghz", "samples": [400.0, 500.0 + k]},
-                             {"metric": "note", "value": 1}],
-        }  # fmt: skip
-        append_line(job / f"rank{k}.jsonl", {"event": "started"})
-        append_line(job / f"rank{k}.jsonl", line)
-    append_line(job / "rank2.jsonl", {"event": "result", "device": None, "measurements": None})
-    samples = [{"metric": "triad", "samples": [1.0]}]
-    append_line(job / "rank2.jsonl", {"event": "result", "device": None, "measurements": samples,
-                                      "workload": "memory"})  # fmt: skip
+        measured = [
+            {"metric": "bf16_per_ghz", "unit": "TFLOPS", "samples": [400.0, 500.0 + k]},
+            {"metric": "note", "unit": "", "value": 1},
+        ]
+        own = {"device": {"uuid": f"GPU-{k}"}, "measurements": measured}
+        append_line(job / f"rank{k}.jsonl", support.line("started", k))
+        append_line(job / f"rank{k}.jsonl", {**result_line(k), **own})
+    of_host = {**result_line(2), "device": {}, "workload": "memory"}
+    samples = [{"metric": "triad", "unit": "GB/s", "samples": [1.0]}]
+    append_line(job / "rank2.jsonl", {**of_host, "measurements": []})
+    append_line(job / "rank2.jsonl", {**of_host, "measurements": samples})
     assert visits.values_of(tmp_path / "run") == [
         {"uuid": "GPU-0", "gpu": 0, "metric": "gemm.bf16_per_ghz", "value": 450.0},
         {"uuid": "GPU-1", "gpu": 1, "metric": "gemm.bf16_per_ghz", "value": 450.5},
-        {"uuid": "None", "gpu": None, "metric": "memory.triad", "value": 1.0},
+        {"uuid": "None", "gpu": 2, "metric": "memory.triad", "value": 1.0},
     ]
+    append_line(job / "rank1.jsonl", {**support.line("note", 1), "time": "soon"})
+    assert visits.values_of(tmp_path / "run") == [], "a malformed line: the visit has failed"
 
 
 def test_the_last_line_of_a_visit_s_output_says_why_it_failed(tmp_path):

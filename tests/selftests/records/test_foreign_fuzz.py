@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from pathlib import Path
@@ -15,6 +16,12 @@ pytestmark = pytest.mark.cpu
 
 LINES, DIRECTORIES = 2000, 200
 """`make soak` takes 50,000 and 5,000: tests/tools/soak_hostile.py."""
+
+
+@pytest.fixture(autouse=True)
+def not_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is busy takes longer than all attacks together."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 def test_lines_of_a_rank_are_taken_or_cost_its_own_result(tmp_path: Path) -> None:
