@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 
 from fixtures.backends import sweep
 from fixtures.errors import ConfigError
-from fixtures.processes import start_time
+from fixtures.processes import PROOF, proof_of, start_time
 from fixtures.records.files import RecordError, append_line, json_lines, read_lines
 from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory, assemble
@@ -404,7 +405,8 @@ def test_a_broken_run_beside_a_new_one_costs_it_nothing(owner, tmp_path):
 def test_of_a_dead_run_only_what_can_be_read_is_ended(written, tmp_path):
     """The process beside the one that nobody can read is ended all the same."""
     owner = {"host": socket.gethostname(), "pid": 2**22 + 1, "start": "1"}
-    left = subprocess.Popen(["sleep", "1000"])
+    proof = {PROOF: proof_of("b", tmp_path / "run" / "jobs" / "b")}
+    left = subprocess.Popen(["sleep", "1000"], env={**os.environ, **proof})
     jobs = {"a": written, "b": json.dumps({"pid": left.pid, "start": start_time(left.pid)})}
     for job, content in jobs.items():
         (tmp_path / "run" / "jobs" / job).mkdir(parents=True)
@@ -418,3 +420,4 @@ def test_of_a_dead_run_only_what_can_be_read_is_ended(written, tmp_path):
         assert left.wait(timeout=30) == -signal.SIGKILL
     finally:
         left.kill()
+        left.wait(timeout=30)
