@@ -47,7 +47,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Host:
     made = Host()
     monkeypatch.setattr(module, "jobs_with_prefix", made.with_prefix)
     monkeypatch.setattr(module, "SlurmLauncher", lambda *_: SimpleNamespace(cancel=made.cancel))
-    monkeypatch.setattr(module, "owner_state", lambda data: data["owner"])
+    monkeypatch.setattr(module, "owner_state", lambda data: data["owner"]["host"])
     monkeypatch.setattr(module, "is_running", lambda pid, start: start == "now")
     monkeypatch.setattr(module, "kill_tree", made.killed.append)
     monkeypatch.setattr(module, "has_proof", lambda pid, proof: made.started[pid] == proof)
@@ -59,7 +59,8 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Host:
 def run_of(root: Path, name: str, owner: str = "dead", **more: Any) -> Path:
     folder = root / name
     (folder / "jobs").mkdir(parents=True)
-    data = {"schema": RUN_SCHEMA, "id": name, "nonce": NONCE, "population": {}, "owner": owner}
+    data = {"schema": RUN_SCHEMA, "id": name, "nonce": NONCE, "population": {}}
+    data["owner"] = {"host": owner, "pid": 1, "start": "1"}
     (folder / "run.json").write_text(json.dumps({**data, **more}))
     return folder
 

@@ -102,7 +102,7 @@ def test_equal_parts_are_kept_once_and_floats_packed():
     flag = Measurement.from_json({**LEAST, "at": {"size": True}}, shared)
     assert flag.at == {"size": True}
     assert type(flag.at["size"]) is bool
-    texts = [{"metric": "".join(("b", "f16")), "unit": "x", "samples": []} for _ in range(2)]
+    texts = [{"metric": "".join(("b", "f16")), "unit": "x"} for _ in range(2)]
     one, other = (Measurement.from_json(m, shared) for m in texts)
     assert one.metric is other.metric
     assert one.samples is other.samples

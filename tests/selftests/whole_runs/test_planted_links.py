@@ -19,12 +19,12 @@ from tests.selftests.support import DATA
 pytestmark = pytest.mark.cpu
 
 RUN = DATA / "sandbox-2x2-cpu-failures"
-APPENDED = "ledger.jsonl"
+APPENDED = ["ledger.jsonl", "jobs/missing.jsonl"]
 
 
 def names_of_a_run() -> list[str]:
     names = {f"records/{path.name}" for path in (RUN / "records").iterdir()} | {*NAMES}
-    names |= {"run.json", "limits.csv", "verdict.json", "manifest.sha256", "jobs/missing.jsonl"}
+    names |= {"run.json", "limits.csv", "verdict.json", "manifest.sha256"}
     return sorted(names)
 
 
@@ -53,7 +53,7 @@ def test_every_name_that_a_run_writes_may_be_a_link(tmp_path, monkeypatch):
         monkeypatch.setattr(RunDirectory, "make", make)
 
     monkeypatch.setattr(RunDirectory, "make", make_and_plant)
-    assert run_into(root) == sorted([*names, APPENDED]), "a name that was not tried"
+    assert run_into(root) == sorted([*names, *APPENDED]), "a name that was not tried"
     assert [name for name in names if (root / name).is_symlink()] == []
     assert {path.read_text() for path in outside.iterdir()} == {"as it was"}
     assert len([*outside.iterdir()]) == len(names)
@@ -71,6 +71,16 @@ def test_the_ledger_is_not_written_through_a_link_and_the_run_says_so(tmp_path):
     said = checks.unwritable_reason(refused.value)
     assert said.startswith(f"the run directory cannot be written: {directory.ledger}: is a link")
     assert "make room" not in said
+    assert (tmp_path / "profile").read_text() == "as it was"
+
+
+def test_a_link_in_the_place_of_the_reasons_is_refused_in_one_line(tmp_path):
+    (tmp_path / "run" / "jobs").mkdir(parents=True)
+    (tmp_path / "profile").write_text("as it was")
+    (tmp_path / "run" / "jobs" / "missing.jsonl").symlink_to(tmp_path / "profile")
+    with pytest.raises(ConfigError, match=r"--run-dir .*: missing.jsonl: is a link to") as refused:
+        RunFiles(RunDirectory(tmp_path / "run")).make()
+    assert "\n" not in str(refused.value)
     assert (tmp_path / "profile").read_text() == "as it was"
 
 
