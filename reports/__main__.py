@@ -28,8 +28,8 @@ from fixtures.errors import AcceptanceError, EvidenceError
 from fixtures.paths import CHECKOUT, RUNS, THRESHOLDS, commit
 from fixtures.records import verdict_file
 from fixtures.records.files import RecordError, in_real_folder, read_json, replace_file
-from fixtures.records.foreign_files import read_bytes, read_text, shown
-from fixtures.records.inert import inert_lines
+from fixtures.records.foreign_files import read_bytes, read_text
+from fixtures.records.inert import inert, inert_lines
 from fixtures.records.run_directory import RunDirectory
 from fixtures.suggestions import ArgumentParser
 from fixtures.thresholds import loader
@@ -308,7 +308,7 @@ def sign(source: Path, found: Findings, options: argparse.Namespace) -> int:
             f"{source} is not signed: its verdict is {found.word}, expected {options.expect}"
         )
     for line in (*found.notes, *found.strangers, f"verdict   {found.word}"):
-        print(shown(line))
+        print(inert(line))
     envelope = statement.sign(source, options.key, found.statement) if options.dsse else None
     path, key = signature.sign(source, options.key, found.statement)
     print(f"signature {path} by {key}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fixtures.records.foreign_files import shown
+from fixtures.records.inert import inert
 from reports.run_files import INCOMPLETE
 
 MOST_LINES = 100
@@ -63,13 +63,13 @@ class Findings:
 def show(source: Path, found: Findings) -> int:
     """Print what was checked; 1 where something is wrong, 2 where something is not confirmed."""
     for line in found.confirmed:
-        print(f"ok     {shown(line)}")
+        print(f"ok     {inert(line)}")
     for line in found.notes:
-        print(shown(line))
+        print(inert(line))
     for line in found.unchecked + found.strangers:
-        print(f"not checked: {shown(line)}")
+        print(f"not checked: {inert(line)}")
     for line in found.wrong:
-        print(f"WRONG  {shown(line)}")
+        print(f"WRONG  {inert(line)}")
     word = "VERIFIED" if found.judged else "VERIFIED, BUT NOT JUDGED AGAIN"
     words = {0: word, 1: "CHANGED SINCE THE RUN", INCOMPLETE: "NOT VERIFIED"}
     print(f"{words[found.status]}: {source}")

@@ -30,9 +30,9 @@ from fixtures.records.foreign_files import (
     parse_json,
     read_bytes,
     sha256_of,
-    shown,
 )
 from fixtures.records.foreign_folders import files_in, walk
+from fixtures.records.inert import inert
 from fixtures.records.run_directory import RunDirectory
 from fixtures.wording import counted
 from reports.findings import Findings, bounded
@@ -229,17 +229,17 @@ def _differences(
     for name, digest in listed.items():
         current = now.files.get(name)
         if current is None:
-            yield f"{shown(name)}: {now.others.get(name, 'missing')}, though {NAME} lists the file"
+            yield f"{inert(name)}: {now.others.get(name, 'missing')}, though {NAME} lists the file"
         elif current != digest:
             yield (
-                f"{shown(name)}: changed: SHA-256 {current[:12]}..., {NAME} says {digest[:12]}..."
+                f"{inert(name)}: changed: SHA-256 {current[:12]}..., {NAME} says {digest[:12]}..."
             )
     for name in sorted(now.files.keys() - listed.keys()):
-        yield f"{shown(name)}: added: {NAME} does not list it"
+        yield f"{inert(name)}: added: {NAME} does not list it"
     for name in sorted(now.others.keys() | others.keys()):
         if now.others.get(name) != others.get(name) and name not in listed:
             was, is_now = others.get(name, "does not have it"), now.others.get(name, "missing")
-            yield f"{shown(name)}: {shown(is_now)}; {NAME}: {shown(was)}"
+            yield f"{inert(name)}: {inert(is_now)}; {NAME}: {inert(was)}"
 
 
 # --- DSSE

@@ -17,7 +17,8 @@ from typing import Any
 
 from fixtures.paths import version
 from fixtures.records.files import RecordError, read_json
-from fixtures.records.foreign_files import is_below, linked_beside, read_bytes, shown
+from fixtures.records.foreign_files import is_below, linked_beside, read_bytes
+from fixtures.records.inert import inert
 from fixtures.records.run_directory import RunDirectory, read_manifest
 from fixtures.records.run_schema import refused_schema
 from fixtures.records.verdict_file import SPLIT_SCHEMA, read_verdict
@@ -143,7 +144,7 @@ def check_others(root: Path, now: statement.Listing, found: Findings) -> None:
     """Name what no hash covers: links, special files, and what cannot be read."""
     for name, what in now.others.items():
         if not statement.is_of_submitit(root, name):
-            found.unchecked.append(f"{shown(name)}: {what}")
+            found.unchecked.append(f"{inert(name)}: {what}")
 
 
 def check_verdict(directory: RunDirectory, rejudge: Callable[[], Rejudged]) -> Findings:
@@ -226,13 +227,13 @@ def _check_manifest(directory: RunDirectory, now: statement.Listing, found: Find
             # Earlier manifests name submitit's links.
             current = present.get(str(PurePosixPath(name).with_name(beside.name)))
         if current is None:
-            wrong.append(f"{shown(name)}: missing, though manifest.sha256 names it")
+            wrong.append(f"{inert(name)}: missing, though manifest.sha256 names it")
         elif current != digest:
             wrong.append(
-                f"{shown(name)}: changed: SHA-256 {current[:12]}..., manifest.sha256 "
+                f"{inert(name)}: changed: SHA-256 {current[:12]}..., manifest.sha256 "
                 f"says {digest[:12]}..."
             )
-    wrong += [f"{shown(name)}: added: manifest.sha256 does not name it"
+    wrong += [f"{inert(name)}: added: manifest.sha256 does not name it"
               for name in present if name not in listed]  # fmt: skip
     found.wrong += bounded(wrong)
     if not wrong:
@@ -319,13 +320,13 @@ def _unknown_files(artefacts: Artefacts, names: Iterable[str]) -> Iterator[str]:
     for name in names:
         folder, _, rest = name.partition("/")
         if name not in known and not (rest and folder in of_run):
-            yield f"{shown(name)}: not a file of the suite in a run like this"
+            yield f"{inert(name)}: not a file of the suite in a run like this"
             continue
         path = PurePosixPath(name)
         is_limits = folder == "recertified" and path.name == directory.limits.name
         is_result = path.parent.name == folder == "guests"
         if rest and path.suffix.lower() in PAPERS and not (is_limits or is_result):
-            yield f"{shown(name)}: not a page of the suite, though among the evidence"
+            yield f"{inert(name)}: not a page of the suite, though among the evidence"
 
 
 # --- the word of a page

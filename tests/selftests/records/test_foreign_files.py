@@ -26,9 +26,9 @@ from fixtures.records.foreign_files import (
     read_tail,
     read_text,
     sha256_of,
-    shown,
     text_lines,
 )
+from fixtures.records.inert import inert
 
 pytestmark = pytest.mark.cpu
 
@@ -230,8 +230,8 @@ def test_other_programs_output_is_no_object() -> None:
 
 def test_a_name_is_shown_in_one_line() -> None:
     odd = os.fsdecode(b"a\xffb") + "\n\u2028\u202e\x1b"
-    assert shown(odd) == "a\\udcffb\\n\\u2028\\u202e\\x1b"
-    assert shown("gpu 1.json") == "gpu 1.json"
+    assert inert(odd) == "a\\udcffb\\n\\u2028\\u202e\\x1b"
+    assert inert("gpu 1.json") == "gpu 1.json"
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\n", "\u2028", os.fsdecode(b"\xff")])
