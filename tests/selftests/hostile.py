@@ -254,8 +254,14 @@ def _link_folder(run: Path, rng: random.Random) -> str:
     return f"{folder.relative_to(run)}: a link to {target}"
 
 
+def _of_size(run: Path, pattern: str) -> list[Path]:
+    """Return files that can be changed; a special one was put there by an earlier change."""
+    found = (p for p in run.rglob(pattern) if p.is_file() and not p.is_symlink())
+    return sorted(p for p in found if p.stat().st_size < 1 << 20)
+
+
 def _mutate_json(run: Path, rng: random.Random) -> str:
-    files = sorted(p for p in run.rglob("*.json") if p.is_file() and not p.is_symlink())
+    files = _of_size(run, "*.json")
     first = [path for path in files if path.parent == run]
     path = rng.choice([*first, *first, *files])
     data = mutated(json.loads(path.read_bytes()), rng)
@@ -264,8 +270,7 @@ def _mutate_json(run: Path, rng: random.Random) -> str:
 
 
 def _mutate_lines(run: Path, rng: random.Random) -> str:
-    files = sorted(p for p in run.rglob("*.jsonl") if p.is_file() and not p.is_symlink())
-    path = rng.choice(files)
+    path = rng.choice(_of_size(run, "*.jsonl"))
     lines = path.read_bytes().splitlines()[:50]
     k = rng.randrange(len(lines))
     lines[k] = bytes_of(mutated(json.loads(lines[k]), rng), rng)
