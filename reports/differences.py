@@ -74,6 +74,8 @@ ROW_KEYS = {
     "notes",
     *COMPARED,
 }
+KNOWN_KEYS = {*Verdict.__dataclass_fields__, "id"}
+"""With a code that rows of earlier versions have."""
 
 
 def malformed(verdict: Any) -> str:
@@ -84,7 +86,7 @@ def malformed(verdict: Any) -> str:
         if not isinstance(verdict.get(name), kind):
             return f"{name} is {'missing' if name not in verdict else 'of another type'}"
     for k, row in enumerate(verdict["criteria"]):
-        if not isinstance(row, dict) or not row.keys() >= ROW_KEYS:
+        if not isinstance(row, dict) or not ROW_KEYS <= row.keys() <= KNOWN_KEYS:
             return f"criteria[{k}] is not a row of a verdict"
     return mistyped(verdict, VerdictJson, partly=True)
 

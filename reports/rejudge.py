@@ -165,7 +165,7 @@ def main(root: Path, run: Json, file: Path | None) -> int:
     require_same_limits(run, {"thresholds": thresholds.identity()})
     try:
         compared = compare(root, thresholds)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise CommandError(f"{root}: the run cannot be judged again: {error!r}") from None
     return show(compared, root)
 

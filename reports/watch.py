@@ -4,9 +4,12 @@ Reads the telemetry files that the nodes of a run write into the job directories
 after it. Where only records were kept, the means of each workload are one frame.
 """
 
+# Length: a terminal's figures from two sources, samples and records, with one table for both.
+
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,6 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fixtures.paths import RUNS
+from fixtures.records.fields import is_number
 from fixtures.records.files import RecordError, Tail, read_json
 from fixtures.records.foreign_folders import files_in
 from fixtures.records.inert import inert
@@ -31,7 +35,6 @@ from reports.progress import Progress
 LATEST = RUNS / "latest"
 PERIOD_S, STALE_S = 0.5, 5.0
 """A node whose newest sample is older than this is shown as ended."""
-
 PIPE_COLUMNS = 120
 """Width of the output where it is not a terminal."""
 
@@ -182,7 +185,7 @@ class Telemetry:
             (sample["t"], inert(path.stem[len("telemetry-") :]), inert(path.parent.name), sample)
             for path, lines in self._files.items()
             for sample in lines.read()
-            if isinstance(sample.get("t"), (int, float))
+            if is_number(sample.get("t")) and math.isfinite(sample["t"])
         ]
         updates = []
         for _, name, job, sample in sorted(new, key=lambda n: n[:2]):
@@ -244,12 +247,12 @@ def _higher(one: Any, other: Any) -> Any:
 def _node_of_sample(sample: Mapping[str, Any], before: Mapping[str, Any] | None, job: str) -> Node:
     seconds = sample["t"] - before["t"] if before else 0.0
     node = Node(time=float(sample["t"]), activity=job)
-    for uuid, now in sample["gpus"].items():
+    for uuid, gauges in sample["gpus"].items():
+        now = {name: value for name, value in gauges.items() if is_number(value)}
         previous = before["gpus"].get(uuid) if before else None
         previous_totals = [(previous or {}).get(k) for k in ("nvlink_tx", "nvlink_rx")]
         totals = [now.get(k) for k in ("nvlink_tx", "nvlink_rx")]
-        reasons = now.get("reasons") or 0
-        memory = now.get("mem_mib")
+        reasons, memory = int(now.get("reasons") or 0), now.get("mem_mib")
         node.gpus[uuid] = Gpu(
             util=now.get("util"), temp_c=now.get("temp_c"), power_w=now.get("power_w"),
             sm_mhz=now.get("sm_mhz"), mem_gib=None if memory is None else memory / 1024,

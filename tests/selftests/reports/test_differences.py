@@ -81,7 +81,8 @@ def test_what_is_no_verdict_is_said():
     )
     assert module.malformed(changed(SOUND, exit_status="0")) == "exit_status is of another type"
     lacking = [row("n0"), {k: v for k, v in row("n1").items() if k != "margin"}]
-    for rows, place in ((lacking, 1), (["text"], 0)):
+    unknown = [{**row("n0"), "stranger": 1}]
+    for rows, place in ((lacking, 1), (["text"], 0), (unknown, 0)):
         found = module.malformed(changed(SOUND, criteria=rows))
         assert found == f"criteria[{place}] is not a row of a verdict"
     more = [{**row("n0"), "id": "G1"}]

@@ -300,3 +300,10 @@ def test_the_limits_are_those_of_a_file_that_is_given_else_the_shipped_ones(tmp_
     assert rejudge.main(tmp_path, {"id": "r"}, tmp_path / "thresholds.yaml") == 0
     assert rejudge.main(tmp_path, {"id": "r"}, None) == 0
     assert used == [own.sha256, loader.load(support.SHIPPED).sha256]
+
+
+def test_reasons_nested_without_end_are_answered_in_a_line(run, capsys):
+    with (run / "jobs" / "missing.jsonl").open("a") as file:
+        file.write("[" * 200_000 + "\n")
+    assert command.main(["rejudge", str(run)]) == command.USAGE
+    assert capsys.readouterr().err.startswith(f"reports: {run}: the run cannot be judged again")

@@ -90,6 +90,21 @@ def test_hostile_names_stay_text(tmp_path, capsys):
     assert "\x1b" not in shown.stdout
 
 
+@pytest.mark.parametrize("changed", [{"util": "../.."}, {"power_w": []}, {"temp_c": True}])
+def test_a_gauge_that_is_not_a_number_is_not_shown(changed, tmp_path, capsys):
+    run = a_run(tmp_path)
+    path = run.job("node-worker0") / "telemetry-worker0.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        for gauges in line["gpus"].values():
+            gauges |= changed
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for arguments in ([], ["--once"], ["--speed=1000"]):
+        shown = watched(capsys, run.root, *arguments)
+        assert (shown.returncode, shown.stderr) == (0, "")
+        assert "worker0" in shown.stdout
+
+
 @pytest.mark.parametrize("arguments", [["/nowhere"], [".", "--once"]])
 def test_what_is_no_run_is_refused_in_a_line(arguments, capsys):
     run = watched(capsys, *arguments)
