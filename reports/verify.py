@@ -35,6 +35,9 @@ from reports.differences import (
 from reports.findings import Findings, bounded
 from reports.run_files import Limits
 
+FINETUNED = "finetune"
+"""Folder of what the fine-tuning leaves: data, adapters, summary. No verdict follows from it, and
+the statement lists it."""
 COMPANIONS = ("drills.json", "proposal.yaml")
 """Files that a run may have beside its evidence, and that cannot be made again."""
 PAPERS = frozenset(
@@ -309,7 +312,7 @@ def _first_difference(stated: bytes, made: bytes) -> str:
 def _unknown_files(artefacts: Artefacts, names: Iterable[str]) -> Iterator[str]:
     """Yield the files that are neither evidence nor made from it."""
     directory = artefacts.directory
-    of_run = {"jobs", "records", "guests"}
+    of_run = {"jobs", "records", "guests", FINETUNED}
     of_run |= {"recertified"} if artefacts.run.get("recertifies") else set()
     known = {
         directory.run_json.name, directory.limits.name, directory.ledger.name,

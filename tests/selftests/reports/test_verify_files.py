@@ -78,3 +78,13 @@ def test_files_that_are_not_of_the_suite_are_named(tmp_path):
     split = named(schema=SPLIT_SCHEMA, run={"recertifies": ["a"]})
     assert not {rest.name, "recertified/a/limits.csv"} & set(split)
     assert {"a.csv", "recertified/a/jobs/x.csv"} <= set(split)
+
+
+def test_what_the_fine_tuning_leaves_is_of_the_suite_and_a_page_among_it_is_not(tmp_path):
+    """A whole run has it, and is signed; a page would be read as one of the suite's."""
+    names = ["finetune/summary.json", "finetune/small/final/adapter_model.safetensors"]
+    assert [*verify._unknown_files(artefacts(tmp_path), names)] == []
+    (line,) = verify._unknown_files(artefacts(tmp_path), ["finetune/report.html", *names])
+    assert line.startswith("finetune/report.html: not a page of the suite")
+    (line,) = verify._unknown_files(artefacts(tmp_path), ["finetune.txt", *names])
+    assert line.startswith("finetune.txt: not a file of the suite")
