@@ -86,8 +86,10 @@ def malformed(verdict: Any) -> str:
         if not isinstance(verdict.get(name), kind):
             return f"{name} is {'missing' if name not in verdict else 'of another type'}"
     for k, row in enumerate(verdict["criteria"]):
-        if not isinstance(row, dict) or not ROW_KEYS <= row.keys() <= KNOWN_KEYS:
+        if not isinstance(row, dict) or not row.keys() >= ROW_KEYS:
             return f"criteria[{k}] is not a row of a verdict"
+        if unknown := row.keys() - KNOWN_KEYS:
+            return f"criteria[{k}] has the unknown field {min(unknown)}"
     return mistyped(verdict, VerdictJson, partly=True)
 
 

@@ -81,8 +81,9 @@ def test_what_is_no_verdict_is_said():
     )
     assert module.malformed(changed(SOUND, exit_status="0")) == "exit_status is of another type"
     lacking = [row("n0"), {k: v for k, v in row("n1").items() if k != "margin"}]
-    unknown = [{**row("n0"), "stranger": 1}]
-    for rows, place in ((lacking, 1), (["text"], 0), (unknown, 0)):
+    unknown = changed(SOUND, criteria=[{**row("n0"), "stranger": 1}])
+    assert module.malformed(unknown) == "criteria[0] has the unknown field stranger"
+    for rows, place in ((lacking, 1), (["text"], 0)):
         found = module.malformed(changed(SOUND, criteria=rows))
         assert found == f"criteria[{place}] is not a row of a verdict"
     more = [{**row("n0"), "id": "G1"}]
