@@ -13,10 +13,8 @@ from __future__ import annotations
 import base64
 import importlib
 import json
-import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,9 +27,8 @@ from fixtures.records.foreign_files import (
     linked_beside,
     parse_json,
     read_bytes,
-    sha256_of,
 )
-from fixtures.records.foreign_folders import files_in, walk
+from fixtures.records.foreign_folders import digests_of, files_in, walk
 from fixtures.records.inert import inert
 from fixtures.records.run_directory import RunDirectory
 from fixtures.wording import counted
@@ -67,16 +64,14 @@ class Listing:
 
 
 def listing(root: Path) -> Listing:
-    """Read every file below a directory once, on all cores; no link is followed."""
+    """Read every file below a directory once; no link is followed."""
     found = walk(root)
     others = dict(
         line.removeprefix(f"{root.name}/").rpartition(": ")[::2] for line in found.refused
     )
-    names = [name for path in found.files if not _is_outside(name := str(path.relative_to(root)))]
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # hashing leaves the lock
-        digests = list(pool.map(lambda name: _digest(root, name), names))
+    inside = [path for path in found.files if not _is_outside(str(path.relative_to(root)))]
     files = {}
-    for name, (digest, why) in zip(names, digests, strict=True):
+    for name, digest, why in digests_of(root, inside):
         if why:
             others[name] = why
         else:
@@ -87,14 +82,6 @@ def listing(root: Path) -> Listing:
 def _is_outside(name: str) -> bool:
     folder, _, rest = name.rpartition("/")
     return name in (NAME, ENVELOPE) or (folder == SIGNATURES and rest.endswith(".sig"))
-
-
-def _digest(root: Path, name: str) -> tuple[str, str]:
-    """Return (the SHA-256 of a file, "") or ("", why it cannot be read)."""
-    try:
-        return sha256_of(root / name, below=root), ""
-    except (OSError, RecordError) as error:
-        return "", str(error).partition(": ")[2] or str(error)
 
 
 def is_of_submitit(root: Path, name: str) -> bool:

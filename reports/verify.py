@@ -312,11 +312,12 @@ def _first_difference(stated: bytes, made: bytes) -> str:
 def _unknown_files(artefacts: Artefacts, names: Iterable[str]) -> Iterator[str]:
     """Yield the files that are neither evidence nor made from it."""
     directory = artefacts.directory
-    of_run = {"jobs", "records", "guests", FINETUNED}
-    of_run |= {"recertified"} if artefacts.run.get("recertifies") else set()
+    of_run = {FINETUNED, *(path.name for path in directory.evidence_folders)}
+    if not artefacts.run.get("recertifies"):
+        of_run.discard(directory.recertified.name)
     known = {
-        directory.run_json.name, directory.limits.name, directory.ledger.name,
-        directory.verdict.name, directory.manifest.name, "token", *artefacts.names, *COMPANIONS,
+        *(path.name for path in directory.evidence_files), directory.verdict.name,
+        directory.manifest.name, "token", *artefacts.names, *COMPANIONS,
     }  # fmt: skip
     if artefacts.verdict.get("schema") == SPLIT_SCHEMA:
         known.add(directory.verdict_rest.name)

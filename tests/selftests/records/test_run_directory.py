@@ -116,9 +116,9 @@ def test_the_manifest_covers_the_evidence_and_finds_a_change(tmp_path):
     for name in names:
         put(tmp_path / name, name)
     put(tmp_path / "verdict.json")
-    assert [str(p.relative_to(tmp_path)) for p in run.evidence()] == sorted(names)
+    assert [str(p.relative_to(tmp_path)) for p in run.evidence()[0]] == sorted(names)
     (tmp_path / "jobs" / "a" / "link").symlink_to("rank0.jsonl")
-    assert len(run.evidence()) == len(names), "a link to a file beside it is none of its own"
+    assert len(run.evidence()[0]) == len(names), "a link to a file beside it is none of its own"
     run.write_manifest()
     held = dict(row.split("  ")[::-1] for row in run.manifest.read_text().splitlines())
     assert held["run.json"] == hashlib.sha256(b"run.json").hexdigest()
@@ -256,7 +256,7 @@ def test_what_is_no_regular_file_is_left_out_of_the_manifest_and_named(tmp_path,
             "records: is a link, expected a folder",
         ]
     )
-    assert sorted(run.left_out()) == sorted(set(left_out) - {"jobs/a/secret: Permission denied"})
+    assert sorted(run.evidence()[1]) == sorted(set(left_out) - {"jobs/a/secret: Permission denied"})
 
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "jobs/../../outside", "jobs//x"])
