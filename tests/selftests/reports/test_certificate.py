@@ -149,7 +149,7 @@ def test_the_certificate_s_annex_has_the_limits_that_held(tmp_path):
     assert "Annex 5: the limits that held" in text
     assert [row.criterion for row in held if row.criterion not in text] == []
     assert [row.source for row in held if row.limit and row.source not in text] == []
-    assert directory.limits in directory.evidence()
+    assert directory.limits in directory.evidence()[0]
 
 
 def test_the_certificate_lists_gpus_by_uuid_and_serial(tmp_path):

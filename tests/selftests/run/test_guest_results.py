@@ -81,7 +81,7 @@ def test_the_files_are_evidence_with_their_times(tmp_path):
     run_guests.find(source).copy_into(directory)
     copied = directory.guests / "n0.fio.json"
     assert copied.stat().st_mtime == 1_000_000
-    assert copied in directory.evidence()
+    assert copied in directory.evidence()[0]
     names = run_guests.names_for_nodes(directory)
     assert names == {
         "n0.fio.json": "",

@@ -114,7 +114,8 @@ def test_every_operation_gives_the_exact_result_on_three_ranks(name: str, three_
     assert [m.value for m in errors] == [0] * 3
     assert all(m.notes == errors[0].notes for m in errors)
     assert errors[0].notes[0].startswith("checked ")
-    assert all(line["checked"] >= 2 for line in record.ranks[0].facts["table"][:2])
+    # How many more than one depends on the speed of the host.
+    assert all(line["checked"] >= 1 for line in record.ranks[0].facts["table"])
     op = OPERATIONS[WORKLOADS[name]]
     for line in record.ranks[2].facts["table"]:
         # A size that three ranks cannot share is rounded down, as nccl-tests does.
