@@ -24,10 +24,10 @@ from fixtures.records.foreign_files import read_bytes
 from fixtures.records.foreign_folders import folders_in
 from fixtures.records.model import SAFE_ID
 from fixtures.records.run_directory import RunDirectory
-from fixtures.slurm.hostlist import expand_hostlist, hostlist
+from fixtures.slurm.hostlist import hostlist
 from fixtures.thresholds.contract import PARTIES
 from fixtures.wording import counted
-from reports import banner, certificate, statement, verify
+from reports import banner, certificate, join_units, statement, verify
 from reports.findings import Findings
 from reports.run_files import CommandError, read_run, read_verdict
 
@@ -100,7 +100,7 @@ def _statement(root: Path, now: statement.Listing) -> str:
 
 
 def refuse_different(runs: Sequence[Path]) -> None:
-    """Raise CommandError unless these are runs of different nodes by the same limits and order."""
+    """Raise CommandError unless these are runs of different nodes and hardware, judged alike."""
     if len(runs) < 2:
         raise CommandError("join needs the runs of at least 2 units")
     first = read_run(runs[0])
@@ -124,6 +124,7 @@ def refuse_different(runs: Sequence[Path]) -> None:
                     f"{node} is in {owner_of[node]} and in {run}: units must not share nodes"
                 )
             owner_of[node] = run
+    join_units.refuse_shared_hardware(runs)
 
 
 _ALIKE: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
@@ -156,7 +157,7 @@ def made_of(root: Path) -> dict[str, bytes]:
     tally = ", ".join(f"{n} {word}" for word, n in Counter(words).items())
     reasons = [
         f"{counted(len(units), 'unit')}: {tally}",
-        *_ordered(folders, nodes),
+        *join_units.ordered(folders, nodes),
         "nothing was measured between units: no collective, pair or rail across them, and devices "
         "were compared with those of their own unit",
     ]
@@ -200,26 +201,6 @@ def _unit(folder: Path) -> dict[str, Any]:
         "sha256": certificate.hashes(RunDirectory(folder)),
         "measured_within": sorted(within) if len(nodes) > 1 else [],
     }  # fmt: skip
-
-
-def _ordered(folders: Sequence[Path], nodes: Sequence[str]) -> list[str]:
-    """Return how many of the ordered nodes are in a unit; [] without an order."""
-    contracts = [read_run(folder).get("contract") for folder in folders]
-    if not all(contracts):
-        return ["no contract: nothing says which nodes were ordered"]
-    orders = {str(contract["nodes"]) for contract in contracts if contract}
-    if len(orders) > 1:  # each unit was ordered on its own
-        return []
-    order = orders.pop()
-    if order.isdigit():
-        # One order for all, or alike ones: it is one order if no unit alone fills it.
-        sizes = [len(read_verdict(folder)["scope"]["nodes"]) for folder in folders]
-        total = int(order) if max(sizes) < int(order) else int(order) * len(folders)
-        return [f"{len(nodes)} of {total} ordered nodes are in a unit"]
-    absent = [node for node in expand_hostlist(order) if node not in nodes]
-    if not absent:
-        return ["every ordered node is in a unit"]
-    return [f"in no unit, though ordered: {hostlist(absent)}"]
 
 
 # --- verify
