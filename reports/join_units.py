@@ -70,7 +70,7 @@ def _of_device(device: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def is_of_hardware(identity: str) -> bool:
-    """Whether a GUID or MAC address is one that a vendor gave, and not software or nobody."""
+    """Whether a GUID or MAC address is one that a vendor gave and no software."""
     if not re.search(r"[1-9a-f]", identity, re.IGNORECASE):
         return False
     if _MAC.fullmatch(identity):
@@ -79,7 +79,7 @@ def is_of_hardware(identity: str) -> bool:
 
 
 def ordered(folders: Sequence[Path], nodes: Sequence[str]) -> list[str]:
-    """Return what of the order is in no unit; units may have been ordered on their own."""
+    """Return which ordered nodes are in no unit; units may have been ordered on their own."""
     orders = [(read_run(folder).get("contract") or {}).get("nodes") for folder in folders]
     if None in orders:
         return ["no contract: nothing says which nodes were ordered"]
