@@ -33,6 +33,7 @@ from fixtures.records.inert import inert, inert_lines
 from fixtures.records.run_directory import RunDirectory
 from fixtures.suggestions import ArgumentParser
 from fixtures.thresholds import loader
+from fixtures.thresholds.order import order_of
 from reports import (
     certificate,
     compare,
@@ -200,9 +201,8 @@ def _carry_out(options: argparse.Namespace) -> int:
             confirmed_verdict(source, run, options.thresholds), options.kind, options.out
         )
     if options.command == "dossier":
-        thresholds = loader.load_with_contract(
-            limits_file(run, options.thresholds) or THRESHOLDS, run.get("contract")
-        )
+        file = limits_file(run, options.thresholds) or THRESHOLDS
+        thresholds = order_of(loader.load(file), run).limits
         return dossier.write(
             source, confirmed_verdict(source, run, options.thresholds), thresholds, options
         )

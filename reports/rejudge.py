@@ -23,8 +23,10 @@ from fixtures.thresholds import loader
 from fixtures.thresholds.conditions import Range
 from fixtures.thresholds.limits import Limit
 from fixtures.thresholds.loader import Criterion, Thresholds
+from fixtures.thresholds.order import order_of
 from fixtures.wording import counted
 from reports.run_files import CommandError, require_same_limits
+from reports.second_judge import order
 from reports.second_judge.judge import SecondJudge
 from reports.second_judge.physics import Json, Unknown
 from reports.second_judge.records import Records
@@ -34,13 +36,9 @@ from reports.second_judge.records import Records
 
 def plain(thresholds: Thresholds) -> Json:
     """Return limits as plain data: sizes in bytes, shares of the order as numbers."""
-    order = thresholds.cluster
-    stated = {"names": None, "count": 0} if order is None else {
-        "gpu_model": order.gpu_model, "nvls": order.nvls, "names": order.node_names,
-        "count": order.node_count,
-    }  # fmt: skip
+    ordered = thresholds.cluster
     return {
-        "order": stated if order is not None else {},
+        "order": ordered and {"names": ordered.node_names, "count": ordered.node_count},
         "compared": thresholds.compared_criteria,
         "criteria": [_criterion(c, thresholds) for c in thresholds.criteria.values()],
         "not_applicable": [
@@ -88,8 +86,8 @@ def _row(row: Limit, thresholds: Thresholds) -> Json:
     if isinstance(row.equals, str) and row.equals.startswith("cluster."):
         value, of = 1, row.equals.removeprefix("cluster.")
     if of:
-        order = thresholds.cluster
-        whole = order.value(of) if order is not None and order.states(of) else None
+        ordered = thresholds.cluster
+        whole = ordered.value(of) if ordered is not None and ordered.states(of) else None
         value = whole if row.equals is not None or whole is None else value * whole
     kinds = {"recorded": row.recorded, "calibrate": row.calibrate, "below": row.fail_below,
              "above": row.fail_above, "equals": row.equals}  # fmt: skip
@@ -119,6 +117,8 @@ def judges_of(root: Path, thresholds: Thresholds) -> SecondJudge:
     """Return the second judge of a run directory; `thresholds` with the order of the run."""
     limits = plain(thresholds)
     records = Records(root, limits["criteria"], read=read_text, files=files_in)
+    ordered = order.in_file(thresholds.path, read_text)
+    records.population.differing = order.settle(records.run, ordered, records.population)
     return SecondJudge(records.run, limits, records)
 
 
@@ -145,9 +145,12 @@ def compare(root: Path, thresholds: Thresholds) -> Compared:
             wrong.append(f"{' '.join(key)}: {row['outcome']}, second judge {outcomes[key]}")
         elif is_other_number(value, row["value"]):
             wrong.append(f"{' '.join(key)}: {row['value']}, second judge {value}")
-    interrupted = bool((stated.get("basis") or {}).get("interrupted")) or not judge.run.get("ended")
-    verdict = judge.conclude(outcomes, interrupted)
-    mtbf = (stated.get("basis") or {}).get("mtbf") or {}
+    basis = stated.get("basis") or {}
+    if not basis.get("order"):
+        wrong += judge.p.differing
+    interrupted = bool(basis.get("interrupted") or basis.get("order") or judge.p.differing)
+    verdict = judge.conclude(outcomes, interrupted or not judge.run.get("ended"))
+    mtbf = basis.get("mtbf") or {}
     if mtbf.get("decision") in ("reject", "go on"):
         uncovered.append(f"the plan for the MTBF ({mtbf['decision']}): {mtbf['sentence']}")
     elif verdict != stated["verdict"]:
@@ -161,10 +164,12 @@ def compare(root: Path, thresholds: Thresholds) -> Compared:
 
 def main(root: Path, run: Json, file: Path | None) -> int:
     """Print the differences of both judges; `file`: the run's limits, None for those shipped."""
-    thresholds = loader.load_with_contract(file or THRESHOLDS, run.get("contract"))
-    require_same_limits(run, {"thresholds": thresholds.identity()})
+    found = order_of(loader.load(file or THRESHOLDS), run)
+    require_same_limits(run, {"thresholds": found.limits.identity()})
+    if found.differences:
+        raise CommandError(f"{root}: {found.differences[0]}")
     try:
-        compared = compare(root, thresholds)
+        compared = compare(root, found.limits)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise CommandError(f"{root}: the run cannot be judged again: {error!r}") from None
     return show(compared, root)

@@ -21,6 +21,7 @@ from reports.second_judge.physics import TABLES, Cannot, Json, Unknown, ceiling,
 from reports.second_judge.plan import choose, planned, unresolved
 from reports.second_judge.samples import (
     Point,
+    Rounds,
     SlotValue,
     beyond,
     certain,
@@ -152,12 +153,9 @@ class SecondJudge:
         limit = choose(c["rows"], facts)
         recorded, statistic = limit["kind"] == "recorded", c["statistic"]
         present = [n for n in row.nodes if n in record["left"]]
-        each = (
-            1
-            if statistic in ("value", "alike") and c["over"] != "devices"
-            else self.p.gpus_per_node
-        )
-        each = 1 if c["per"] == "rail" or c["over"] == "nodes" else max(1, each)
+        one = statistic in ("value", "alike") and c["over"] != "devices"
+        one |= c["per"] == "rail" or c["over"] == "nodes"
+        each = 1 if one else max(1, self.p.gpus_per_node)
         row.owed = each * len(present)
         ignored = {SILENT}
         if recorded:
@@ -217,17 +215,14 @@ class SecondJudge:
             each = range(max(1, self.p.gpus_per_node))
             nodes = [n for n in row.nodes if n in record["left"]]
             all_ = sorted((n, a, b) for n in nodes for a in each for b in each if a != b)
-            if (
-                not all_
-                or sorted((r["node"], r["local_rank"], m["at"]["to"]) for r, m in points) != all_
-            ):
+            found = sorted((r["node"], r["local_rank"], m["at"]["to"]) for r, m in points)
+            if not all_ or found != all_:
                 raise Cannot("links are missing")
         elif over == "nics":
             parts = {(r["node"], m.get("at", {}).get("part")) for r, m in points}
             seen = Counter(node for node, _ in parts)
-            if any(
-                seen[n] < max(1, self.p.nics_per_node) for n in row.nodes if n in record["left"]
-            ):
+            owed = max(1, self.p.nics_per_node)
+            if any(seen[n] < owed for n in row.nodes if n in record["left"]):
                 raise Cannot("not every NIC")
         elif row.c["statistic"] != "value" or over == "devices":
             if len(ranks) < max(1, owed) or max(ranks.values()) > 1:
@@ -296,17 +291,12 @@ class SecondJudge:
         sizes = {m["at"]["size"] for _, m in points}
         whole = len(sizes) >= max(m.get("checks", {}).get("sizes", 0) for _, m in points)
         first, second = curves
-        if (
-            not whole
-            or len(first) < 3
-            or max(second.values(), default=0) > 1.1 * max(first.values())
-        ):
+        higher = max(second.values(), default=0) > 1.1 * max(first.values())
+        if not whole or len(first) < 3 or higher:
             raise Cannot("no curve")
         if len({m["unit"] for _, m in (*points, *again)}) > 1:
             raise Cannot("another unit")
-        falls = [
-            min(1 - c[b] / c[a] for c in curves if a in c and b in c) for a, b in pairwise(first)
-        ]
+        falls = (min(1 - c[b] / c[a] for c in curves if {a, b} <= {*c}) for a, b in pairwise(first))
         fall = 100 * max(0.0, *falls)
         return ("PASS" if satisfies(*limit, fall) else "FAIL"), fall
 
@@ -334,7 +324,7 @@ class SecondJudge:
             return "RECORDED", None
         failed, mixed = split(figures, lambda x: satisfies(kind, number, x))
         model = str(facts.get("model"))
-        found: tuple[list[list[float]], list[list[float]]] = [], []
+        found: tuple[Rounds, Rounds] = [], []
         if c["spread"] and c["statistic"] != "spread" and c["per"] in ("node", "rail"):
             alike = [(slot_of(c, rank), d) for (rank, _), d in zip(points, devices, strict=True)]
             spreads = c["spread"][""], c["spread"].get(model, c["spread"][""])

@@ -81,12 +81,18 @@ FACTS: Mapping[str, Callable[[Any], bool]] = {
 }
 
 
-def planned(run: Json, limits: Json, p: Any) -> Iterator[Any]:
-    """Yield the planned rows of a run on the population `p` (records.Records)."""
-    order = limits["order"]
-    if p.ordered and order:
-        least = TABLES["nvls_gpus"].get(order["gpu_model"], math.inf)
-        p.nvls = p.gpus_per_node >= least if order["nvls"] is None else order["nvls"] is True
+def planned(run: Json, limits: Json, p: Any) -> list[Any]:
+    """Return the planned rows of a run on the population `p` (records.Records): none is released
+    by run.json of whose workload there are records."""
+    rows = list(_planned(run, limits, p))
+    exempt = {key for entry in limits["not_applicable"] for key in entry["criteria"]}
+    judged = {r.c["workload"] for r in rows if r.applies or r.c["key"] in exempt}
+    for row in rows if p.origin not in ("sandbox", "by-hand") else ():
+        row.applies |= row.c["workload"] in p.measured - judged
+    return rows
+
+
+def _planned(run: Json, limits: Json, p: Any) -> Iterator[Any]:
     nodes, depth = p.nodes, KNOWN["tier"].index(run.get("tier") or "standard")
     tiers = [*KNOWN["tier"][: depth + 1]]
     tiers += ["destructive"] if run.get("destructive") and depth else []

@@ -87,10 +87,16 @@ class Records:
         p.gpu_model = model_of(p.gpu_model) if p.gpu_model else None
         p.nodes, p.virtual, p.on_cpu = tuple(p.nodes), p.origin == "sandbox", p.gpu_model == "cpu"
         p.capability, p.nvlink = TABLES["gpus"].get(p.gpu_model, (math.inf, 1))[:2]
+        p.measured = {workload for workload, _ in (*self.last, *self.missing)}
+        criteria = [c for c in facts_of_packages if c["workload"] in p.measured]
         if p.installed is None:
-            measured = {workload for workload, _ in (*self.last, *self.missing)}
-            p.installed = [f for c in facts_of_packages for f in c["facts"]
-                           if c["workload"] in measured]  # fmt: skip
+            p.installed = [f for c in criteria for f in c["facts"]]
+        for c in criteria:
+            left_out = {*c["facts"]} & {*TABLES["packages"]} - {*p.installed}
+            with suppress(*_UNUSABLE):
+                if left_out and any(f'"{c["metric"]}"' in read(q) for q in files(root / "records")
+                                    if q.name.startswith(f"{c['workload']}@")):  # fmt: skip
+                    p.installed = [*p.installed, *left_out]
         self._read: dict[tuple[str, str, int], Json | None] = {}
         self._devices: dict[str, Any] = {}
 

@@ -15,6 +15,7 @@ from reports.second_judge.absences import NONE, SILENT, gaps
 from reports.second_judge.physics import TABLES, Cannot, Json, model_of
 
 Point = tuple[Json, Json]
+Rounds = list[list[float]]
 """A rank's entry, and one of its measurements."""
 
 
@@ -89,9 +90,7 @@ def has_value(m: Json) -> bool:
     return m.get("value") is not None or bool(m.get("samples"))
 
 
-def certain(
-    points: Sequence[tuple[Json, Json]], kind: str = "", limit: Any = None
-) -> tuple[list[tuple[Json, Json]], bool]:
+def certain(points: list[Point], kind: str = "", limit: Any = None) -> tuple[list[Point], bool]:
     """Return the points that can be judged, and whether these are all of them; Cannot without any.
 
     A lower bound shows only that a value is above a limit.
@@ -115,9 +114,7 @@ def most_alike(values: Sequence[Any], within: float | None) -> int:
     return max(len([w for w in values if abs(v - w) <= within]) for v in values)
 
 
-def split(
-    figures: Sequence[list[float]], satisfies: Callable[[float], bool]
-) -> tuple[list[list[float]], list[list[float]]]:
+def split(figures: Rounds, satisfies: Callable[[float], bool]) -> tuple[Rounds, Rounds]:
     """Return the figures that are bad in every round, and those that are bad in some."""
     bad = [[not satisfies(x) for x in rounds] for rounds in figures]
     pairs = list(zip(figures, bad, strict=True))
@@ -132,9 +129,7 @@ def lowest_of_kind(siblings: Sequence[float], spread: Json, criteria: int, round
     count = len(siblings)
     if count < 4:
         return -math.inf
-    median, sigma, noise = (
-        statistics.median(siblings), spread["device_sigma"], spread["run_sigma"]
-    )  # fmt: skip
+    median, sigma, noise = statistics.median(siblings), spread["device_sigma"], spread["run_sigma"]
     if count >= 64:
         deviation = 1.4826 * statistics.median(abs(x - median) for x in siblings) / median
         sigma = math.sqrt(max(sigma**2, deviation**2 - noise**2))
@@ -190,19 +185,15 @@ def _chance(slots: int, count: int, mean: float) -> float:
                       - t * sums[0] for t in (1.03**k for k in range(-200, 140))))  # fmt: skip
 
 
-def far_below(
-    devices: Sequence[tuple[int | None, list[float]]],
-    like: Sequence[SlotValue],
-    spreads: tuple[Json, Json],
-    criteria: int,
-) -> tuple[list[list[float]], list[list[float]]]:
+def far_below(devices: Sequence[tuple[int | None, list[float]]], like: Sequence[SlotValue],
+              spreads: tuple[Json, Json], criteria: int) -> tuple[Rounds, Rounds]:  # fmt: skip
     """Return the devices that are outliers in all of their rounds, and those in some.
 
     `spreads`: of the class, and of the model.
     """
     shares = slot_shares(like, spreads[0], criteria)
     values = [value / shares.get(slot, 1) for slot, value in like]
-    found: tuple[list[list[float]], list[list[float]]] = [], []
+    found: tuple[Rounds, Rounds] = [], []
     for count in {len(rounds) for _, rounds in devices}:
         least = lowest_of_kind(values, spreads[1], criteria, count)
         for slot, rounds in devices:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fixtures.backends import replay as module
-from fixtures.backends.replay import ReplayBackend, installed_of
+from fixtures.backends.replay import ReplayBackend
 from fixtures.errors import ConfigError
 from fixtures.records.files import append_line, read_json
 from fixtures.records.run_directory import RunDirectory
@@ -70,33 +68,24 @@ def test_models_are_named_as_the_limits_have_them(source):
         opened(source, population={"gpu_model": None})
 
 
-def test_nvlink_switches_are_expected_of_a_run_that_was_ordered(source, monkeypatch):
-    contract = module.loader.load_with_contract
-    asked: list[Any] = []
-
-    def load(path: Path, order: Any) -> Any:
-        limits = contract(path, order)
-        fake = SimpleNamespace(**{"expects_nvls": "asked", "node_names": None, "node_count": 2})
-        return replace(limits, cluster=fake)
-
-    monkeypatch.setattr(
-        module, "planned_list", lambda limits, people, **_: asked.append(people.nvls) or []
+def test_the_nodes_are_those_of_the_order_whatever_run_json_says_of_them(source):
+    assert opened(source)[1].population.ordered is True
+    changed = {**PEOPLE.to_json(), "ordered": True, "installed": [], "nvls": True}
+    _, run = opened(source, population=changed)
+    assert run.population.nvls is False, "two GPUs of a node are not attached to switches"
+    assert run.order_differences == (
+        "run.json says of its nodes nvls True, where its order means False",
     )
-    monkeypatch.setattr(module.loader, "load_with_contract", load)
-    ordered = {**PEOPLE.to_json(), "ordered": True, "installed": []}
-    opened(source, population=ordered)
-    opened(source)
-    monkeypatch.setattr(
-        module.loader,
-        "load_with_contract",
-        lambda p, order: replace(contract(p, order), cluster=None),
+    unordered = {**PEOPLE.to_json(), "installed": []}
+    _, run = opened(source, population=unordered, contract=None)
+    assert run.population.ordered is True
+    assert run.order_differences == (
+        "run.json states another order than thresholds.yaml, which counts: run.json has none",
     )
-    opened(source, population=ordered)
-    assert asked == ["asked", False, False]
 
 
 def test_what_a_run_had_installed_is_what_it_says_or_what_it_measured(source, monkeypatch):
-    monkeypatch.setattr(module, "installed_of", lambda *_: ("measured",))
+    monkeypatch.setattr(module.run_order, "installed_by", lambda *_: ("measured",))
     said = {**PEOPLE.to_json(), "installed": ["said"]}
     assert opened(source, population=said)[1].population.installed == ("said",)
     assert opened(source, population=PEOPLE.to_json())[1].population.installed == ("measured",)
@@ -144,20 +133,3 @@ def test_records_are_copied_and_the_run_that_measured_is_named(source, monkeypat
     known = run.extra["replay_of"]
     assert (known["run"], known["created"], known["ended"]) == ("first", BEGAN, None)
     assert links == [run.directory.root]
-
-
-def test_a_package_was_installed_where_a_workload_that_needs_it_left_anything(source):
-    fact = next(iter(module.INSTALLED))
-    criteria = {
-        "a": SimpleNamespace(when=(fact,), workload="needs"),
-        "b": SimpleNamespace(when=(), workload="other"),
-    }
-    limits: Any = SimpleNamespace(criteria=criteria)
-    assert installed_of(source, limits, NONCE) == ()
-    (source.records / "other@n1.json").touch()
-    assert installed_of(source, limits, NONCE) == ()
-    append_line(source.missing, {"workload": "needs"})
-    assert installed_of(source, limits, NONCE) == (fact,)
-    source.missing.unlink()
-    (source.records / "needs@n1.json").touch()
-    assert installed_of(source, limits, NONCE) == (fact,)

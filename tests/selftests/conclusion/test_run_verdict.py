@@ -243,3 +243,12 @@ def test_six_causes_are_named_and_long_reasons_cut():
         assert [line for line in lines[6:] if "causes" in line] == more
     for length, shown in ((160, "x" * 160), (161, "x" * 157 + "...")):
         assert concluded(1, lost("x" * length, "n0")).reasons[1] == f"n0: 1 not measured: {shown}"
+
+
+def test_a_run_that_differs_from_its_order_is_not_accepted():
+    differs = ["run.json states another order"]
+    for rows, expected in ((verdicts(PASS=1), "INCOMPLETE"), (verdicts(FAIL=1), "REJECTED")):
+        found = concluded(1, *rows, order=differs)
+        assert (found.verdict, found.basis["order"]) == (expected, differs)
+        assert differs[0] in found.reasons
+    assert "order" not in concluded(1, *verdicts(PASS=1)).basis

@@ -26,7 +26,7 @@ ENTRIES = {
 }  # fmt: skip
 REASONED, MOST = 400, 600
 """Lines of a file: from here on with a reason, and at most."""
-SECOND_JUDGE = 1530
+SECOND_JUDGE = 1600
 """Lines of the second judge with all its parts, at most: it reads what is absent in both schemas of
 records, apart from the first."""
 LONG_CLASS = 300

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from fixtures.cluster.population import contract_json
 from fixtures.thresholds import loader
 from fixtures.thresholds.limits import Limit
 from reports import __main__ as command
 from reports import rejudge
+from reports.run_files import CommandError
 from reports.second_judge import plan
 from reports.second_judge.physics import Unknown
 from tests.selftests import support
@@ -105,9 +107,7 @@ def _criterion(limits: dict[str, Any], key: str) -> dict[str, Any]:
 
 def test_the_order_exemptions_and_waivers_are_plain_data(tmp_path):
     found = plain_of(tmp_path)
-    assert found["order"] == {
-        "gpu_model": "H200 SXM", "nvls": None, "names": None, "count": 2,
-    }  # fmt: skip
+    assert found["order"] == {"names": None, "count": 2}
     assert found["waivers"] == [
         {"criterion": "gemm.bf16", "node": "waived", "expires": "2026-12-31"}
     ]
@@ -118,7 +118,7 @@ def test_the_order_exemptions_and_waivers_are_plain_data(tmp_path):
     without = support.LIMITS.replace(
         "cluster: {nodes: 2, gpus_per_node: 2, gpu_model: H200 SXM}", "cluster:"
     )
-    assert plain_of(tmp_path, without)["order"] == {}
+    assert plain_of(tmp_path, without)["order"] is None
 
 
 def test_a_limit_is_a_kind_a_number_and_its_conditions(tmp_path):
@@ -215,6 +215,7 @@ def compared(monkeypatch, tmp_path):
         judge = SimpleNamespace(
             run={"scope": [list(key) for key in ROWS], "ended": ended}, outcome=outcome,
             conclude=lambda outcomes, interrupted: interruptions.append(interrupted) or "REJECTED",
+            p=SimpleNamespace(differing=[]),
         )  # fmt: skip
         verdict = {
             "criteria": [{"criterion": c, "subject": s, "outcome": o, "value": v}
@@ -297,7 +298,10 @@ def test_the_limits_are_those_of_a_file_that_is_given_else_the_shipped_ones(tmp_
 
     monkeypatch.setattr(rejudge, "compare", compare)
     own = support.load(tmp_path)
-    assert rejudge.main(tmp_path, {"id": "r"}, tmp_path / "thresholds.yaml") == 0
+    run = {"id": "r", "contract": contract_json(own.cluster)}
+    assert rejudge.main(tmp_path, run, tmp_path / "thresholds.yaml") == 0
+    with pytest.raises(CommandError, match="states another order than thresholds"):
+        rejudge.main(tmp_path, {"id": "r"}, tmp_path / "thresholds.yaml")
     assert rejudge.main(tmp_path, {"id": "r"}, None) == 0
     assert used == [own.sha256, loader.load(support.SHIPPED).sha256]
 

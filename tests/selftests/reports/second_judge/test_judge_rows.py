@@ -59,13 +59,19 @@ def both(*samples: float) -> dict:
 def judge_of(*rows, attempts=(), run=None, waivers=(), order=None, demo=False, **p) -> Any:
     people = {
         "nodes": ("a",), "gpus_per_node": 2, "nics_per_node": 2, "origin": "cluster",
-        "ordered": False, "virtual": False, "on_cpu": False,
+        "ordered": False, "virtual": False, "on_cpu": False, "measured": set(),
     } | p  # fmt: skip
     records = SimpleNamespace(
         population=SimpleNamespace(**people), attempts=lambda *_: list(attempts),
         newest=lambda *_: attempts[0], is_demonstration=lambda *_: demo,
     )  # fmt: skip
-    limits = {"criteria": [], "order": None, "waivers": list(waivers), "compared": 1}
+    limits = {
+        "criteria": [],
+        "order": None,
+        "not_applicable": [],
+        "waivers": list(waivers),
+        "compared": 1,
+    }
     made = judge.SecondJudge(run or {}, limits, records)
     limits["order"], made.p.ordered = order, people["ordered"]
     made.plan = {(row.c["key"], row.subject): row for row in rows}

@@ -19,7 +19,7 @@ def population(nodes: int = 2, gpus: int = 8, **more: object) -> SimpleNamespace
         "nvls": False, "virtual": False, "on_cpu": False, "emulated": False, "nvlink": 450,
         "capability": 9.0, "origin": "cluster", "whole_nodes": True, "bindable": True,
         "memory_control": True, "light": False, "shared_directory": True, "shared_tb": 1,
-        "rail_optimized": False, "installed": [], **more,
+        "rail_optimized": False, "installed": [], "measured": set(), **more,
     })  # fmt: skip
 
 
@@ -31,8 +31,8 @@ def criterion(key: str = "gemm.bf16", **more: object) -> dict[str, object]:
     }  # fmt: skip
 
 
-def rows(c: dict[str, object], p=None, run=None, exempt=(), order=None):
-    limits = {"criteria": [c], "order": order or {}, "not_applicable": list(exempt)}
+def rows(c: dict[str, object], p=None, run=None, exempt=()):
+    limits = {"criteria": [c], "not_applicable": list(exempt)}
     return list(planned(run or {}, limits, p or population()))
 
 
@@ -206,21 +206,6 @@ def test_a_row_applies_where_its_facts_hold_and_nothing_exempts_it():
     assert applies(exempt=[{**other, "when": {"nodes": 1}}]) == [True, True]
 
 
-def test_an_order_says_whether_switches_are_expected_to_reduce():
-    def nvls(gpus: int, stated: object, model: str = "H200 SXM", **more: object) -> bool:
-        p = population(2, gpus, **more)
-        rows(criterion(), p, order={"gpu_model": model, "nvls": stated})
-        return p.nvls
-
-    assert (nvls(8, None), nvls(7, None)) == (True, False)
-    assert (nvls(4, True), nvls(8, False)) == (True, False)
-    assert nvls(8, None, "L40S") is False
-    assert nvls(8, True, ordered=False) is False
-    p = population(nvls=True)
-    rows(criterion(), p)
-    assert p.nvls is True
-
-
 # --- facts of a row
 
 
@@ -247,3 +232,16 @@ def test_what_virtual_nodes_measure_between_them_is_of_their_host():
     ):  # fmt: skip
         c = criterion(unit=unit, statistic=statistic)
         assert facts_of(c, nodes, population(virtual=virtual))["model"] == model
+
+
+def test_a_row_applies_where_run_json_leaves_out_what_there_are_records_of():
+    def applies(*, exempt=(), **p: object) -> list[bool]:
+        found = rows(criterion(facts=["shared_tb"]), population(shared_tb=0, **p), exempt=exempt)
+        return [row.applies for row in found]
+
+    assert applies() == [False, False]
+    assert applies(measured={"gemm"}) == [True, True]
+    assert applies(measured={"other"}) == [False, False]
+    assert applies(measured={"gemm"}, origin="sandbox") == [False, False]
+    away = [{"criteria": ["gemm.bf16"], "when": {}}]
+    assert applies(measured={"gemm"}, exempt=away) == [False, False]
