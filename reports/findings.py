@@ -24,6 +24,8 @@ class Findings:
 
     wrong: list[str] = field(default_factory=list)
     confirmed: list[str] = field(default_factory=list)
+    basis: list[str] = field(default_factory=list)
+    """What the verdict rests on: order, times, devices."""
     unchecked: list[str] = field(default_factory=list)
     """What nothing confirms: neither this check nor a known signer."""
     strangers: list[str] = field(default_factory=list)
@@ -64,7 +66,7 @@ def show(source: Path, found: Findings) -> int:
     """Print what was checked; 1 where something is wrong, 2 where something is not confirmed."""
     for line in found.confirmed:
         print(f"ok     {inert(line)}")
-    for line in found.notes:
+    for line in (*found.basis, *found.notes):
         print(inert(line))
     for line in found.unchecked + found.strangers:
         print(f"not checked: {inert(line)}")

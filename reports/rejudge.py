@@ -24,6 +24,7 @@ from fixtures.thresholds.conditions import Range
 from fixtures.thresholds.limits import Limit
 from fixtures.thresholds.loader import Criterion, Thresholds
 from fixtures.thresholds.order import order_of
+from fixtures.verdict.like_nodes import judged_by_word, ordered_as
 from fixtures.wording import counted
 from reports.run_files import CommandError, require_same_limits
 from reports.second_judge import order
@@ -63,10 +64,12 @@ def _plain(conditions: Mapping[str, Any]) -> Json:
 def _criterion(c: Criterion, thresholds: Thresholds) -> Json:
     spread = thresholds.spread[c.spread] if c.spread else None
     names = ("key", "per", "unit", "workload", "metric", "statistic", "over", "tier", "ceiling",
-             "within", "may_lack", "measured_unit")  # fmt: skip
+             "within", "measured_unit")  # fmt: skip
     return {
         **{name: getattr(c, name) for name in names},
-        "at": dict(c.at), "facts": list(c.when), "sweep": c.sweep, "valid": dict(c.valid),
+        "may_lack": c.may_lack and not ordered_as(c, thresholds.cluster),
+        "by_word": c.key in judged_by_word([c]), "sweep": c.sweep, "valid": dict(c.valid),
+        "at": dict(c.at), "facts": list(c.when),
         "valid_where": [_bounds(entry) for entry in c.valid_where],
         "spread": spread and {m: spread.for_model(m).model_dump() for m in ("", *spread.models)},
         "tail": thresholds.tails[c.tail].model_dump() if c.tail else None,

@@ -23,7 +23,7 @@ from fixtures.records.run_directory import RunDirectory, read_manifest
 from fixtures.records.run_schema import refused_schema
 from fixtures.records.verdict_file import SPLIT_SCHEMA, read_verdict
 from fixtures.wording import counted
-from reports import certificate, page, recertified, signature, statement
+from reports import basis, certificate, page, recertified, signature, statement
 from reports.artefacts import CERTIFIED_ORIGINS, Artefacts
 from reports.differences import (
     Rejudged,
@@ -77,6 +77,7 @@ def check(
         found.strangers.clear()
     if limits.foreign:
         found.unchecked.append(limits.foreign)
+    found.basis += basis.lines(directory, run, limits.file)
     if found.wrong:  # what is not as it was is not judged
         return found
     if not is_of_this_version(run):

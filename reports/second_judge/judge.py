@@ -16,31 +16,11 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
+from reports.second_judge import samples as sm
 from reports.second_judge.absences import NONE, SILENT, gaps, lacks
 from reports.second_judge.physics import TABLES, Cannot, Json, Unknown, ceiling, model_of
 from reports.second_judge.plan import choose, planned, unresolved
-from reports.second_judge.samples import (
-    Point,
-    Rounds,
-    SlotValue,
-    beyond,
-    certain,
-    check,
-    each_and_all,
-    far_below,
-    has_value,
-    is_steady,
-    mean_over_ranks,
-    medians,
-    most_alike,
-    points_of,
-    ranks_of,
-    reporters,
-    rounds_of,
-    satisfies,
-    slot_of,
-    split,
-)
+from reports.second_judge.samples import Point, Rounds, SlotValue
 
 Limit = tuple[str, Any]  # kind and number: below, above, equals, recorded, calibrate
 Answer = tuple[str, Any]
@@ -50,10 +30,10 @@ Answer = tuple[str, Any]
 def has_none(row: Any, record: Json) -> bool:
     """Whether it is not judged and every rank reports no value; or each node lacks it."""
     if row.c["may_lack"]:
-        saying = {r["node"] for r in ranks_of(row, record) if lacks(r, row.c)}
+        saying = {r["node"] for r in sm.ranks_of(row, record) if lacks(r, row.c)}
         return set(row.nodes) <= saying
     possible = [r for r in row.c["rows"] if unresolved(r["when"], row.facts) is not None]
-    ranks = ranks_of(row, record)
+    ranks = sm.ranks_of(row, record)
     only_recorded = possible and all(r["kind"] == "recorded" for r in possible)
     complete = set(row.nodes) <= record["left"]
     owed = len({r["node"] for r in ranks} if row.c["over"] == "nics" else ranks)  # first ranks
@@ -94,11 +74,12 @@ class SecondJudge:
         self.run, self.limits, self.records, self.p = run, limits, records, records.population
         self.plan = {(row.c["key"], row.subject): row for row in planned(run, limits, self.p)}
         self.siblings: dict[str, list[SlotValue]] = {}
+        self.have: dict[str, bool] = {}
 
     def forget(self, workload: str = "", place: str = "") -> None:
         """Judge by what the records are now: all of them, or one that was changed."""
         self.records.forget(workload, place)
-        self.siblings = {}
+        self.siblings, self.have = {}, {}
 
     # --- one row
 
@@ -113,6 +94,8 @@ class SecondJudge:
             raise Unknown(f"{', '.join(row.unknown)} of its definition")
         newest, *earlier = self.records.attempts(row.c["workload"], row.place)
         outcome, value = self._judge(row, newest)
+        if outcome == "NOT_APPLICABLE" and row.c["may_lack"] and self._like_have(row.c):
+            return "NOT_MEASURED", None
         passes = 1
         for record in earlier if outcome == "PASS" else ():
             before = self._judge(row, record)[0]
@@ -121,10 +104,20 @@ class SecondJudge:
                 return (outcome, value) if passes >= 3 else ("NOT_MEASURED", value)
         return outcome, value
 
+    def _like_have(self, c: Json) -> bool:
+        """Whether half of the nodes have what one says that it lacks, or one fails by it."""
+        if c["key"] not in self.have:
+            rows = [r for r in self.plan.values() if r.c is c and r.applies and c["by_word"]]
+            found = [self._judge(r, self.records.newest(c["workload"], r.place)) for r in rows]
+            had = [o for o, v in found if v is not None and o != "RECORDED"]
+            failing = {"FAIL", "WAIVED"} & {*had}
+            self.have[c["key"]] = bool(had and (failing or 2 * len(had) >= len(rows)))
+        return self.have[c["key"]]
+
     def _judge(self, row: Any, record: Json | None) -> Answer:
         if record is None or not set(row.nodes) & record["left"]:
             return "NOT_MEASURED", None
-        points = points_of(row, record)
+        points = sm.points_of(row, record)
         if not points and (has_none(row, record)):
             return "NOT_APPLICABLE", None
         try:
@@ -159,7 +152,7 @@ class SecondJudge:
         row.owed = each * len(present)
         ignored = {SILENT}
         if recorded:
-            ranks = ranks_of(row, record)
+            ranks = sm.ranks_of(row, record)
             if each * len(row.nodes) == len(ranks):
                 row.owed -= sum(lacks(r, c) for r in ranks)
                 ignored.add(NONE)
@@ -170,14 +163,14 @@ class SecondJudge:
             if len(shapes) > 1:
                 answers = [self._measured(row, record, of) for of in shapes.values()]
                 return answers[0]
-        told = any({*gaps(r, c["metric"], c["at"])} - ignored for r in reporters(row, record))
+        told = any({*gaps(r, c["metric"], c["at"])} - ignored for r in sm.reporters(row, record))
         if {m["unit"] for _, m in points} != {c["measured_unit"] or points[0][1]["unit"]}:
             raise Cannot("another unit")
         bounds = dict(c["valid"])
         for entry in c["valid_where"]:
             bounds |= entry["bounds"] if unresolved(entry["when"], facts) is not None else {}
-        for m in (m for _, m in points if has_value(m)):
-            check(m, {**bounds, **limit["valid"]})
+        for m in (m for _, m in points if sm.has_value(m)):
+            sm.check(m, {**bounds, **limit["valid"]})
         bound, unbounded = None, statistic in ("spread", "alike", "dip")
         if not unbounded and not (recorded and facts.get("model") == "cpu"):
             try:
@@ -209,7 +202,7 @@ class SecondJudge:
     def _check_owed(self, row: Any, record: Json, points: list[Point], owed: int) -> None:
         """Cannot unless all who owe a value gave one."""
         over, ranks = row.c["over"], Counter(r["rank"] for r, _ in points)
-        of_nodes = [r["rank"] for r in ranks_of(row, record)]
+        of_nodes = [r["rank"] for r in sm.ranks_of(row, record)]
         count = {"tasks": len(of_nodes), "half": len(of_nodes) // 2}.get(over, 0)
         if over == "links":
             each = range(max(1, self.p.gpus_per_node))
@@ -240,7 +233,7 @@ class SecondJudge:
     ) -> Answer:
         kind, number = limit
         stated = [p for p in points if p[1].get("value") is not None]
-        known = certain(stated, *limit)[0]
+        known = sm.certain(stated, *limit)[0]
         values: list[Any] = [m["value"] for _, m in known]
         any_state = kind == "recorded" and row.c["unit"] in ("state", "model")
         for v in values:
@@ -252,7 +245,7 @@ class SecondJudge:
             if wrong and not any_state:
                 raise Cannot("no number, or an impossible one")
         worst = min(values) if kind == "below" else max(values) if kind == "above" else None
-        if not all(satisfies(kind, number, v) for v in values):
+        if not all(sm.satisfies(kind, number, v) for v in values):
             return "FAIL", worst
         if told or len(known) < len(points):
             raise Cannot("a value is not known, or in part")
@@ -269,16 +262,16 @@ class SecondJudge:
             missing = set(row.nodes) & record["left"] - {r["node"] for r, _ in of}
             if None in values or (missing and "part" not in of[0][1].get("at", {})):
                 raise Cannot("a value is missing")
-            others += len(values) - most_alike(values, row.c["within"])
-        if satisfies(*limit, others) and row.c["over"] == "nics":
+            others += len(values) - sm.most_alike(values, row.c["within"])
+        if sm.satisfies(*limit, others) and row.c["over"] == "nics":
             self._check_owed(row, record, points, 0)
-        return ("PASS" if satisfies(*limit, others) else "FAIL"), others
+        return ("PASS" if sm.satisfies(*limit, others) else "FAIL"), others
 
     def _dip(self, row: Any, record: Json, points: list[Point], limit: Limit) -> Answer:
         """Judge the largest fall of a curve; of two looks at both ends the smaller counts."""
-        again = points_of(row, record, f"{row.c['metric']}_again")
+        again = sm.points_of(row, record, f"{row.c['metric']}_again")
         for _, m in again:
-            check(m, {})
+            sm.check(m, {})
         low, high = row.c["sweep"]
         curves: list[dict[int, float]] = [{}, {}]
         for curve, of in zip(curves, (points, again), strict=True):
@@ -286,8 +279,8 @@ class SecondJudge:
                 if (low or 0) <= size <= (high or math.inf):
                     at_size = [(r, m) for r, m in of if m["at"]["size"] == size]
                     self._check_owed(row, record, at_size, row.owed)
-                    values = [statistics.median(medians(m)) for _, m in at_size]
-                    curve[size] = mean_over_ranks(values, at_size[0][1]["unit"])
+                    values = [statistics.median(sm.medians(m)) for _, m in at_size]
+                    curve[size] = sm.mean_over_ranks(values, at_size[0][1]["unit"])
         sizes = {m["at"]["size"] for _, m in points}
         whole = len(sizes) >= max(m.get("checks", {}).get("sizes", 0) for _, m in points)
         first, second = curves
@@ -298,37 +291,37 @@ class SecondJudge:
             raise Cannot("another unit")
         falls = (min(1 - c[b] / c[a] for c in curves if {a, b} <= {*c}) for a, b in pairwise(first))
         fall = 100 * max(0.0, *falls)
-        return ("PASS" if satisfies(*limit, fall) else "FAIL"), fall
+        return ("PASS" if sm.satisfies(*limit, fall) else "FAIL"), fall
 
     def _rate(self, row: Any, points: list[Point], limit: Limit, bound: Any, facts: Json) -> Answer:
         c, (kind, number), time = row.c, limit, row.c["unit"] in TABLES["times"]
-        devices = [medians(m) for _, m in points]
+        devices = [sm.medians(m) for _, m in points]
         figures, typical = devices, [statistics.median(d) for d in devices]
-        series = [s for _, m in points for s in each_and_all(rounds_of(m))]
+        series = [s for _, m in points for s in sm.each_and_all(sm.rounds_of(m))]
         if c["statistic"] == "spread":
             figures = [[100 * (max(typical) - min(typical)) / statistics.median(typical)]]
         elif c["over"] == "ranks":
-            if len({len(rounds_of(m)) for _, m in points}) > 1:
+            if len({len(sm.rounds_of(m)) for _, m in points}) > 1:
                 raise Cannot("ranks measured different numbers of rounds")
-            by_round = list(zip(*(rounds_of(m) for _, m in points), strict=True))
+            by_round = list(zip(*(sm.rounds_of(m) for _, m in points), strict=True))
             if any(len(set(map(len, ranks))) > 1 for ranks in by_round):
                 raise Cannot("ranks measured different numbers of batches")
-            means = [[mean_over_ranks(b, c["unit"]) for b in zip(*r)] for r in by_round]  # noqa: B905
+            means = [[sm.mean_over_ranks(b, c["unit"]) for b in zip(*r)] for r in by_round]  # noqa: B905
             figures = [[statistics.median(batches) for batches in means]]
-            series = each_and_all(means)
+            series = sm.each_and_all(means)
         typical_values = [x for rounds in (*devices, *figures) for x in rounds]
-        single_values = [x for _, m in points for s in rounds_of(m) for x in s]
-        if bound and beyond(typical_values, single_values, bound, c["ceiling"] == "latency"):
+        single_values = [x for _, m in points for s in sm.rounds_of(m) for x in s]
+        if bound and sm.beyond(typical_values, single_values, bound, c["ceiling"] == "latency"):
             raise Cannot("beyond what physics allows")
         if kind == "recorded":
             return "RECORDED", None
-        failed, mixed = split(figures, lambda x: satisfies(kind, number, x))
+        failed, mixed = sm.split(figures, lambda x: sm.satisfies(kind, number, x))
         model = str(facts.get("model"))
         found: tuple[Rounds, Rounds] = [], []
         if c["spread"] and c["statistic"] != "spread" and c["per"] in ("node", "rail"):
-            alike = [(slot_of(c, rank), d) for (rank, _), d in zip(points, devices, strict=True)]
+            alike = [(sm.slot_of(c, rank), d) for (rank, _), d in zip(points, devices, strict=True)]
             spreads = c["spread"][""], c["spread"].get(model, c["spread"][""])
-            found = far_below(alike, self._siblings(c), spreads, self.limits["compared"])
+            found = sm.far_below(alike, self._siblings(c), spreads, self.limits["compared"])
         outliers, unsteady = found
         if outliers:
             return "FAIL", min(statistics.median(d) for d in outliers)
@@ -338,7 +331,7 @@ class SecondJudge:
         if mixed or unsteady:
             raise Cannot("rounds on both sides")
         has_tail = c["tail"] and c["statistic"] == "median" and model != "cpu"
-        if has_tail and not all(is_steady(s, c["tail"], time) for s in series):
+        if has_tail and not all(sm.is_steady(s, c["tail"], time) for s in series):
             return "FAIL", None
         return "PASS", pick(statistics.median(f) for f in figures)
 
@@ -349,9 +342,9 @@ class SecondJudge:
             for row in self.plan.values():
                 record = self.records.newest(c["workload"], row.place) if row.c is c else None
                 of_record: list[SlotValue] = []
-                for rank, m in points_of(row, record) if record and row.applies else ():
+                for rank, m in sm.points_of(row, record) if record and row.applies else ():
                     with suppress(Cannot):
-                        of_record.append((slot_of(c, rank), statistics.median(medians(m))))
+                        of_record.append((sm.slot_of(c, rank), statistics.median(sm.medians(m))))
                 if c["over"] == "ranks" and of_record:  # a figure that all of them share
                     of_record = [(None, statistics.median(value for _, value in of_record))]
                 values += of_record
