@@ -85,8 +85,7 @@ class SecondJudge:
 
     def outcome(self, key: tuple[str, str]) -> Answer:
         """Return the outcome of a row and its value; Unknown where a rule is not known."""
-        row = self.plan.get(key)
-        if row is None:
+        if (row := self.plan.get(key)) is None:
             return "NOT_MEASURED", None
         if not row.applies:
             return "NOT_APPLICABLE", None
@@ -110,8 +109,8 @@ class SecondJudge:
             rows = [r for r in self.plan.values() if r.c is c and r.applies and c["by_word"]]
             found = [self._judge(r, self.records.newest(c["workload"], r.place)) for r in rows]
             had = [o for o, v in found if v is not None and o != "RECORDED"]
-            failing = {"FAIL", "WAIVED"} & {*had}
-            self.have[c["key"]] = bool(had and (failing or 2 * len(had) >= len(rows)))
+            enough = {"FAIL", "WAIVED"} & {*had} or 2 * len(had) >= len(rows)
+            self.have[c["key"]] = bool(had and enough)
         return self.have[c["key"]]
 
     def _judge(self, row: Any, record: Json | None) -> Answer:
@@ -232,8 +231,7 @@ class SecondJudge:
         self, row: Any, record: Json, points: list[Point], limit: Limit, bound: Any, told: bool
     ) -> Answer:
         kind, number = limit
-        stated = [p for p in points if p[1].get("value") is not None]
-        known = sm.certain(stated, *limit)[0]
+        known = sm.certain([p for p in points if p[1].get("value") is not None], *limit)[0]
         values: list[Any] = [m["value"] for _, m in known]
         any_state = kind == "recorded" and row.c["unit"] in ("state", "model")
         for v in values:
