@@ -201,7 +201,7 @@ class Records:
         """Return the GPUs of a node, where they are, and its NICs: by its newest inventory."""
         if node in self._devices:
             return self._devices[node]
-        found: Any = SimpleNamespace(gpus=set(), pci={}, nics={}, vbios={}, run_id=None)
+        found: Any = SimpleNamespace(gpus=set(), pci={}, nics={}, vbios={}, said={}, run_id=None)
         if any(workload == "inventory" for workload, _ in self.last):
             with suppress(*_UNUSABLE):
                 data = self._load("inventory", node, self.last["inventory", node])
@@ -210,6 +210,7 @@ class Records:
                     found.gpus |= {u for u in [device.get("uuid")] if is_gpu(u)}
                     found.pci[device.get("uuid")] = device.get("pci")
                     found.vbios[device.get("uuid")] = device.get("vbios")
+                    found.said[device.get("uuid")] = {k: device.get(k) for k in TABLES["scaling"]}
                     found.nics |= device.get("nics") or {}
         else:  # without any: those of most records
             seen: Counter[str] = Counter()
@@ -242,7 +243,7 @@ class Records:
         start = first.get("created") or source.get("created") or self.run.get("created")
         since = datetime.datetime.fromisoformat(start).timestamp() - A_DAY_S if start else 0.0
         inventory, small = workload == "inventory", workload in TABLES["small"]
-        nothing = SimpleNamespace(gpus=(), pci={}, nics={}, vbios={})
+        nothing = SimpleNamespace(gpus=(), pci={}, nics={}, vbios={}, said={})
         now: Any = nothing if inventory else self._of(node)
         may_share = small or workload in TABLES["judges_devices"]
         over_network = len(data["nodes"]) > 1 or workload in TABLES["uses_nics"]
@@ -256,6 +257,8 @@ class Records:
             device, uuid = rank["device"], rank["device"].get("uuid")
             wrong += [bool(uuid) and ids[uuid] > 1 and not may_share, rank["start"] < since]
             wrong += [bool(now.gpus) and is_gpu(uuid) and uuid not in now.gpus]
+            said = [(device.get(k), v) for k, v in now.said.get(uuid, {}).items()]
+            wrong += [None not in pair and pair[0] != pair[1] for pair in said]
             places = device.get("pci"), now.pci.get(uuid)
             wrong += [all(places) and places[0] != places[1]]
             firmware = device.get("vbios"), now.vbios.get(uuid)

@@ -54,7 +54,7 @@ def test_a_run_as_ordered_differs_in_nothing(source, limits):
     "said",
     [
         {"gpus_per_node": 1}, {"nics_per_node": 4}, {"nvls": True}, {"shared_directory": True},
-        {"ordered": False}, {"bindable": False}, {"memory_control": False}, {"emulated": True},
+        {"ordered": False}, {"emulated": True},
         {"light": True}, {"gpu_model": "H100 SXM"}, {"shared_tb": 5}, {"nic_fabric": "EFA"},
         {"rail_optimized": True},
     ],
@@ -77,8 +77,6 @@ def test_an_origin_that_differs_from_that_of_the_nodes_is_said(source, limits):
 
 
 def test_virtual_nodes_are_as_their_run_says(source, limits):
-    found = derived(source, limits, origin="sandbox", **{"bindable": False})
-    assert found.population.bindable is True
     sandbox = {"origin": "sandbox", "bindable": False, "population": {}}
     people = {**ORDERED.to_json(), "origin": "sandbox", "bindable": False}
     run = {**sandbox, "contract": contract_json(limits.cluster), "population": people}

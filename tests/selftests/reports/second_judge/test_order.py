@@ -66,7 +66,6 @@ def test_a_run_as_ordered_differs_in_nothing():
     [
         ({"nics_per_node": 0}, "nics_per_node"),
         ({"gpus_per_node": 1}, "gpus_per_node"),
-        ({"bindable": False}, "bindable"),
         ({"emulated": True}, "emulated"),
         ({"ordered": False}, "ordered"),
         ({"nvls": False}, "nvls"),
