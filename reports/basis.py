@@ -15,7 +15,7 @@ from typing import Any
 
 from fixtures.errors import ConfigError
 from fixtures.paths import THRESHOLDS
-from fixtures.records.files import RecordError
+from fixtures.records.files import RecordError, read_json
 from fixtures.records.foreign_files import read_bytes
 from fixtures.records.foreign_folders import files_in
 from fixtures.records.run_directory import RunDirectory
@@ -31,7 +31,16 @@ INVENTORY = "inventory@"
 
 def lines(directory: RunDirectory, run: Mapping[str, Any], file: Path | None) -> list[str]:
     """Return the lines on a run; `file`: its limits, None for those shipped."""
-    return [f"order  {order_line(run, file)}", *_measured_lines(directory, run)]
+    layers = [f"limits  {line}" for line in taken_away_lines(directory)]
+    return [f"order  {order_line(run, file)}", *_measured_lines(directory, run), *layers]
+
+
+def taken_away_lines(directory: RunDirectory) -> list[str]:
+    """Return what the verdict says of criteria that a layer of the limits has recorded."""
+    with suppress(OSError, RecordError, AttributeError):
+        lines = (read_json(directory.verdict).get("basis") or {}).get("taken_away")
+        return [str(line) for line in lines] if isinstance(lines, list) else []
+    return []
 
 
 def order_line(run: Mapping[str, Any], file: Path | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from fixtures.conclusion.run_verdict import (
     demonstration_note,
     demonstration_text,
     judged_of,
+    taken_away_lines,
 )
 from fixtures.verdict.causes import Cause
 from fixtures.verdict.model import Outcome, Verdict
@@ -252,3 +254,16 @@ def test_a_run_that_differs_from_its_order_is_not_accepted():
         assert (found.verdict, found.basis["order"]) == (expected, differs)
         assert differs[0] in found.reasons
     assert "order" not in concluded(1, *verdicts(PASS=1)).basis
+
+
+def test_what_a_layer_of_the_limits_takes_away_is_said_and_decides_nothing():
+    said = {"allreduce.node": "not judged"}
+    rows = [*verdicts(PASS=1), *verdicts(RECORDED=1)]
+    assert taken_away_lines(rows, said) == []
+    rows[1] = replace(rows[1], criterion="allreduce.node.1GiB")
+    assert taken_away_lines(rows, said) == ["not judged"]
+    assert taken_away_lines(rows, {}) == []
+    found = concluded(2, *rows, taken_away=["not judged"])
+    assert (found.verdict, found.reasons) == ("ACCEPTED", ["not judged"])
+    assert found.basis["taken_away"] == ["not judged"]
+    assert "taken_away" not in concluded(1, *verdicts(PASS=1)).basis

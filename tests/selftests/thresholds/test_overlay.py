@@ -9,7 +9,7 @@ import pytest
 
 from fixtures.errors import ConfigError
 from fixtures.paths import THRESHOLDS
-from fixtures.thresholds import overlay
+from fixtures.thresholds import loader, overlay
 from fixtures.thresholds.strict_yaml import Document
 
 pytestmark = pytest.mark.cpu
@@ -117,3 +117,36 @@ def test_an_order_without_limits_is_told_where_the_suites_own_are(tmp_path):
         assert (tmp_path / shown).resolve() == THRESHOLDS
     for text in ("schema: 1\n", "cluster: {}\ncriteria: {}\n", "cluster: {}\nspread: {}\n"):
         assert len(overlay.chain_of(write(tmp_path, "a.yaml", text))) == 1
+
+
+# --- points that a layer takes away
+
+
+def layered(tmp_path: Path, rows: str, key: str = "gemm.bf16") -> dict[str, str]:
+    """What is said of a file that has other limits for a criterion than the shipped ones."""
+    own = tmp_path / "own.yaml"
+    own.write_text(f"base: {THRESHOLDS}\ncriteria:\n  {key}:\n    limits:\n{rows}")
+    return dict(loader.load(own).taken_away)
+
+
+def test_a_layer_that_records_what_its_base_judges_says_so(tmp_path):
+    said = layered(tmp_path, "      - {model: H100 SXM, recorded: not agreed}\n")
+    assert said == {
+        "gemm.bf16": "gemm.bf16 is recorded and not judged: own.yaml takes away the limit that "
+        "thresholds.yaml has (not agreed)"
+    }
+    assert layered(tmp_path, "      - {recorded: not agreed}\n", "host.edac_corrected")
+    (tmp_path / "top.yaml").write_text("base: own.yaml\ncluster: {}\n")
+    assert set(loader.load(tmp_path / "top.yaml").taken_away) == {"host.edac_corrected"}
+
+
+def test_a_layer_that_judges_or_records_what_was_recorded_says_nothing(tmp_path):
+    assert (
+        layered(
+            tmp_path, "      - {model: H100 SXM, expect: 600, fail_below: 500, source: a test}\n"
+        )
+        == {}
+    )
+    scratch = "      - {recorded: nothing was agreed}\n"
+    assert layered(tmp_path, scratch, "host.scratch_size") == {}
+    assert dict(loader.load(THRESHOLDS).taken_away) == {}
