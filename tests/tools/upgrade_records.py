@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fixtures.backends.replay import installed_of
 from fixtures.paths import THRESHOLDS
 from fixtures.records.files import read_json, write_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.run_schema import RUN_SCHEMA
+from fixtures.run import order, previous_runs
 from fixtures.thresholds import loader
 
 DRIVER_REFUSALS = (
@@ -45,7 +45,10 @@ def upgrade(root: Path) -> list[Path]:
     run["schema"] = RUN_SCHEMA
     if run["origin"] != "by-hand" and run["population"].get("installed") is None:
         limits = loader.load_with_contract(THRESHOLDS, run.get("contract"))
-        run["population"]["installed"] = list(installed_of(directory, limits, run["nonce"]))
+        nonce = str(run["nonce"])
+        started = previous_runs.started_records(directory, nonce)
+        measured = order.workloads_of(directory, nonce, started)
+        run["population"]["installed"] = list(order.installed_by(measured, limits))
     write_json(directory.run_json, run)
     return [*changed, directory.run_json]
 
