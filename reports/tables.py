@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from typing import Any
 
-from fixtures.records.fast_reader import read_record
-from fixtures.records.files import RecordError, read_json
-from fixtures.records.foreign_folders import files_in
+from fixtures.records.files import read_json
 from fixtures.records.model import RankResult, Record
-from fixtures.records.rank_lines import checked_lines
-from fixtures.records.run_directory import RunDirectory, assemble
+from fixtures.records.run_directory import RunDirectory
+from fixtures.run.reader import newest_records
 from fixtures.wording import counted, digits
 from reports.trainings import Training, Trainings
 
@@ -112,48 +109,8 @@ def recorded_table(verdict: Mapping[str, Any]) -> str:
 
 
 def records_of(run: RunDirectory) -> list[Record]:
-    """Return the newest record of each workload and placement.
-
-    For workloads started by hand records are assembled from their rank lines. A record that cannot
-    be read is left out, since no verdict depends on these.
-    """
-    run_json = read_json(run.run_json)
-    newest: dict[tuple[str, str], Record] = {}
-    for record in (*_assembled_records(run), *_records_by_hand(run, run_json)):
-        key = (record.workload, record.placement)
-        if key not in newest or newest[key].attempt <= record.attempt:
-            newest[key] = record
-    return sorted(newest.values(), key=lambda r: min(rank.start for rank in r.ranks))
-
-
-def _assembled_records(run: RunDirectory) -> Iterator[Record]:
-    for path in files_in(run.records, "*.json"):
-        with suppress(OSError, ValueError):
-            yield read_record(path)
-
-
-def _records_by_hand(run: RunDirectory, run_json: Mapping[str, Any]) -> Iterator[Record]:
-    if run_json.get("origin") != "by-hand":
-        return
-    lines = [line for path in run.rank_files() for line in checked_lines(path)]
-    done = {
-        (line["workload"], line["placement"], int(line.get("attempt", 1)))
-        for line in lines
-        if line.get("event") == "result"
-    }
-    for workload, placement, attempt in sorted(done):
-        with suppress(RecordError, KeyError):
-            record = assemble(
-                lines,
-                run_id=run_json["id"],
-                nonce=run_json["nonce"],
-                workload=workload,
-                placement=placement,
-                attempt=attempt,
-                job={},
-            )
-            if record is not None:
-                yield record
+    """Return the newest record of each workload and placement, as far as the judge can use it."""
+    return newest_records(run, read_json(run.run_json))
 
 
 def nccl_tables(record: Record) -> str:

@@ -31,6 +31,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 SHIPPED = CHECKOUT / "thresholds.yaml"
 DATA = Path(__file__).parent / "data"
 NONCE = "0123456789abcdef0123456789abcdef"
+RUN_ID = "20261120-120000-0000"
 GIB = 2**30
 
 H200 = {
@@ -205,7 +206,7 @@ def record(
 ) -> Record:
     """A complete record of these ranks."""
     return Record(
-        run_id="20261120-120000-0000", nonce=nonce, workload=workload, placement=placement,
+        run_id=RUN_ID, nonce=nonce, workload=workload, placement=placement,
         attempt=attempt, nodes=list(nodes or dict.fromkeys(r.node for r in ranks)),
         world_size=len(ranks), job={"name": f"node-{placement}", "id": "42"}, ranks=list(ranks),
         provenance={"python": "3.11.7"},

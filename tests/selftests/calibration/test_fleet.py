@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,7 +46,7 @@ def people_json(population: Population) -> dict[str, Any]:
 def run(folder: Path, name: str, of: Population | None = None, **given: Any) -> Path:
     """A run directory with its run.json."""
     data = {
-        "schema": 2, "id": name, "nonce": f"nonce-{name}", "created": "2026-11-20", "tier": "probe",
+        "schema": 2, "id": name, "nonce": f"nonce-{name}", "created": "1970-01-01", "tier": "probe",
         "population": people_json(of or people()), "contract": ORDER, "commit": "c0ffee",
         "ended": "2026-11-21", "origin": "cluster", **given,
     }  # fmt: skip
@@ -60,7 +61,7 @@ def run(folder: Path, name: str, of: Population | None = None, **given: Any) -> 
 def test_a_run_is_read_and_a_replay_counts_as_what_it_replays(tmp_path):
     found = CalibrationRun.of(run(tmp_path, "a"))
     assert (found.id, found.nonce, found.tier) == ("a", "nonce-a", "probe")
-    assert (found.commit, found.created) == ("c0ffee", "2026-11-20")
+    assert (found.commit, found.created) == ("c0ffee", "1970-01-01")
     assert found.contract is not None
     assert found.contract.gpu_model == "H200 SXM"
     assert found.population.origin == "cluster"
@@ -69,7 +70,7 @@ def test_a_run_is_read_and_a_replay_counts_as_what_it_replays(tmp_path):
     assert (replay.id, replay.commit, replay.created) == ("first", "f00", "2025-01-01")
     assert (replay.contract, replay.tier) == (None, "standard")
     old = CalibrationRun.of(run(tmp_path, "c", replay_of={"run": "x"}))
-    assert (old.commit, old.created) == ("c0ffee", "2026-11-20")
+    assert (old.commit, old.created) == ("c0ffee", "1970-01-01")
     nobody = CalibrationRun.of(run(tmp_path, "d", replay_of={"commit": None}))
     assert nobody.commit is None
 
@@ -120,7 +121,7 @@ def recorded(folder: Path, name: str, *records: Any, **given: Any) -> Calibratio
     (root / "records").mkdir()
     found = CalibrationRun.of(root)
     for one in records:
-        support.save(one, RunDirectory(root))
+        support.save(dataclasses.replace(one, run_id=name), RunDirectory(root))
     return found
 
 

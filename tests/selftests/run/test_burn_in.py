@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from pydantic import ValidationError
 
 from fixtures.conclusion.run_verdict import conclude
 from fixtures.errors import ConfigError
+from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory
-from fixtures.run import burn_in
+from fixtures.run import burn_in, reader
+from fixtures.run.devices_of_record import DeviceIndex
 from fixtures.run.options import RunOptions
 from fixtures.statistics import mtbf
 from fixtures.statistics.mtbf import Decision
@@ -23,8 +26,9 @@ from tests.selftests import support
 
 pytestmark = pytest.mark.cpu
 NODES = [f"worker{k}" for k in range(8)]
-NONCE = "n"
-HOUR = 3600.0
+NONCE = support.NONCE
+SLICE = 720.0
+"""Seconds: a slice on GPUs is ended after 900."""
 
 
 def order(**more: Any) -> Contract:
@@ -32,14 +36,24 @@ def order(**more: Any) -> Contract:
     return Contract.model_validate(given)
 
 
-def slice_record(node: str, start: float, end: float, *, wrong: int = 0) -> dict[str, Any]:
-    found = {"metric": "products", "unit": "products", "value": wrong}
-    rank = {"start": start, "end": end, "measurements": [found]}
-    return {"nonce": NONCE, "placement": node, "ranks": [rank]}
+def slice_record(
+    node: str, start: float, end: float, *, wrong: int = 0, attempt: int = 1,
+    submitted: float | None = None,
+) -> Record:  # fmt: skip
+    """A slice on the two GPUs of a node; `submitted` is by the clock of the run's owner."""
+    found = support.value("products", "products", wrong)
+    ranks = [replace(support.rank(k, node, found), start=start, end=end) for k in (0, 1)]
+    made = support.record(*ranks, workload="burnin", placement=node, attempt=attempt)
+    return replace(made, job={**made.job, "submitted": start if submitted is None else submitted})
 
 
-def run_with_deaths(root: Path, mean_hours: float, hours: int, seed: int) -> RunDirectory:
-    """Slices of an hour on every node; a node dies at Poisson times and loses that slice."""
+def devices_of(directory: RunDirectory, **more: Any) -> DeviceIndex:
+    directory.records.mkdir(parents=True, exist_ok=True)
+    return DeviceIndex(directory, NONCE, **more)
+
+
+def run_with_deaths(root: Path, mean_slices: float, slices: int, seed: int) -> DeviceIndex:
+    """Slices on every node; a node dies at Poisson times and loses that slice."""
     rng = np.random.default_rng(seed)
     directory = RunDirectory(root)
     directory.records.mkdir(parents=True)
@@ -48,29 +62,28 @@ def run_with_deaths(root: Path, mean_hours: float, hours: int, seed: int) -> Run
     killed = ("burnin", "burnin_memory")
     for node in NODES:
         attempt = 1
-        for hour in range(hours):
-            start = hour * HOUR
-            death = rng.exponential(mean_hours) * HOUR
-            if death < HOUR:
+        for k in range(slices):
+            start = k * SLICE
+            death = rng.exponential(mean_slices) * SLICE
+            if death < SLICE:
                 for workload in killed:
                     missing.append({
                         "nonce": NONCE, "workload": workload, "placement": node,
-                        "attempt": attempt, "kind": "node lost", "job": f"{node}{hour}",
+                        "attempt": attempt, "kind": "node lost", "job": f"{node}{k}",
                         "time": start + death,
                     })  # fmt: skip
                 continue
-            path = directory.record("burnin", node, attempt)
-            path.write_text(json.dumps(slice_record(node, start, start + HOUR)))
+            support.save(slice_record(node, start, start + SLICE, attempt=attempt), directory)
             attempt += 1
     directory.missing.write_text("".join(json.dumps(line) + "\n" for line in missing))
-    return directory
+    return devices_of(directory)
 
 
-@pytest.mark.parametrize("mean_hours", [12.0, 100.0, 2000.0])
+@pytest.mark.parametrize("mean_slices", [12.0, 100.0, 2000.0])
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_nodes_that_die_at_random_times_are_judged_as_the_plan_says(tmp_path, mean_hours, seed):
-    hours, ordered = 72, order(mtbf_node_days=2.0)
-    found = burn_in.read(run_with_deaths(tmp_path, mean_hours, hours, seed), NONCE, NODES)
+def test_nodes_that_die_at_random_times_are_judged_as_the_plan_says(tmp_path, mean_slices, seed):
+    slices, ordered = 72, order(mtbf_node_days=0.4)
+    found = burn_in.read(run_with_deaths(tmp_path, mean_slices, slices, seed), NODES)
     plan = burn_in.plan_of(ordered)
     said = burn_in.judge(found, NODES, ordered)
     assert plan is not None
@@ -84,12 +97,12 @@ def test_nodes_that_die_at_random_times_are_judged_as_the_plan_says(tmp_path, me
         times.append(whole / 86400)
     decision, _, failures = plan.decide(times, found.days())
     assert (said["decision"], said["failures"]) == (decision, failures)
-    if mean_hours != 100.0:
-        assert decision is (Decision.REJECT if mean_hours < 100 else Decision.ACCEPT)
+    if mean_slices != 100.0:
+        assert decision is (Decision.REJECT if mean_slices < 100 else Decision.ACCEPT)
 
 
 def test_a_job_that_ends_is_one_failure_and_a_cancelled_one_is_none(tmp_path):
-    directory = run_with_deaths(tmp_path, 1e9, 2, 1)
+    devices = run_with_deaths(tmp_path, 1e9, 2, 1)
     line = {"nonce": NONCE, "placement": "worker0", "attempt": 3, "job": "7", "time": 100.0}
     written = [
         {**line, "workload": "burnin", "kind": "rank hung"},
@@ -98,26 +111,24 @@ def test_a_job_that_ends_is_one_failure_and_a_cancelled_one_is_none(tmp_path):
         {**line, "workload": "inventory", "kind": "node lost", "job": "9"},
         {**line, "workload": "burnin", "kind": "node lost", "job": "10", "nonce": "other"},
     ]
-    directory.missing.write_text("".join(json.dumps(entry) + "\n" for entry in written))
-    found = burn_in.read(directory, NONCE, NODES)
+    text = "".join(json.dumps(entry) + "\n" for entry in written)
+    devices.directory.missing.write_text(text)
+    found = burn_in.read(devices, NODES)
     assert [(node, kind) for _, node, kind in found.failures] == [("worker0", "rank hung")]
-    assert found.days() == pytest.approx(len(NODES) * 2 / 24)
+    assert found.days() == pytest.approx(len(NODES) * 2 * SLICE / 86400)
 
 
 def test_a_wrong_result_is_a_failure_of_its_own_kind(tmp_path):
-    directory = run_with_deaths(tmp_path, 1e9, 1, 1)
-    data = slice_record("worker3", 0.0, HOUR, wrong=2)
-    directory.record("burnin", "worker3", 1).write_text(json.dumps(data))
-    said = burn_in.judge(burn_in.read(directory, NONCE, NODES), NODES, order())
+    devices = run_with_deaths(tmp_path, 1e9, 1, 1)
+    support.save(slice_record("worker3", 0.0, SLICE, wrong=2), devices.directory)
+    said = burn_in.judge(burn_in.read(devices, NODES), NODES, order())
     assert said is not None
     assert said["kinds"] == {burn_in.WRONG_RESULT: 1}
-    assert said["sentence"].endswith("after 8 nodes x 1 h with 1 failure")
+    assert said["sentence"].endswith("after 8 nodes x 0.2 h with 1 failure")
 
 
 def test_without_an_order_the_bound_is_that_of_the_time_and_nothing_is_decided(tmp_path):
-    said = burn_in.judge(
-        burn_in.read(run_with_deaths(tmp_path, 1e9, 6, 1), NONCE, NODES), NODES, order()
-    )
+    said = burn_in.judge(burn_in.read(run_with_deaths(tmp_path, 1e9, 30, 1), NODES), NODES, order())
     assert said is not None
     assert said["decision"] == ""
     assert said["bound_days"] == pytest.approx(mtbf.lower_bound(2.0, 0, 0.9), rel=1e-4)
@@ -189,7 +200,8 @@ def test_a_run_is_burnt_in_again_until_its_hours_are_reached(tmp_path):
     said = verdict["basis"]["mtbf"]
     assert said["failures"] == 0
     stated = json.loads((run / "run.json").read_text())
-    both = burn_in.read(RunDirectory(run), stated["nonce"], stated["population"]["nodes"])
+    devices = reader.devices_of(RunDirectory(run), stated)
+    both = burn_in.read(devices, stated["population"]["nodes"])
     assert len(both.slices) == 2
     assert said["node_days"] == pytest.approx(both.days(), rel=1e-4)
     assert next(row["from"] for row in lines(verdict)).endswith("none may be faulty")
@@ -207,7 +219,7 @@ def test_the_loads_take_turns(tmp_path):
             attempt = directory.latest_attempt(*key) + 1
             directory.record(*key, attempt).write_text("{}")
     assert seen == 2 * [frozenset(load) for load in burn_in.LOADS]
-    enough = burn_in.BurnIn([("worker0", 0.0, HOUR)])
+    enough = burn_in.BurnIn([("worker0", 0.0, 3600.0)])
     assert burn_in.slices_to_add(directory, enough, planned, 1.0) == set()
 
 
@@ -228,20 +240,94 @@ def test_hours_are_of_the_tier_burnin(tmp_path):
 
 
 def test_only_records_of_this_run_on_these_nodes_are_slices(tmp_path):
-    directory = RunDirectory(tmp_path)
-    directory.records.mkdir()
-    good = slice_record("worker0", 0.0, HOUR, wrong=1)
-    for attempt, data in enumerate(
-        (good, {**good, "nonce": "other"}, {**good, "ranks": []}, {**good, "placement": "gone"}), 1
-    ):
-        directory.record("burnin", "worker0", attempt).write_text(json.dumps(data))
-    found = burn_in.read(directory, NONCE, ["worker0"])
-    assert found.slices == [("worker0", 0.0, HOUR)]
-    assert found.failures == [(HOUR, "worker0", burn_in.WRONG_RESULT)], "one wrong product"
+    devices = devices_of(RunDirectory(tmp_path))
+    good = slice_record("worker0", 0.0, SLICE, wrong=1)
+    support.save(good, devices.directory)
+    support.save(replace(good, nonce="other", attempt=2), devices.directory)
+    support.save(replace(good, placement="gone", attempt=3), devices.directory)
+    support.save(replace(good, attempt=4), devices.directory, name="burnin@worker0.attempt5.json")
+    found = burn_in.read(devices, ["worker0"])
+    assert found.slices == [("worker0", 0.0, SLICE)]
+    assert {kind for _, _, kind in found.failures} == {burn_in.WRONG_RESULT}, "one wrong product"
+
+
+@pytest.mark.parametrize("loaded", [NODES[1:], NODES[:4], NODES[:1]])
+def test_nodes_without_a_slice_that_counts_are_named(loaded):
+    done = burn_in.BurnIn([(node, 0.0, 3600.0) for node in loaded])
+    said = burn_in.judge(done, NODES, order())
+    assert said is not None
+    assert f"; no burn-in of {next(n for n in NODES if n not in loaded)}" in said["sentence"]
+    whole = burn_in.judge(burn_in.BurnIn([(n, 0.0, 1.0) for n in NODES]), NODES, order())
+    assert whole is not None
+    assert "no burn-in of" not in whole["sentence"]
+
+
+# --- whose time it is
+
+
+CREATED, ENDED = 1_795_000_000.0, 1_795_001_800.0
+"""A run of half an hour."""
+INVENTORY = support.record(*(support.rank(k, "worker0") for k in (0, 1)), workload="inventory")
+
+
+def hours(directory: RunDirectory, *slices: Record) -> float:
+    directory.records.mkdir(parents=True)
+    at = CREATED + 10
+    ranks = [replace(rank, start=at, end=at + 5) for rank in INVENTORY.ranks]
+    support.save(replace(INVENTORY, ranks=ranks), directory)
+    for one in slices:
+        support.save(one, directory)
+    found = burn_in.read(devices_of(directory, created=CREATED), ["worker0"], ENDED)
+    return found.hours_of("worker0")
+
+
+def began(after: float, *, runs: float = SLICE, clock: float = 0.0, attempt: int = 1) -> Record:
+    """A slice that is submitted so many seconds after the run was created; `clock`: ahead by."""
+    start = CREATED + after + clock
+    return slice_record("worker0", start + 5, start + 5 + runs, attempt=attempt,
+                        submitted=CREATED + after)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "stepped",
+    [{"runs": 30 * 86400.0}, {"runs": 1500.0}, {"runs": 899.0, "after": 1795.0}, {"runs": -60.0}],
+    ids=["30 days", "longer than its job may run", "longer than the run", "backwards"],
+)
+def test_a_slice_whose_clock_was_set_meanwhile_counts_nothing(tmp_path, stepped):
+    after = stepped.pop("after", 60.0)
+    assert hours(RunDirectory(tmp_path / "run"), began(after, **stepped)) == 0.0
+
+
+@pytest.mark.parametrize("copies", [2, 3, 40])
+def test_copies_of_a_slice_are_one(tmp_path, copies):
+    slices = [replace(began(60.0), attempt=k + 1) for k in range(copies)]
+    assert hours(RunDirectory(tmp_path / "run"), *slices) == pytest.approx(SLICE / 3600)
+
+
+def test_slices_of_gpus_that_the_node_does_not_have_count_nothing(tmp_path):
+    good = began(60.0)
+    for name, uuids in (("one", ["GPU-x", "GPU-worker0-1"]), ("all", ["GPU-x", "GPU-y"]),
+                        ("twice", ["GPU-worker0-0", "GPU-worker0-0"])):  # fmt: skip
+        ranks = [replace(rank, device={**rank.device, "uuid": uuid})
+                 for rank, uuid in zip(good.ranks, uuids, strict=True)]  # fmt: skip
+        assert hours(RunDirectory(tmp_path / name), replace(good, ranks=ranks)) == 0.0
+
+
+@pytest.mark.parametrize("clock", [-80_000.0, -40.0, 0.0, 40.0, 80_000.0])
+def test_the_time_of_a_node_is_by_the_owners_clock(tmp_path, clock):
+    slices = [began(30.0, clock=clock), began(900.0, clock=clock, attempt=2)]
+    done = hours(RunDirectory(tmp_path / "run"), *slices)
+    assert done == pytest.approx(2 * SLICE / 3600)
+
+
+def test_a_slice_ends_before_the_next_job_of_its_node_is_submitted(tmp_path):
+    """Slices that overlap are of another clock, or are not slices: neither is time twice."""
+    slices = [began(30.0), began(60.0, attempt=2), began(90.0, attempt=3)]
+    assert hours(RunDirectory(tmp_path / "run"), *slices) <= SLICE / 3600
 
 
 def test_without_nodes_or_any_burn_in_nothing_is_said():
-    done = burn_in.BurnIn([("worker0", 0.0, HOUR)])
+    done = burn_in.BurnIn([("worker0", 0.0, 3600.0)])
     assert burn_in.judge(done, [], order()) is None
     assert burn_in.judge(burn_in.BurnIn(), [], order(mtbf_node_days=2.0)) is None
     assert burn_in.judge(burn_in.BurnIn(), NODES, order()) is None

@@ -152,7 +152,7 @@ def test_a_node_that_has_not_reached_its_hours_gets_a_further_slice(run, monkeyp
         asked.append((found, planned, hours))
         return {GEMM}
 
-    monkeypatch.setattr(pending_jobs.burn_in, "read", lambda directory, nonce, nodes: nodes)
+    monkeypatch.setattr(pending_jobs.burn_in, "read", lambda devices, nodes: nodes)
     monkeypatch.setattr(pending_jobs.burn_in, "slices_to_add", slices)
     save(node_record(650, 650), run.directory)
     items = [i for i in run.items if i.criterion in ("gemm.bf16", "allreduce.pair")]
