@@ -1,10 +1,13 @@
 """Reports of acceptance tests: they show the verdict, and each is recorded whatever its result."""
 
+# Length: every kind of report of an acceptance test, a few lines each.
+
 from __future__ import annotations
 
 import json
 from types import SimpleNamespace
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -15,6 +18,7 @@ from fixtures.plugin.node_tests import NodeTest
 from fixtures.plugin.reporting import WRONG_COMPARISON, VerdictRecorder
 from fixtures.plugin.state import SESSION_STATE
 from fixtures.verdict.model import Outcome, Verdict
+from tests.selftests import support
 
 pytestmark = pytest.mark.cpu
 
@@ -119,7 +123,7 @@ def test_other_errors_and_other_tests_keep_their_traceback():
     assert (found.longrepr, depth) == ("long", 3)
     item = criterion_test(carried(failed))
     found, _ = made(item, None, report("passed", "call", "", carried(failed)))
-    assert found.longrepr is None
+    assert (found.outcome, found.longrepr) == ("failed", failed.line), "its assertion did nothing"
     found, _ = made(item, AssertionError("a"), report("skipped", "call", "x", carried(failed)))
     assert found.longrepr == "x"
     found, _ = made(item, AssertionError("a"), report("failed", "call", "long"))
@@ -398,3 +402,18 @@ def test_files_that_could_not_be_collected_are_remembered_once(owner):
 def test_a_report_without_text_has_no_message():
     assert reporting._last_line(SimpleNamespace(longrepr=None)) == "no message"
     assert reporting._last_line(SimpleNamespace(longrepr="a\nb\n")) == "b"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["-p", "tests.selftests.without_assertions"], ["--assert=plain"],
+     ["--assert=plain", "-p", "tests.selftests.without_assertions"]],
+    ids=["without assertions", "plain", "both"],
+)  # fmt: skip
+def test_pytests_own_file_has_the_failure_whatever_an_assertion_does(tmp_path, options):
+    source = support.DATA / "h200-1x2-neighbour"
+    file = tmp_path / "own.xml"
+    status, verdict = support.replay(source, tmp_path / "run", f"--junitxml={file}", *options)
+    (suite,) = ElementTree.parse(file).getroot()
+    assert (status, verdict["verdict"]) == (1, "REJECTED")
+    assert (suite.get("failures"), suite.get("errors")) == (str(verdict["counts"]["fail"]), "0")
