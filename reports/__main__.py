@@ -45,6 +45,7 @@ from reports import (
     limits,
     patrol,
     predict,
+    reference,
     rejudge,
     signature,
     statement,
@@ -163,7 +164,7 @@ def _carry_out(options: argparse.Namespace) -> int:
     if options.command == "calibrate":
         return calibrate([run.resolve() for run in options.runs], options.out)
     if options.command == "patrol":
-        return patrol.main(options)
+        return patrol.main(options, confirmer(options.thresholds))
     if options.command == "join":
         return join.main(options, checker(options))
     if options.command == "sign":
@@ -184,6 +185,7 @@ def _carry_out(options: argparse.Namespace) -> int:
     if options.command == "render":
         return render(source, run, options.thresholds)
     if options.command == "predict":
+        _print_remark(source)
         return predict.show(source, options)
     if options.command == "energy":
         return energy.show(source)
@@ -211,6 +213,7 @@ def _carry_out(options: argparse.Namespace) -> int:
         for each in (source, other):
             read_run(each)
             read_verdict(each)
+            _print_remark(each)
         file = options.thresholds or CHECKOUT / "thresholds.yaml"
         return compare.show(source, other, file, include_unchanged=options.all)
     return judge(source, thresholds=options.thresholds, into=options.run_dir)
@@ -271,6 +274,17 @@ def _as_of_the_run(run: dict[str, Any], rejudged: Rejudged) -> dict[str, Any]:
     """Return what the records of a run give here, as the verdict of that run."""
     verdict = {k: v for k, v in rejudged.verdict.items() if k != "replay"}
     return verdict | {"run_id": run["id"]}
+
+
+def confirmer(thresholds: Path | None = None) -> reference.Confirm:
+    """Return what confirms the verdict of a run that a command rests on."""
+    return lambda source: confirmed_verdict(source, read_run(source), thresholds)
+
+
+def _print_remark(source: Path) -> None:
+    """Say how a run ended whose figures are used; its verdict is confirmed first."""
+    if said := reference.remark(source, confirmer()):
+        print(said)
 
 
 def summary(source: Path, thresholds: Path | None) -> int:
@@ -360,6 +374,9 @@ def calibrate(runs: Sequence[Path], out: Path | None) -> int:
     started = {run: str(read_run(run).get("created")) for run in runs}
     newest = max(started, key=lambda run: started[run])
     others = [f"--calibrate-with={run}" for run in started if run != newest]
+    for run in runs:
+        if said := reference.remark(run, confirmer()):
+            print(f"# {said}", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="acceptance-calibrate-") as temporary:
         replay_dir = Path(temporary) / "run"
         # Always given, because without it other runs beside the newest would be searched.

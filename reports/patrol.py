@@ -1,51 +1,43 @@
 """`python -m reports patrol STATE --certificate RUN`: what visits of a patrol show (login side).
 
-Adds new visits to the history, a folder of Parquet files; tests every GPU against its certificate;
-writes a page of the fleet over time and, if wanted, a textfile for Prometheus; starts the site's
-command once for every GPU that is newly accused. It drains nothing and changes nothing in Slurm.
+Adds new visits to the history, a folder of Parquet files; tests every GPU against its certificate,
+which is confirmed first; says who of its nodes and GPUs is in no visit any more; writes a page of
+the fleet over time and, if wanted, a textfile for Prometheus; starts the site's command once for
+every GPU that is newly accused. It drains nothing and changes nothing in Slurm.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
-import importlib
-import io
 import json
 import os
-import re
 import shlex
 import statistics
 import subprocess
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fixtures.records.files import in_real_folder, read_json, read_lines, replace_file, write_json
-from fixtures.records.foreign_files import read_bytes
-from fixtures.records.foreign_folders import files_in
+from fixtures.records.files import in_real_folder, read_json, replace_file, write_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.statistics import cusum
 from fixtures.statistics.cusum import Design, Track
 from fixtures.wording import counted
-from reports import banner
+from reports import banner, reference, visit_history
 from reports.run_files import CommandError, read_run
+from reports.silence import Place, Row, Stream, silence
 from reports.tables import records_of
 
 METRICS = ("gemm.bf16_per_ghz", "memory.triad")
 DEFAULT_SIGMA = 0.005
 """Sigma of a visit, until the history shows it: the largest of four recorded H200 was 0.42 %."""
-COLUMNS = ("start", "end", "node", "job", "outcome", "uuid", "gpu", "metric", "value")
 PAGE, STATUS = "patrol.html", "status.json"
 HOOK_TIMEOUT_S = 60
 SHOWN_VISITS = 60
 DAY_S = 86400.0
-_FILE = re.compile(r"visits-(\d+)-(\d+)\.parquet")
-
-Row = Mapping[str, Any]
-Stream = tuple[str, str]
-"""(UUID, metric)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +65,7 @@ def add_to(commands: Any) -> None:
     add = commands.add_parser("patrol", help="results of the visits of a patrol").add_argument
     add("state", type=Path, metavar="STATE", help="state directory of `python -m fixtures.patrol`")
     add("--certificate", type=Path, required=True, metavar="RUN", help="the accepted run")
+    add("--thresholds", type=Path, metavar="T", help="limits of that run, if not the shipped file")
     add("--history", type=Path, metavar="DIR", help="Parquet files (default: STATE/history)")
     add("--hook", metavar="CMD", help="started once for a GPU that is accused; gets ACCEPTANCE_*")
     add("--textfile", type=Path, metavar="FILE", help="for Prometheus's node_exporter")
@@ -80,14 +73,21 @@ def add_to(commands: Any) -> None:
     add("--false-alarms", type=float, default=1.0, help="per node and year (default: 1)")
 
 
-def main(options: argparse.Namespace) -> int:
-    """Read new visits, print results; 1: a GPU is accused, 2: the measurement is at fault."""
+def main(options: argparse.Namespace, confirm: reference.Confirm) -> int:
+    """Read new visits, print results; 1: a GPU is accused, 2: the measurement is at fault, or
+    somebody who is expected is silent."""
     state, source = options.state.resolve(), options.certificate.resolve()
     run = read_run(source)
+    verdict = reference.confirmed(source, state, confirm)
     history = options.history or state / "history"
-    take_in(state / "visits.jsonl", history)
-    rows = read(history)
-    certified = certified_values(RunDirectory(source))
+    visit_history.take_in(state / "visits.jsonl", history)
+    rows = visit_history.read(history)
+    streams = certified_streams(RunDirectory(source))
+    certified = {stream: value for stream, (value, _) in streams.items()}
+    places = {stream: place for stream, (_, place) in streams.items()}
+    now = max([time.time(), *(row["end"] for row in rows)])
+    silent = silence(rows, [str(n) for n in verdict["scope"]["nodes"]], places, now)
+    unseen = [*silent.lines, *visit_history.replaced(history, rows, places)]
     try:
         findings, tests = assess(
             rows, certified, shift=options.shift, false_alarms=options.false_alarms
@@ -97,87 +97,35 @@ def main(options: argparse.Namespace) -> int:
     accused = [f for f in findings if f.track.accused]
     suspect = cusum.is_suspect([f.node for f in accused], [f.node for f in findings])
     age = _age_days(run)
-    write_json(state / STATUS, _status(findings, tests, suspect=suspect, age=age))
-    replace_file(state / PAGE, (page(findings, rows, tests, run, suspect=suspect, age=age),),
-                 durable=False)  # fmt: skip
+    said = [*lines(findings, tests, suspect=suspect, age=age), *silent.renamed]
+    said += [f"SILENT: {line}" for line in unseen]
+    status = _status(findings, tests, suspect=suspect, age=age)
+    write_json(state / STATUS, {**status, "silent": unseen})
+    replace_file(state / PAGE, (page(findings, rows, said, run, suspect=suspect),), durable=False)
     if options.textfile:
         text = prometheus(findings, suspect=suspect, age=age)
         replace_file(in_real_folder(options.textfile), (text.encode(),), durable=False)
     call_hook(state, options.hook, accused, suspect=suspect)
-    for line in lines(findings, tests, suspect=suspect, age=age):
+    for line in said:
         print(line)
     print(f"page {state / PAGE}")
-    return 2 if suspect else 1 if accused else 0
-
-
-# --- history
-
-
-def take_in(log: Path, history: Path) -> int:
-    """Write the visits of a log that the history does not have; return how many lines were new.
-
-    Each file has whole lines of the log and says by its name which, so that one that is taken in
-    twice changes nothing.
-    """
-    history = history.resolve()
-    history.mkdir(parents=True, exist_ok=True)
-    names = [path.name for path in files_in(history)]
-    known = max((int(m[2]) for name in names if (m := _FILE.fullmatch(name))), default=0)
-    new = list(read_lines(log))[known:]
-    rows = [row for line in new for row in _rows(line)]
-    if not rows:
-        return 0
-    arrow, parquet = _parquet()
-    table = arrow.table({name: [row[name] for row in rows] for name in COLUMNS})
-    path = history / f"visits-{known + 1:08d}-{known + len(new):08d}.parquet"
-    content = io.BytesIO()
-    parquet.write_table(table, content)
-    replace_file(path, (content.getvalue(),))
-    return len(new)
-
-
-def _rows(line: Row) -> Iterable[dict[str, Any]]:
-    """Yield a row for each value of a visit, and one without for a visit that has none."""
-    if line.get("outcome") == "begun":
-        return
-    head = {"start": float(line["start"]), "end": float(line["end"]), "node": str(line["node"]),
-            "job": str(line["job"]), "outcome": str(line["outcome"])}  # fmt: skip
-    nothing: dict[str, Any] = {"uuid": "", "gpu": -1, "metric": "", "value": None}
-    for value in line.get("values") or [nothing]:
-        number = value["value"]
-        yield {**head, "uuid": str(value["uuid"]), "gpu": int(value["gpu"]),
-               "metric": str(value["metric"]),
-               "value": None if number is None else float(number)}  # fmt: skip
-
-
-def read(history: Path) -> list[dict[str, Any]]:
-    """Return every row of the history, oldest visit first."""
-    _, parquet = _parquet()
-    found: list[dict[str, Any]] = []
-    for path in files_in(history, "visits-*.parquet"):
-        found += parquet.read_table(io.BytesIO(read_bytes(path))).to_pylist()
-    return sorted(found, key=lambda row: row["end"])
-
-
-def _parquet() -> tuple[Any, Any]:
-    try:
-        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        raise CommandError("the history is Parquet: `pip install pyarrow`") from None
+    return 2 if suspect else 1 if accused else 2 if unseen else 0
 
 
 # --- the test
 
 
-def certified_values(directory: RunDirectory) -> dict[Stream, float]:
-    """Return what a run measured of each GPU: means, as those of a visit."""
+def certified_streams(directory: RunDirectory) -> dict[Stream, tuple[float, Place]]:
+    """Return what a run measured of each GPU, as means like those of a visit, and where it is."""
     return {
-        (str(rank.device.get("uuid")), f"{record.workload}.{m.metric}"): statistics.fmean(m.samples)
+        (str(rank.device.get("uuid")), f"{record.workload}.{m.metric}"): (
+            statistics.fmean(m.samples), (rank.node, rank.local_rank)
+        )
         for record in records_of(directory)
         for rank in record.ranks
         for m in rank.measurements
         if m.samples and not m.at and f"{record.workload}.{m.metric}" in METRICS
-    }
+    }  # fmt: skip
 
 
 def assess(
@@ -295,8 +243,8 @@ def prometheus(findings: Sequence[Finding], *, suspect: bool, age: float) -> str
 
 
 def page(
-    findings: Sequence[Finding], rows: Sequence[Row], tests: Mapping[str, Design],
-    run: Mapping[str, Any], *, suspect: bool, age: float,
+    findings: Sequence[Finding], rows: Sequence[Row], said: Sequence[str],
+    run: Mapping[str, Any], *, suspect: bool,
 ) -> bytes:  # fmt: skip
     """Return the page of the fleet over time."""
     outcomes: dict[str, int] = {}
@@ -304,7 +252,7 @@ def page(
         outcomes[outcome] = outcomes.get(outcome, 0) + 1
     text = banner.render(
         "patrol.jinja2",
-        said=list(lines(findings, tests, suspect=suspect, age=age)),
+        said=said,
         suspect=suspect,
         run=run,
         outcomes=sorted(outcomes.items()),

@@ -70,7 +70,7 @@ def check(
         found.wrong.append("signature: none: a replay, or a run by hand, is not signed")
     else:
         found.notes.append("unsigned: a replay, or a run by hand, is not signed")
-    _check_manifest(directory, now, found)
+    check_manifest(directory, now, found)
     check_others(directory.root, now, found)
     if covered:  # whoever signed the whole has also signed what stands here
         found.notes += found.strangers
@@ -132,7 +132,7 @@ def check_hashes(
         check_signed(directory.root, now, found, signers, dsse_key=dsse_key)
     else:
         signature.check(directory.root, signers, found)
-    _check_manifest(directory, now, found)
+    check_manifest(directory, now, found)
     if certificate.NAME in now.files:
         text = read_bytes(directory.root / certificate.NAME).decode("utf-8", "replace")
         for file, digest in certificate.hashes(directory).items():
@@ -155,7 +155,7 @@ def check_verdict(directory: RunDirectory, rejudge: Callable[[], Rejudged]) -> F
     """Compare manifest, verdict.json and limits.csv with what the evidence gives."""
     found = Findings()
     now = statement.listing(directory.root)
-    _check_manifest(directory, now, found)
+    check_manifest(directory, now, found)
     _check_judged(directory, rejudge, found)
     return found
 
@@ -212,7 +212,7 @@ def _read(directory: RunDirectory) -> Any:
         return None
 
 
-def _check_manifest(directory: RunDirectory, now: statement.Listing, found: Findings) -> None:
+def check_manifest(directory: RunDirectory, now: statement.Listing, found: Findings) -> None:
     """Compare the files of the evidence with the manifest's list of them."""
     try:
         listed = read_manifest(directory.manifest)

@@ -29,12 +29,15 @@ from fixtures.records.files import RecordError, Tail, read_json
 from fixtures.records.foreign_folders import files_in
 from fixtures.records.inert import inert
 from fixtures.records.run_directory import RunDirectory
+from fixtures.wording import abbreviated
 from reports.live import render as render_progress
 from reports.progress import Progress
 
 LATEST = RUNS / "latest"
 PERIOD_S, STALE_S = 0.5, 5.0
 """A node whose newest sample is older than this is shown as ended."""
+SILENT_S = 600.0
+"""No samples are taken between jobs; a node without one for longer than this is named."""
 PIPE_COLUMNS = 120
 """Width of the output where it is not a terminal."""
 
@@ -349,7 +352,21 @@ def render(
     if any(node.activity == HIGHEST for node in frame.values()):
         parts += [Text(HIGHEST)]
     parts += [table] if frame else [Text("no telemetry yet")]
+    parts += [Text(line, "yellow") for line in silent_nodes(frame, progress, now)]
     return Group(*parts)
+
+
+def silent_nodes(frame: Frame, progress: Progress | None, now: float) -> Iterator[str]:
+    """Yield the nodes of the run of which there is no sample, or none any more: news, no fault."""
+    population = (progress.run.get("population") if progress is not None else None) or {}
+    expected = [str(node) for node in population.get("nodes") or ()]
+    if absent := [node for node in expected if node not in frame]:
+        yield f"no sample of {abbreviated(absent)}"
+    if progress is not None and not (progress.verdict or progress.run.get("ended")):
+        for node in expected:
+            if node in frame and now - frame[node].time > SILENT_S:
+                minutes = (now - frame[node].time) / 60
+                yield f"no sample of {node} for {minutes:.0f} min"
 
 
 def _fitting_columns(rows: Sequence[Sequence[Text]], width: int) -> Sequence[str]:

@@ -15,9 +15,10 @@ python="${PATROL_PYTHON:-.venv/bin/python}"
 
 # shellcheck disable=SC2086 # options are words
 "$python" -m fixtures.patrol visit "$PATROL_STATE" ${PATROL_VISIT:-}
-# Nobody was visited yet: nothing to report.
-[ -s "$PATROL_STATE/visits.jsonl" ] || exit 0
-# 1 is an accused GPU, 2 a suspect measurement: findings, which the page and the hook tell.
+# Nobody was visited yet: nothing to report. A log that is gone after a report is news.
+[ -s "$PATROL_STATE/visits.jsonl" ] || [ -e "$PATROL_STATE/status.json" ] || exit 0
+# 1 is an accused GPU, 2 a suspect measurement or somebody who is silent: findings, which the page
+# and the hook tell.
 # shellcheck disable=SC2086
 "$python" -m reports patrol "$PATROL_STATE" --certificate "$PATROL_CERTIFICATE" \
   ${PATROL_REPORT:-} || [ $? -le 2 ]

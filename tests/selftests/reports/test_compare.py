@@ -1,5 +1,7 @@
 """Two runs side by side: what changed, by how much, and whether that is worse."""
 
+# Length: every table of two runs, a few lines each.
+
 from __future__ import annotations
 
 import json
@@ -17,6 +19,7 @@ from fixtures.verdict.model import Outcome, Verdict
 from reports import __main__ as command
 from reports import compare
 from reports.compare import Change
+from reports.run_files import read_verdict
 from tests.selftests import derive_runs, support
 from tests.selftests.reports.test_exports import both, written
 from tests.selftests.reports.test_page import measured
@@ -70,7 +73,9 @@ def test_twice_the_gpus_are_held_against_twice_the_tokens():
     assert row["efficiency"] == pytest.approx(0.92)
 
 
-def test_compare_prints_both_and_says_by_its_status_what_became_of_it(tmp_path, capsys):
+def test_compare_prints_both_and_says_by_its_status_what_became_of_it(
+    tmp_path, monkeypatch, capsys
+):
     roots = []
     for variant in ("unchanged", "slow-gpu"):
         root = tmp_path / variant
@@ -78,6 +83,9 @@ def test_compare_prints_both_and_says_by_its_status_what_became_of_it(tmp_path, 
         verdict, _ = both(written(tmp_path / f"of-{variant}"))
         (root / "verdict.json").write_text(json.dumps(verdict))
         roots.append(str(root))
+    assert command.main(["compare", roots[0], roots[0]]) == 0
+    assert "is not confirmed here: thresholds.yaml" in capsys.readouterr().out
+    monkeypatch.setattr(command, "confirmed_verdict", lambda source, *_: read_verdict(source))
     assert command.main(["compare", roots[0], roots[0]]) == 0
     assert "0 changed significantly" in capsys.readouterr().out
     assert command.main(["compare", *roots]) == 1
@@ -141,7 +149,7 @@ def test_sigma_and_direction_are_those_of_the_criterion(limits):
 def run_dir(root: Path, *records: Record, criteria: list[Json] | None = None) -> RunDirectory:
     directory = RunDirectory(root)
     directory.records.mkdir(parents=True)
-    run = {"id": root.name, "nonce": support.NONCE, "origin": "cluster",
+    run = {"id": support.RUN_ID, "nonce": support.NONCE, "origin": "cluster",
            "population": {"gpu_model": "H200 SXM"}}  # fmt: skip
     directory.run_json.write_text(json.dumps(run))
     for record in records:
@@ -163,7 +171,8 @@ def row(criterion: str, value: Any, **more: Any) -> Json:
 
 
 def pair(rate: float, *, nodes: int = 2) -> Record:
-    ranks = [support.rank(k, f"n{k}", support.busbw(rate, size=2**28)) for k in range(nodes)]
+    ranks = [support.rank(k, f"n{k}", support.busbw(rate, size=2**28), gpus=1)
+             for k in range(nodes)]  # fmt: skip
     return support.record(*ranks, workload="allreduce", placement="--".join(r.node for r in ranks))
 
 

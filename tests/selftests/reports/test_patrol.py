@@ -9,6 +9,7 @@ import random
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ from fixtures.paths import CHECKOUT
 from fixtures.records.files import append_line
 from fixtures.records.run_directory import RunDirectory
 from reports import __main__ as command
-from reports import patrol
+from reports import patrol, visit_history
+from reports.run_files import read_verdict
 from tests.selftests import support
+from tests.selftests.judged_runs import judged_run
 
 pytestmark = pytest.mark.cpu
 
-CERTIFICATE = support.DATA / "h200-1x4"
+RECORDED = support.DATA / "h200-1x4"
 PATROL = CHECKOUT / "deploy" / "patrol"
 
 
@@ -33,7 +36,8 @@ class Visits:
     def __init__(self, state: Path) -> None:
         self.state, self.clock = state, 1_800_000_000.0
         self.rng = random.Random(6)
-        self.certified = patrol.certified_values(RunDirectory(CERTIFICATE))
+        streams = patrol.certified_streams(RunDirectory(RECORDED))
+        self.certified = {stream: value for stream, (value, _) in streams.items()}
 
     def visit(self, *, slow: dict[str, float] | None = None, node: str = "node0") -> None:
         self.clock += 3600
@@ -48,8 +52,21 @@ class Visits:
         append_line(self.state / "visits.jsonl", done)
 
 
-def report(state: Path, *more: str) -> int:
-    return command.main(["patrol", str(state), "--certificate", str(CERTIFICATE), *more])
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory) -> Path:
+    """The recorded run with its verdict and manifest."""
+    return judged_run(RECORDED, tmp_path_factory.mktemp("certificate") / "run")
+
+
+@pytest.fixture
+def report(certificate, monkeypatch) -> Callable[..., int]:
+    """Reports by a certificate that stands; test_reference.py confirms one in full."""
+    monkeypatch.setattr(command, "confirmed_verdict", lambda source, *_: read_verdict(source))
+
+    def report(state: Path, *more: str) -> int:
+        return command.main(["patrol", str(state), "--certificate", str(certificate), *more])
+
+    return report
 
 
 def status(state: Path) -> Any:
@@ -61,7 +78,7 @@ def log(tmp_path) -> Visits:
     return Visits(tmp_path)
 
 
-def test_a_drifting_gpu_is_named_and_healthy_ones_are_not(log, capsys):
+def test_a_drifting_gpu_is_named_and_healthy_ones_are_not(log, report, capsys):
     for _ in range(12):
         log.visit()
     assert report(log.state) == 0
@@ -86,16 +103,16 @@ def test_the_history_takes_every_visit_once(log):
     history = log.state / "history"
     for _ in range(3):
         log.visit()
-    assert patrol.take_in(log.state / "visits.jsonl", history) == 6
-    assert patrol.take_in(log.state / "visits.jsonl", history) == 0
+    assert visit_history.take_in(log.state / "visits.jsonl", history) == 6
+    assert visit_history.take_in(log.state / "visits.jsonl", history) == 0
     log.visit()
     append_line(log.state / "visits.jsonl", {"node": "n1", "job": "9", "start": 1.0, "end": 2.0,
                                              "outcome": "gave way", "values": []})  # fmt: skip
-    assert patrol.take_in(log.state / "visits.jsonl", history) == 3
-    rows = patrol.read(history)
+    assert visit_history.take_in(log.state / "visits.jsonl", history) == 3
+    rows = visit_history.read(history)
     assert len(rows) == 4 * len(log.certified) + 1
     assert [row["outcome"] for row in rows if row["value"] is None] == ["gave way"]
-    assert len(list(history.iterdir())) == 2
+    assert len(list(history.glob("visits-*.parquet"))) == 2
 
 
 def _fleet(sick: int) -> list[dict[str, Any]]:
@@ -140,8 +157,8 @@ def test_the_hook_is_started_once_for_each_gpu_and_names_none_if_suspect(tmp_pat
     assert "--hook for GPU-0" in capsys.readouterr().out
 
 
-def test_a_gpu_that_was_never_certified_is_said_and_not_tested(log, capsys):
-    log.certified = {("GPU-new", "memory.triad"): 4000.0}
+def test_a_gpu_that_was_never_certified_is_said_and_not_tested(log, report, capsys):
+    log.certified["GPU-new", "memory.triad"] = 4000.0
     for _ in range(6):
         log.visit(slow={"GPU-new": 0.5})
     assert report(log.state) == 0
@@ -152,12 +169,12 @@ def test_a_gpu_that_was_never_certified_is_said_and_not_tested(log, capsys):
 
 
 @pytest.mark.waits("the script gives Slurm its time to answer")
-def test_a_round_by_the_script_reports_although_slurm_is_away(log):
+def test_a_round_by_the_script_reports_although_slurm_is_away(log, certificate):
     for _ in range(6):
         log.visit()
     env = {
         **os.environ, "PATH": "/usr/bin:/bin", "PATROL_STATE": str(log.state),
-        "PATROL_CERTIFICATE": str(CERTIFICATE), "PATROL_PYTHON": sys.executable,
+        "PATROL_CERTIFICATE": str(certificate), "PATROL_PYTHON": sys.executable,
         "PATROL_REPORT": f"--textfile={log.state / 'patrol.prom'}", "SLURM_CONF": "/nowhere",
     }  # fmt: skip
     done = subprocess.run([PATROL / "patrol.sh"], env=env, capture_output=True, text=True)

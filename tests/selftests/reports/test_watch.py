@@ -1,5 +1,7 @@
 """GPUs and links of a run in the terminal."""
 
+# Length: two sources of figures, live and recorded, and one table of both.
+
 from __future__ import annotations
 
 import io
@@ -386,3 +388,24 @@ def test_a_run_in_the_middle_shows_its_newest_and_an_ended_one_its_highest(tmp_p
     shown = watched(capsys, run.root).stdout
     assert watch.HIGHEST in shown
     assert "5.0/1.0" in shown
+
+
+@pytest.mark.parametrize(
+    ("seen", "ended", "says"),
+    [
+        (["worker0"], False, ["no sample of worker1", "no sample of worker0 for 20 min"]),
+        ([], False, ["no sample of worker0, worker1"]),
+        (["worker0", "worker1"], False, ["no sample of worker0 for 20 min",
+                                         "no sample of worker1 for 20 min"]),
+        (["worker0", "worker1"], True, []),
+        (["worker1"], True, ["no sample of worker0"]),
+    ],
+)  # fmt: skip
+def test_a_node_of_the_run_without_samples_is_named(tmp_path, seen, ended, says):
+    progress = Progress(a_run(tmp_path))
+    progress.run = {"population": {"nodes": ["worker0", "worker1"]}}
+    progress.run |= {"ended": "2026-11-20"} if ended else {}
+    now = time.time()
+    samples = {name: watch.Node(time=now - 1200.0) for name in seen}
+    assert list(watch.silent_nodes(samples, progress, now)) == says
+    assert list(watch.silent_nodes(samples, None, now)) == []

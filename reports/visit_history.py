@@ -1,0 +1,126 @@
+"""The history of a patrol's visits: Parquet files that take in each line of its log once.
+
+The log is only ever appended to. One that was rotated or cut is taken in as a new one, and named:
+what it had of a node that is in no visit since is not known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import io
+import json
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fixtures.records.files import RecordError, read_json, read_lines, replace_file, write_json
+from fixtures.records.foreign_files import read_bytes
+from fixtures.records.foreign_folders import files_in
+from fixtures.wording import counted
+from reports.run_files import CommandError
+from reports.silence import Place, Row, Stream, date_of
+
+COLUMNS = ("start", "end", "node", "job", "outcome", "uuid", "gpu", "metric", "value")
+BEGUN = "begun"
+LOG = "log.json"
+"""In the history: which lines of the log were taken in, and their SHA-256."""
+_FILE = re.compile(r"visits-(\d+)-(\d+)\.parquet")
+
+
+def take_in(log: Path, history: Path) -> int:
+    """Write the visits of a log that the history does not have; return how many lines were new.
+
+    Each file has whole lines and says by its name which, counted over all logs, so that one that is
+    taken in twice changes nothing.
+    """
+    history = history.resolve()
+    history.mkdir(parents=True, exist_ok=True)
+    names = [path.name for path in files_in(history)]
+    known = max((int(m[2]) for name in names if (m := _FILE.fullmatch(name))), default=0)
+    lines, state = list(read_lines(log)), _state(history)
+    start = int(state.get("start", 0))
+    new = lines[known - start :]
+    if len(lines) < known - start or not _continues(lines, state):
+        had = {_visit(row) for row in read(history)}
+        new = [line for line in lines if line.get("outcome") != BEGUN and _visit(line) not in had]
+        start, state = known + len(new) - len(lines), {**state, "replaced": time.time()}
+    rows = [row for line in new for row in _rows(line)]
+    if rows:
+        arrow, parquet = _parquet()
+        table = arrow.table({name: [row[name] for row in rows] for name in COLUMNS})
+        path = history / f"visits-{known + 1:08d}-{known + len(new):08d}.parquet"
+        content = io.BytesIO()
+        parquet.write_table(table, content)
+        replace_file(path, (content.getvalue(),))
+    taken = {"start": start, "lines": len(lines), "sha256": _digest(lines)}
+    write_json(history / LOG, {**state, **taken})
+    return len(new) if rows else 0
+
+
+def _continues(lines: Sequence[Row], state: Mapping[str, Any]) -> bool:
+    """Whether the log begins as it did when it was taken in last."""
+    return "sha256" not in state or _digest(lines[: int(state["lines"])]) == state["sha256"]
+
+
+def _state(history: Path) -> dict[str, Any]:
+    with suppress(OSError, RecordError):
+        state = read_json(history / LOG)
+        if isinstance(state, dict):
+            return state
+    return {}
+
+
+def _digest(lines: Sequence[Row]) -> str:
+    return hashlib.sha256(json.dumps(lines, sort_keys=True).encode()).hexdigest()
+
+
+def _visit(line: Row) -> tuple[str, float]:
+    return str(line["node"]), float(line["start"])
+
+
+def replaced(history: Path, rows: Iterable[Row], expected: Mapping[Stream, Place]) -> Iterator[str]:
+    """Yield that the log was replaced, until every GPU that is expected was visited since."""
+    since = _state(history.resolve()).get("replaced")
+    if since is None:
+        return
+    seen = {row["uuid"] for row in rows if row["value"] is not None and row["end"] > since}
+    missing = {uuid for uuid, _ in expected} - seen
+    if missing or not expected:
+        yield (
+            f"visits.jsonl was rotated or cut before {date_of(since)}; it may only be appended to. "
+            f"{counted(len(missing), 'GPU')} of the certificate not visited since"
+        )
+
+
+def _rows(line: Row) -> Iterable[dict[str, Any]]:
+    """Yield a row for each value of a visit, and one without for a visit that has none."""
+    if line.get("outcome") == BEGUN:
+        return
+    head = {"start": float(line["start"]), "end": float(line["end"]), "node": str(line["node"]),
+            "job": str(line["job"]), "outcome": str(line["outcome"])}  # fmt: skip
+    nothing: dict[str, Any] = {"uuid": "", "gpu": -1, "metric": "", "value": None}
+    for value in line.get("values") or [nothing]:
+        number = value["value"]
+        yield {**head, "uuid": str(value["uuid"]), "gpu": int(value["gpu"]),
+               "metric": str(value["metric"]),
+               "value": None if number is None else float(number)}  # fmt: skip
+
+
+def read(history: Path) -> list[dict[str, Any]]:
+    """Return every row of the history, oldest visit first."""
+    _, parquet = _parquet()
+    found: list[dict[str, Any]] = []
+    for path in files_in(history, "visits-*.parquet"):
+        found += parquet.read_table(io.BytesIO(read_bytes(path))).to_pylist()
+    return sorted(found, key=lambda row: row["end"])
+
+
+def _parquet() -> tuple[Any, Any]:
+    try:
+        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        raise CommandError("the history is Parquet: `pip install pyarrow`") from None

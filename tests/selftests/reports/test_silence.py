@@ -1,0 +1,86 @@
+"""Who is in no visit any more: news, and no accusation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from reports.silence import Silence, silence
+
+pytestmark = pytest.mark.cpu
+
+HOUR = 3600.0
+NODES = ("n0", "n1", "n2")
+METRICS = ("gemm.bf16_per_ghz", "memory.triad")
+EXPECTED = {
+    (f"GPU-{node}-{gpu}", metric): (node, gpu)
+    for node in NODES for gpu in range(2) for metric in METRICS
+}  # fmt: skip
+
+
+def visit(node: str, hour: int, *without: str, outcome: str = "done", name: str = "") -> list[Any]:
+    """Rows of a visit; `without`: UUIDs or metrics that it lacks, `name`: the node's new one."""
+    head = {"node": name or node, "start": hour * HOUR, "end": hour * HOUR + 30, "outcome": outcome}
+    rows = [
+        {**head, "uuid": uuid, "metric": metric, "value": 1.0}
+        for (uuid, metric), (of, _) in EXPECTED.items()
+        if of == node and outcome == "done" and not {uuid, metric} & {*without}
+    ]
+    return rows or [{**head, "uuid": "", "metric": "", "value": None}]
+
+
+def found(*visits: list[Any], days: float = 0.0) -> Silence:
+    rows = [row for one in visits for row in one]
+    now = max((row["end"] for row in rows), default=0.0) + days * 86400
+    return silence(rows, NODES, EXPECTED, now)
+
+
+def everybody(hours: range, *nodes: str) -> list[list[Any]]:
+    return [visit(node, hour) for hour in hours for node in nodes or NODES]
+
+
+def test_whoever_is_visited_is_not_silent():
+    assert found(*everybody(range(5))) == Silence()
+    assert found(*everybody(range(2))[:-1]) == Silence(), "a round goes on"
+    assert found(*everybody(range(5)), days=6) == Silence()
+
+
+@pytest.mark.parametrize(
+    ("visits", "said"),
+    [
+        ([], "n0: never visited"),
+        (everybody(range(3), "n1", "n2"), "n0: never visited: the others were visited 3 times"),
+        ([*everybody(range(2)), *everybody(range(2, 12), "n1", "n2")],
+         "n0: in no visit since 1970-01-01 01:00 UTC: the others were visited 10 times"),
+        ([*everybody(range(2)), *(visit("n0", k, outcome="failed") for k in range(2, 5))],
+         "n0: in no visit since 1970-01-01 01:00 UTC: 3 visits failed"),
+        ([*everybody(range(2)), *everybody(range(2, 4), "n1", "n2"), visit("n0", 5, "GPU-n0-1")],
+         "n0 gpu1 GPU-n0-1: in no visit since 1970-01-01 01:00 UTC"),
+        ([*everybody(range(2)), visit("n0", 5, "memory.triad")],
+         "n0 gpu0 GPU-n0-0 memory.triad: in no visit since 1970-01-01 01:00 UTC"),
+        ([visit("n0", 0, "GPU-n0-0"), *everybody(range(1), "n1", "n2")],
+         "n0 gpu0 GPU-n0-0: in no visit"),
+    ],
+    ids=["nobody", "never", "not any more", "in vain", "a GPU", "a figure", "a GPU never"],
+)  # fmt: skip
+def test_who_is_in_no_visit_any_more_is_named(visits, said):
+    assert any(line.startswith(said) for line in found(*visits).lines), found(*visits).lines
+
+
+def test_a_patrol_that_stopped_makes_all_silent():
+    lines = found(*everybody(range(3)), days=8).lines
+    assert [line.partition(":")[0] for line in lines] == [*NODES]
+
+
+def test_a_node_that_its_owner_renamed_is_named_as_that():
+    later = [visit("n0", hour, name="gpu-a01") for hour in range(2, 30)]
+    seen = found(*everybody(range(1), "n1", "n2"), *later, *everybody(range(2, 30), "n1", "n2"))
+    assert seen == Silence([], ["n0: its GPUs are visited as gpu-a01: it was renamed"])
+
+
+def test_a_gpu_that_was_moved_to_another_node_is_not_silent():
+    moved = [dict(row, node="n1") for row in visit("n0", 3) if row["uuid"] == "GPU-n0-1"]
+    assert (
+        found(*everybody(range(3)), visit("n0", 3, "GPU-n0-1"), moved, visit("n1", 3)).lines == []
+    )
