@@ -459,7 +459,7 @@ def test_a_part_of_the_order_or_of_a_repair_is_said_to_be_one(make, concluded):
 
 
 def test_a_burn_in_is_judged_where_it_is_in_the_scope(make, monkeypatch):
-    monkeypatch.setattr(module.burn_in, "read", lambda directory, nonce, nodes: list(nodes))
+    monkeypatch.setattr(module.burn_in, "read", lambda devices, nodes, ended: list(nodes))
     monkeypatch.setattr(module.burn_in, "judge", lambda found, nodes, order: {"hours": len(found)})
     run = make(select=[GEMM])
     burn = replace(run.scope[0], criterion="burnin.rate", workload="burnin")
