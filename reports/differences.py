@@ -16,9 +16,9 @@ from fixtures.conclusion.next_steps import RunCommand
 from fixtures.conclusion.run_verdict import conclude
 from fixtures.paths import version
 from fixtures.records import located
-from fixtures.records.files import read_lines
 from fixtures.records.foreign_types import mistyped
 from fixtures.records.interface import VerdictJson
+from fixtures.records.ledger import verdict_lines
 from fixtures.records.model import VERDICT_SCHEMA
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import is_as_written
@@ -197,10 +197,8 @@ def _not_judged(run: Mapping[str, Any], stated: Mapping[str, Any], before: Row, 
 def _ledger_differences(directory: RunDirectory, unjudged: Mapping[Key, Row]) -> list[str]:
     """Rows that were judged according to the ledger, but not according to verdict.json."""
     newest: dict[Key, str] = {}
-    for line in read_lines(directory.ledger):
-        key = (str(line.get("criterion")), str(line.get("subject")))
-        if line.get("event") == "verdict" and key in unjudged:
-            newest[key] = str(line.get("outcome"))
+    for key, line in verdict_lines(directory, unjudged):
+        newest[key] = str(line.get("outcome"))
     return [
         f"{' '.join(key)}: outcome is 'NOT_MEASURED', ledger.jsonl has {outcome!r}"
         for key, outcome in newest.items()

@@ -24,7 +24,7 @@ from markupsafe import Markup
 
 from fixtures.conclusion.node_lists import NodeLists
 from fixtures.paths import version
-from fixtures.records.files import read_lines
+from fixtures.records.ledger import RowKey, lines_of
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
 from fixtures.verdict.model import Outcome, Verdict
@@ -52,9 +52,9 @@ _RESOURCES = Path(pytest_html.__file__).parent / "resources"
 class Ledger:
     """What the page shows of ledger.jsonl."""
 
-    attempts: dict[rows.RowKey, dict[Any, dict[str, Any]]] = field(default_factory=dict)
+    attempts: dict[RowKey, dict[Any, dict[str, Any]]] = field(default_factory=dict)
     """The last line of each attempt at a row, in the order of judging."""
-    texts: dict[rows.RowKey, str] = field(default_factory=dict)
+    texts: dict[RowKey, str] = field(default_factory=dict)
     """pytest's report of a test in which the suite itself failed."""
     tests: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By pytest's id: the newest line on a test that judges no criterion."""
@@ -228,11 +228,11 @@ def read_ledger(directory: RunDirectory, criteria: Iterable[Mapping[str, Any]]) 
     The lines of rows that were judged once are not kept: they say what the row says.
     """
     ledger = Ledger()
-    texts: dict[rows.RowKey, str] = {}
+    texts: dict[RowKey, str] = {}
     repeated = {
         (str(v["criterion"]), str(v["subject"])) for v in criteria if v.get("attempt", 1) > 1
     }
-    for line in read_lines(directory.ledger):
+    for line in lines_of(directory):
         key = (str(line.get("criterion")), str(line.get("subject")))
         if line.get("event") == "verdict":
             if key in repeated:

@@ -70,6 +70,7 @@ def _criterion(c: Criterion, thresholds: Thresholds) -> Json:
         "may_lack": c.may_lack and not ordered_as(c, thresholds.cluster),
         "by_word": c.key in judged_by_word([c]), "sweep": c.sweep, "valid": dict(c.valid),
         "at": dict(c.at), "facts": list(c.when),
+        "together": c.synchronous and c.kind.together,
         "valid_where": [_bounds(entry) for entry in c.valid_where],
         "spread": spread and {m: spread.for_model(m).model_dump() for m in ("", *spread.models)},
         "tail": thresholds.tails[c.tail].model_dump() if c.tail else None,

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from fixtures.records.files import read_lines
+from fixtures.records.ledger import RowKey, verdict_lines
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds.definitions import shipped
 from fixtures.verdict.model import Outcome, Verdict, device_of
@@ -44,10 +44,6 @@ _LOOSE = re.compile(r"(.*?) \(loose: (.*)\)", re.DOTALL)
 _DASH = Markup("&ndash;")
 
 
-RowKey = tuple[str, str]
-"""Criterion and subject."""
-
-
 def attempts_of(
     directory: RunDirectory, wanted: Container[RowKey] | None = None
 ) -> dict[RowKey, list[dict[str, Any]]]:
@@ -56,10 +52,8 @@ def attempts_of(
     `wanted` restricts the rows.
     """
     by_row: dict[RowKey, dict[Any, dict[str, Any]]] = {}
-    for line in read_lines(directory.ledger):
-        key = (str(line.get("criterion")), str(line.get("subject")))
-        if line.get("event") == "verdict" and (wanted is None or key in wanted):
-            by_row.setdefault(key, {})[line.get("attempt")] = line
+    for key, line in verdict_lines(directory, wanted):
+        by_row.setdefault(key, {})[line.get("attempt")] = line
     return {key: list(attempts.values()) for key, attempts in by_row.items()}
 
 

@@ -23,7 +23,7 @@ from fixtures.records.run_directory import RunDirectory, read_manifest
 from fixtures.records.run_schema import refused_schema
 from fixtures.records.verdict_file import SPLIT_SCHEMA, read_verdict
 from fixtures.wording import counted
-from reports import basis, certificate, page, recertified, signature, statement
+from reports import attempts_shown, basis, certificate, page, recertified, signature, statement
 from reports.artefacts import CERTIFIED_ORIGINS, Artefacts
 from reports.differences import (
     Rejudged,
@@ -187,6 +187,11 @@ def _check_judged(
     if not compared.wrong:
         count = len(stated["criteria"])
         found.confirmed.append(f"verdict: {count} verdicts follow from the records")
+    try:
+        rows, rows_now = stated["criteria"], rejudged.verdict["criteria"]
+        attempts_shown.check(directory, run, rows, rows_now, found)
+    except (OSError, RecordError) as error:
+        found.wrong.append(f"ledger.jsonl: {error}: the attempts of the run are unknown")
     if is_of_this_version(run):
         _compare(found, directory.limits, rejudged.limits_csv, "judging the records again")
 

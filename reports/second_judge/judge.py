@@ -18,6 +18,7 @@ from typing import Any
 
 from reports.second_judge import samples as sm
 from reports.second_judge.absences import NONE, SILENT, gaps, lacks
+from reports.second_judge.attempts import FAILED, of_attempt
 from reports.second_judge.physics import TABLES, Cannot, Json, Unknown, ceiling, model_of
 from reports.second_judge.plan import choose, planned, unresolved
 from reports.second_judge.samples import Point, Rounds, SlotValue
@@ -91,15 +92,17 @@ class SecondJudge:
             return "NOT_APPLICABLE", None
         if row.unknown:
             raise Unknown(f"{', '.join(row.unknown)} of its definition")
-        newest, *earlier = self.records.attempts(row.c["workload"], row.place)
-        outcome, value = self._judge(row, newest)
+        attempts = self.records.attempts(row.c["workload"], row.place)
+        newest, told = next(iter(attempts), 1), self.records.failed.get(key, {})
+        outcome, value = of_attempt(self, row, attempts.get(newest), told.get(newest))
         if outcome == "NOT_APPLICABLE" and row.c["may_lack"] and self._like_have(row.c):
             return "NOT_MEASURED", None
         passes = 1
-        for record in earlier if outcome == "PASS" else ():
-            before = self._judge(row, record)[0]
-            passes += before == "PASS"
-            if before in ("FAIL", "WAIVED"):
+        before = sorted((n for n in {*attempts, *told} if n < newest), reverse=True)
+        for n in before if outcome == "PASS" else ():
+            found = of_attempt(self, row, attempts.get(n), told.get(n), earlier=True)[0]
+            passes += found == "PASS"
+            if found in FAILED:
                 return (outcome, value) if passes >= 3 else ("NOT_MEASURED", value)
         return outcome, value
 
@@ -107,13 +110,13 @@ class SecondJudge:
         """Whether half of the nodes have what one says that it lacks, or one fails by it."""
         if c["key"] not in self.have:
             rows = [r for r in self.plan.values() if r.c is c and r.applies and c["by_word"]]
-            found = [self._judge(r, self.records.newest(c["workload"], r.place)) for r in rows]
+            found = [self.judge(r, self.records.newest(c["workload"], r.place)) for r in rows]
             had = [o for o, v in found if v is not None and o != "RECORDED"]
             enough = {"FAIL", "WAIVED"} & {*had} or 2 * len(had) >= len(rows)
             self.have[c["key"]] = bool(had and enough)
         return self.have[c["key"]]
 
-    def _judge(self, row: Any, record: Json | None) -> Answer:
+    def judge(self, row: Any, record: Json | None) -> Answer:
         if record is None or not set(row.nodes) & record["left"]:
             return "NOT_MEASURED", None
         points = sm.points_of(row, record)
@@ -130,12 +133,16 @@ class SecondJudge:
         waivers = [w for w in self.limits["waivers"] if w["criterion"] == row.c["key"]]
         if outcome != "FAIL" or not waivers:
             return outcome, value
-        day = str(self.run.get("ended") or datetime.date.today())[:10]
-        if any(w["node"] == row.subject and day <= w["expires"] for w in waivers):
+        if self.is_waived(row, {row.subject}):
             return "WAIVED", value
         if any(w["node"] in row.nodes for w in waivers):
             raise Unknown("a waiver of one of several nodes")
         return outcome, value
+
+    def is_waived(self, row: Any, nodes: set[str]) -> bool:
+        day = str(self.run.get("ended") or datetime.date.today())[:10]
+        return any(w["criterion"] == row.c["key"] and w["node"] in nodes and day <= w["expires"]
+                   for w in self.limits["waivers"])  # fmt: skip
 
     def _measured(self, row: Any, record: Json, points: list[Point]) -> Answer:
         c = row.c

@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -19,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from reports.second_judge.absences import is_sound, typed
+from reports.second_judge.attempts import Told, named
 from reports.second_judge.physics import TABLES, Json, model_of
 
 Key = tuple[str, str]
@@ -40,7 +40,6 @@ _RECORD: dict[str, tuple[type, ...]] = {
     "attempt": (int,), "nodes": (list,), "world_size": (int,), "job": (dict,), "ranks": (list,),
     "provenance": (dict,),
 }  # fmt: skip
-_FILE = re.compile(r"([A-Za-z0-9._-]+)@([A-Za-z0-9._-]+?)(?:\.attempt(\d{1,4}))?\.json")
 _UNUSABLE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
 A_DAY_S = 86400.0
 
@@ -70,9 +69,12 @@ class Records:
         self.run: Json = json.loads(read(root / "run.json"))
         self.last: dict[Key, int] = {}
         for path in files(root / "records"):
-            if match := _FILE.fullmatch(path.name):
-                key = match[1], match[2]
-                self.last[key] = max(self.last.get(key, 0), int(match[3] or 1))
+            if record := named(path.name):
+                self.last[record[:2]] = max(self.last.get(record[:2], 0), record[2])
+        told = Told(root, read, (root / "recertified").glob("*"))
+        self.failed, self.made = told.failed, dict(self.last)
+        for key, number in told.newest.items():  # also what is lost since
+            self.last[key] = max(self.last.get(key, 0), number)
         self.missing: dict[Key, int] = {}
         with suppress(OSError, ValueError):
             for line in read(root / "jobs" / "missing.jsonl").split("\n"):
@@ -102,7 +104,7 @@ class Records:
 
     def forget(self, workload: str = "", place: str = "") -> None:
         """Read everything anew, or one record that does not define the devices."""
-        defines = workload in ("", "inventory") or not any(w == "inventory" for w, _ in self.last)
+        defines = workload in ("", "inventory") or not any(w == "inventory" for w, _ in self.made)
         others = {k: v for k, v in self._read.items() if k[:2] != (workload, place)}
         self._read = {} if defines else others
         if defines:
@@ -119,16 +121,22 @@ class Records:
         others = (self._of(n).gpus for n in self.population.nodes if n != place)
         return None if any(gpus(found) & theirs for theirs in others) else found
 
-    def attempts(self, workload: str, place: str) -> list[Json | None]:
-        """Return the record that counts, then the usable ones of the attempts before it."""
-        newest = self.newest(workload, place)
+    def attempts(self, workload: str, place: str) -> dict[int, Json | None]:
+        """Return by number the record that counts, first, then the usable ones before it."""
+        newest, last = self.newest(workload, place), self.last.get((workload, place), 1)
+        last = max(last, self.missing.get((workload, place), 0))
         if newest is None:
-            return [None]
-        numbers = range(self.last[workload, place] - 1, 0, -1)
-        earlier = [r for n in numbers if (r := self._get(workload, place, n)) is not None]
+            return {last: None}
+        earlier = {n: r for n in range(last - 1, 0, -1) if (r := self._get(workload, place, n))}
         if workload == "inventory":  # it says which devices there are: older ones may be others
-            earlier = [r for r in earlier if gpus(r) == gpus(newest)]
-        return [newest, *earlier]
+            for n, r in earlier.items():
+                if gone := gpus(r) - gpus(newest):
+                    earlier[n] = {**r, "left": set(), "of_node": {}, "ranks": [],
+                                  "changed": {place: (gone, r["ranks"])}}  # fmt: skip
+                elif gpus(r) != gpus(newest):
+                    earlier[n] = {**r, "left": set(), "of_node": {}, "ranks": [],
+                                  "changed": {place: (None, [])}}  # fmt: skip
+        return {last: newest, **earlier}
 
     def is_demonstration(self, workload: str, place: str) -> bool:
         record = self.newest(workload, place) if place != "login" else None
@@ -145,9 +153,13 @@ class Records:
                 of_node: dict[str, list[Json]] = {}
                 for rank in data["ranks"]:
                     of_node.setdefault(rank["node"], []).append(rank)
-                for node, ranks in list(of_node.items()):
-                    if workload != "slurm" and self._is_of_others(data, node, ranks, ids):
+                data["changed"] = {}
+                for node, ranks in list(of_node.items()) if workload != "slurm" else ():
+                    gone, wrong = self._is_of_others(data, node, ranks, ids)
+                    if gone or wrong:
                         del of_node[node]
+                    if gone:
+                        data["changed"][node] = (None if "*" in gone else gone, ranks)
                 data["left"] = {n for n in data["left"] if workload == "slurm" or n in of_node}
                 data["ranks"] = [r for r in data["ranks"] if r["node"] in of_node]
                 self._read[key] = {**data, "of_node": of_node}
@@ -197,14 +209,19 @@ class Records:
             raise Broken("no node's part is sound")
         return {**data, "left": left, "ranks": [r for r in ranks if r["node"] not in void]}
 
+    def gpus_of(self, node: str) -> Any:
+        return self._of(node).gpus
+
     def _of(self, node: str) -> Any:
         """Return the GPUs of a node, where they are, and its NICs: by its newest inventory."""
         if node in self._devices:
             return self._devices[node]
-        found: Any = SimpleNamespace(gpus=set(), pci={}, nics={}, vbios={}, said={}, run_id=None)
-        if any(workload == "inventory" for workload, _ in self.last):
+        found: Any = SimpleNamespace(
+            gpus=set(), pci={}, nics={}, vbios={}, said={}, run_id=None, taken=-math.inf
+        )
+        if any(workload == "inventory" for workload, _ in self.made):
             with suppress(*_UNUSABLE):
-                data = self._load("inventory", node, self.last["inventory", node])
+                data = self._load("inventory", node, self.made["inventory", node])
                 found.run_id, found.taken = data["run_id"], max(r["start"] for r in data["ranks"])
                 for device in [r["device"] for r in data["ranks"] if data["nodes"] == [node]]:
                     found.gpus |= {u for u in [device.get("uuid")] if is_gpu(u)}
@@ -214,7 +231,7 @@ class Records:
                     found.nics |= device.get("nics") or {}
         else:  # without any: those of most records
             seen: Counter[str] = Counter()
-            for (workload, place), last in self.last.items():
+            for (workload, place), last in self.made.items():
                 for attempt in range(1, last + 1):
                     with suppress(*_UNUSABLE):
                         seen.update(gpus(self._load(workload, place, attempt), node))
@@ -235,15 +252,18 @@ class Records:
                 return True
         return False
 
-    def _is_of_others(self, data: Json, node: str, ranks: list[Json], ids: Counter[Any]) -> bool:
-        """Whether one node's part was measured by other ranks or devices than were planned."""
+    def _is_of_others(
+        self, data: Json, node: str, ranks: list[Json], ids: Counter[Any]
+    ) -> tuple[set[str], bool]:
+        """Return devices of one node's part that are others now ("*": any may be), and whether it
+        was measured by other ranks or devices than were planned."""
         p, workload = self.population, data["workload"]
         source, session = self.run.get("replay_of") or {}, self.run.get("session") or {}
         first = (self.run.get("recertifies") or [{}])[0]
         start = first.get("created") or source.get("created") or self.run.get("created")
         since = datetime.datetime.fromisoformat(start).timestamp() - A_DAY_S if start else 0.0
         inventory, small = workload == "inventory", workload in TABLES["small"]
-        nothing = SimpleNamespace(gpus=(), pci={}, nics={}, vbios={}, said={})
+        nothing = SimpleNamespace(gpus=(), pci={}, nics={}, vbios={}, said={}, taken=-math.inf)
         now: Any = nothing if inventory else self._of(node)
         may_share = small or workload in TABLES["judges_devices"]
         over_network = len(data["nodes"]) > 1 or workload in TABLES["uses_nics"]
@@ -251,26 +271,30 @@ class Records:
         runs = {run_id, *(repair["run"] for repair in self.run.get("recertifies") or [])}
         slots = sorted(r["local_rank"] for r in ranks)
         wrong = [data["run_id"] not in runs, not small and slots != list(range(len(ranks)))]
-        wrong += [not inventory and self._repaired(data["run_id"], node, over_network)]
+        repaired = not inventory and self._repaired(data["run_id"], node, over_network)
+        gone = {"*"} if repaired else set()
+        before = all(r["start"] < now.taken for r in ranks)
         wrong += [not small and not inventory and len(ranks) != max(1, p.gpus_per_node)]
         for rank in ranks:
             device, uuid = rank["device"], rank["device"].get("uuid")
             wrong += [bool(uuid) and ids[uuid] > 1 and not may_share, rank["start"] < since]
-            wrong += [bool(now.gpus) and is_gpu(uuid) and uuid not in now.gpus]
+            lost = bool(now.gpus) and is_gpu(uuid) and uuid not in now.gpus
             said = [(device.get(k), v) for k, v in now.said.get(uuid, {}).items()]
+            wrong += [lost and not before]
             wrong += [None not in pair and pair[0] != pair[1] for pair in said]
             places = device.get("pci"), now.pci.get(uuid)
-            wrong += [all(places) and places[0] != places[1]]
             firmware = device.get("vbios"), now.vbios.get(uuid)
-            wrong += [all(firmware) and firmware[0] != firmware[1] and rank["start"] < now.taken]
+            other = all(firmware) and firmware[0] != firmware[1] and before
+            other |= (lost and before) or (all(places) and places[0] != places[1])
+            gone |= {uuid} if other else set()
             nics = (device.get("nics") or {}) if over_network and now.nics else {}
-            wrong += [now.nics.get(name) != identity for name, identity in nics.items()]
+            gone |= {name for name, identity in nics.items() if now.nics.get(name) != identity}
             if not (inventory or p.on_cpu or p.virtual):
                 name = device.get("name")
                 named = p.gpu_model and name not in (None, "", "unknown", "cpu")
                 wrong += [name == "cpu", bool(p.ordered and rank["facts"].get("emulated"))]
                 wrong += [bool(named) and model_of(name) != p.gpu_model]
-        return any(wrong)
+        return gone, any(wrong)
 
 
 def _check(data: Any, fields: dict[str, tuple[type, ...]], *, optional: bool = False) -> None:

@@ -162,7 +162,7 @@ def test_each_record_is_read_once_and_only_what_is_wanted_is_judged(monkeypatch)
     read: list[Any] = []
     evidence: Any = SimpleNamespace(
         get=lambda *key: read.append(key) or (node_record(1, 2) if key[1] == "n0" else None),
-        earlier=lambda record: ["earlier"],
+        attempts=lambda workload, placement, record: "attempts",
     )
     compared = SimpleNamespace(compares_with_fleet=True)
     limits: Any = SimpleNamespace(criteria={"f": compared, "g": compared})

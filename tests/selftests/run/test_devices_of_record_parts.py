@@ -11,7 +11,7 @@ import pytest
 
 from fixtures.records.model import RankResult, Record
 from fixtures.records.run_directory import RunDirectory
-from fixtures.run.devices_of_record import DeviceIndex, NodeDevices, _replaced, is_gpu, nics_of
+from fixtures.run.devices_of_record import DeviceIndex, NodeDevices, _changes, is_gpu, nics_of
 from fixtures.run.repairs import FIRMWARE, Repair
 from fixtures.verdict.causes import IN_NODE, NEXT_STEP, Cause
 from tests.selftests.run.small_run import PEOPLE, RUN_ID
@@ -327,7 +327,7 @@ def test_where_nothing_contradicts_the_reason_is_empty(index):
     take(index)
     now = index.of("worker0")
     assert now is not None
-    assert _replaced(now, "worker0", found.ranks, False, True) == ""
+    assert [*_changes(now, "worker0", found.ranks, False, True)] == []
 
 
 def test_a_model_that_the_inventory_has_too_is_a_delivery_and_no_broken_record(index):

@@ -13,6 +13,7 @@ from fixtures.records.files import append_line
 from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run import evidence as module
+from fixtures.run.attempts import FIRST, Attempts
 from fixtures.run.evidence import NOT_RUN, Evidence
 from tests.selftests.support import NONCE, node_record, record, save
 
@@ -201,23 +202,26 @@ def test_attempts_before_are_read_newest_first_as_far_as_they_can_be_used(direct
     directory.record("gemm", "worker0", 3).write_text("{")
     evidence = Evidence(directory, NONCE)
     newest = evidence.get(*GEMM)
-    assert [r.attempt for r in evidence.earlier(newest)] == [2, 1]
-    assert evidence.earlier(evidence._read(*GEMM, 1)) == []
-    assert evidence.earlier(None) == evidence.earlier({"reason": "x"}) == []
+    assert [r.attempt for r in evidence.attempts(*GEMM, newest).earlier] == [2, 1]
+    assert evidence.attempts(*GEMM, evidence._read(*GEMM, 1)) is FIRST
+    for found in (None, {"reason": "x"}):
+        assert evidence.attempts(*GEMM, found) == Attempts(newest=4)
 
 
-def test_attempts_of_an_inventory_count_as_far_as_they_found_the_same_devices(directory):
+def test_an_inventory_of_other_devices_is_void_for_those_that_are_gone(directory):
     for k, uuids in enumerate((("GPU-1", "GPU-2"), ("GPU-1", "GPU-3"), ("GPU-2", "GPU-1")), 1):
         save(inventory(*uuids, attempt=k), directory)
     evidence = Evidence(directory, NONCE)
     newest = evidence.get("inventory", "worker0")
-    assert [r.attempt for r in evidence.earlier(newest)] == [1]
+    other, same = evidence.attempts("inventory", "worker0", newest).earlier
+    assert (other.attempt, other.void["worker0"].gone) == (2, {"GPU-3"})
+    assert (same.attempt, same.void) == (1, {})
     # Of any other record it is the devices themselves that are checked.
     for k, uuid in enumerate(("GPU-1", "GPU-9"), 1):
         made = node_record(650, attempt=k)
         made.ranks[0].device["uuid"] = uuid
         save(made, directory)
-    assert len(evidence.earlier(evidence.get(*GEMM))) == 1
+    assert len(evidence.attempts(*GEMM, evidence.get(*GEMM)).earlier) == 1
 
 
 # --- memory

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fixtures.run.attempts import Attempts
 from fixtures.run.judge_item import (
     case_of,
     judge_item,
@@ -68,8 +69,9 @@ def judged(run: Run, *rates: float | None) -> Verdict:
         ranks = [650.0] if rate is None else [rate, rate]
         records.append(node_record(*ranks, attempt=len(rates) - k))
     return judge_item(
-        item, records[0], thresholds=run.thresholds, population=PEOPLE, earlier=records[1:]
-    )
+        item, records[0], thresholds=run.thresholds, population=PEOPLE,
+        attempts=Attempts(newest=len(rates), earlier=records[1:]),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -101,9 +101,9 @@ def test_the_newest_attempt_counts_and_those_before_it_follow(runs):
     tries[1]["nonce"] = "another"
     read = runs(*tries)
     assert read.newest("gemm", "a")["attempt"] == 3
-    assert [r["attempt"] for r in read.attempts("gemm", "a")] == [3, 1]
+    assert [*read.attempts("gemm", "a")] == [3, 1]
     assert read.newest("gemm", "b") is None
-    assert read.attempts("gemm", "b") == [None]
+    assert read.attempts("gemm", "b") == {1: None}
 
 
 def test_a_record_is_void_where_a_later_attempt_left_none(runs):
@@ -133,7 +133,10 @@ def test_an_earlier_inventory_counts_only_for_the_same_gpus(runs):
     first, second, third = (record("inventory", attempt=k) for k in (1, 2, 3))
     second["ranks"][0]["device"]["uuid"] = "GPU-x"
     read = runs(first, second, third)
-    assert [r["attempt"] for r in read.attempts("inventory", "a")] == [3, 1]
+    third, second, first = (read.attempts("inventory", "a")[n] for n in (3, 2, 1))
+    assert (third["changed"], first["changed"]) == ({}, {})
+    assert second["changed"]["a"][0] == {"GPU-x"}
+    assert second["left"] == set()
 
 
 def test_records_are_kept_until_they_are_forgotten(runs):

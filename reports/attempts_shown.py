@@ -1,0 +1,109 @@
+"""Whether ledger and records of a run tell of the same attempts (login side).
+
+The ledger is the list of the attempts: one that no record shows any more is named, and so are rows
+and records that the ledger does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from fixtures.records.fast_reader import read_record
+from fixtures.records.files import RecordError
+from fixtures.records.foreign_folders import files_in
+from fixtures.records.inert import inert
+from fixtures.records.ledger import Ledger, RowKey, lines_of, read_ledger, verdict_lines
+from fixtures.records.run_directory import RunDirectory, attempt_of
+from fixtures.wording import abbreviated, counted
+from reports.findings import Findings, bounded
+
+Row = Mapping[str, Any]
+
+
+def check(
+    directory: RunDirectory,
+    run: Mapping[str, Any],
+    stated: Iterable[Row],
+    rejudged: Iterable[Row],
+    found: Findings,
+) -> None:
+    """Compare the attempts of the ledger with the records, and with the rows of verdict.json.
+
+    `stated`, `rejudged`: the rows of verdict.json, and those that the records give.
+    """
+    rows = list(stated)
+    if not directory.ledger.exists():
+        found.notes.append("attempts: there is no ledger.jsonl, which lists them")
+        return
+    ledger = read_ledger(directory)
+    named = set(ledger.outcomes)
+    known = {str(row["record"]) for row in rejudged if row.get("record")}
+    shown = {n for n in named if n in known and (directory.records / n).exists()}
+    shown |= {n for n in named - shown if _is_usable(directory, n, str(run.get("nonce")))}
+    line = f"attempts: the ledger has {len(named)}, records show {len(shown)}"
+    if lost := sorted(named - shown):
+        names = abbreviated([f"{inert(n)} ({ledger.outcomes[n]})" for n in lost])
+        found.unchecked.append(f"{line}: not {names}")
+    else:
+        found.confirmed.append(line)
+    wrong = list(_rows_not_in_ledger(directory, rows)) if run.get("ended") else []
+    unnamed = sorted(_unnamed(directory, ledger, rows, str(run.get("nonce"))))
+    if unnamed:
+        text = f"ledger.jsonl: does not name {counted(len(unnamed), 'attempt')}, as {unnamed[0]}"
+        if _left_some(directory, run):
+            found.notes.append(f"{text}: a session ended before it was judged")
+        else:
+            wrong.append(text)
+    found.wrong += bounded(wrong)
+
+
+def _is_usable(directory: RunDirectory, name: str, nonce: str) -> bool:
+    """Whether a record can be read, and is the attempt after which it is named."""
+    try:
+        record = read_record(directory.records / name, nonce=nonce, without_facts=True)
+    except (OSError, RecordError, ValueError, TypeError, KeyError, AttributeError):
+        return False
+    return record.name == name
+
+
+def _rows_not_in_ledger(directory: RunDirectory, rows: Iterable[Row]) -> Iterator[str]:
+    """Yield the rows that the last line of the ledger on them does not give."""
+    judged = {(str(v["criterion"]), str(v["subject"])): v for v in rows if v.get("record")}
+    last: dict[RowKey, Row] = dict(verdict_lines(directory, judged))
+    for key, row in judged.items():
+        line = last.get(key)
+        names = ("outcome", "record", "value")
+        if line is None:
+            yield f"ledger.jsonl: has no line on {' '.join(key)}, verdict.json {row['outcome']}"
+        elif differing := [n for n in names if line.get(n) != row.get(n)]:
+            what = differing[0]
+            yield (
+                f"ledger.jsonl: {what} of {' '.join(key)} is {line.get(what)!r:.60}, "
+                f"in verdict.json {row.get(what)!r:.60}"
+            )
+
+
+def _unnamed(
+    directory: RunDirectory, ledger: Ledger, rows: Iterable[Row], nonce: str
+) -> Iterator[str]:
+    """Yield the usable records, of what rows are judged by, that the ledger does not name."""
+    of_rows = {attempt[:2] for v in rows if (attempt := attempt_of(str(v.get("record"))))}
+    for path in files_in(directory.records, "*@*.json"):
+        attempt = attempt_of(path.name)
+        if attempt is None or attempt[:2] not in of_rows or path.name in ledger.outcomes:
+            continue
+        if _is_usable(directory, path.name, nonce):
+            yield inert(path.name)
+
+
+def _left_some(directory: RunDirectory, run: Mapping[str, Any]) -> bool:
+    """Whether a session of a run was killed or interrupted: it may have measured without judging.
+
+    A killed one has no line on its end; one that was interrupted says so there.
+    """
+    ends = [line for line in lines_of(directory) if line.get("event") == "end"]
+    sessions = run.get("commands") or []
+    if run.get("recertifies") or len(ends) < len(sessions) or not run.get("ended"):
+        return True
+    return any(line.get("interrupted") for line in ends)
