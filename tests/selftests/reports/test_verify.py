@@ -46,7 +46,8 @@ def rendered(tmp_path_factory) -> Path:
     run["versions"] |= run_module.PAGE_VERSIONS
     (root / "run.json").write_text(json.dumps(run))
     support.judged(root, root.parent / "judged")
-    shutil.copy(root.parent / "judged" / "limits.csv", root)  # a run writes it at its start
+    for name in ("limits.csv", "ledger.jsonl"):  # a run writes them while it goes on
+        shutil.copy(root.parent / "judged" / name, root)
     (root / "jobs").mkdir(exist_ok=True)
     (root / "jobs" / "out.txt").write_text("what a rank printed\n")
     assert command.main(["render", str(root)]) == 0

@@ -117,9 +117,12 @@ def test_times_that_overlap_count_once():
 def test_results_of_the_end_stand_in_the_ledger_and_node_lists(files, directory):
     files.append_end(
         SimpleNamespace(
-            verdict="ACCEPTED", exit_status=0, reasons=["r"], counts={"PASS": 1},
+            verdict="ACCEPTED",
+            exit_status=0,
+            reasons=["r"],
+            counts={"PASS": 1},
             basis={"interrupted": ""},
-        )  # fmt: skip
+        )
     )
     (end,) = read_lines(directory.ledger)
     assert (end["event"], end["verdict"], end["exit_status"]) == ("end", "ACCEPTED", 0)
