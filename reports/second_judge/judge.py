@@ -7,7 +7,6 @@ covered.
 
 from __future__ import annotations
 
-import datetime
 import math
 import statistics
 from collections import Counter
@@ -18,7 +17,7 @@ from typing import Any
 
 from reports.second_judge import samples as sm
 from reports.second_judge.absences import NONE, SILENT, gaps, lacks
-from reports.second_judge.attempts import FAILED, of_attempt
+from reports.second_judge.attempts import FAILED, is_waived, of_attempt
 from reports.second_judge.physics import TABLES, Cannot, Json, Unknown, ceiling, model_of
 from reports.second_judge.plan import choose, planned, unresolved
 from reports.second_judge.samples import Point, Rounds, SlotValue
@@ -93,13 +92,12 @@ class SecondJudge:
         if row.unknown:
             raise Unknown(f"{', '.join(row.unknown)} of its definition")
         attempts = self.records.attempts(row.c["workload"], row.place)
-        newest, told = next(iter(attempts), 1), self.records.failed.get(key, {})
-        outcome, value = of_attempt(self, row, attempts.get(newest), told.get(newest))
+        newest, told = next(iter(attempts)), self.records.failed.get(key, {})
+        outcome, value = of_attempt(self, row, attempts[newest], told.get(newest))
         if outcome == "NOT_APPLICABLE" and row.c["may_lack"] and self._like_have(row.c):
             return "NOT_MEASURED", None
-        passes = 1
-        before = sorted((n for n in {*attempts, *told} if n < newest), reverse=True)
-        for n in before if outcome == "PASS" else ():
+        passes, before = 1, (n for n in {*attempts, *told} if n < newest)
+        for n in sorted(before, reverse=True) if outcome == "PASS" else ():
             found = of_attempt(self, row, attempts.get(n), told.get(n), earlier=True)[0]
             passes += found == "PASS"
             if found in FAILED:
@@ -133,16 +131,11 @@ class SecondJudge:
         waivers = [w for w in self.limits["waivers"] if w["criterion"] == row.c["key"]]
         if outcome != "FAIL" or not waivers:
             return outcome, value
-        if self.is_waived(row, {row.subject}):
+        if is_waived(self, row):
             return "WAIVED", value
         if any(w["node"] in row.nodes for w in waivers):
             raise Unknown("a waiver of one of several nodes")
         return outcome, value
-
-    def is_waived(self, row: Any, nodes: set[str]) -> bool:
-        day = str(self.run.get("ended") or datetime.date.today())[:10]
-        return any(w["criterion"] == row.c["key"] and w["node"] in nodes and day <= w["expires"]
-                   for w in self.limits["waivers"])  # fmt: skip
 
     def _measured(self, row: Any, record: Json, points: list[Point]) -> Answer:
         c = row.c

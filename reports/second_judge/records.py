@@ -71,7 +71,8 @@ class Records:
         for path in files(root / "records"):
             if record := named(path.name):
                 self.last[record[:2]] = max(self.last.get(record[:2], 0), record[2])
-        told = Told(root, read, (root / "recertified").glob("*"))
+        before = [root / "recertified" / r["run"] for r in self.run.get("recertifies") or []]
+        told = Told(root, read, before)
         self.failed, self.made = told.failed, dict(self.last)
         for key, number in told.newest.items():  # also what is lost since
             self.last[key] = max(self.last.get(key, 0), number)

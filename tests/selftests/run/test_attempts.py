@@ -231,6 +231,7 @@ def test_the_line_of_a_recertified_run_counts_too(story):
     kept = story.root / "recertified" / "before"
     kept.mkdir(parents=True)
     story.run.directory.ledger.rename(kept / "ledger.jsonl")
+    story.run.write_heartbeat(recertifies=[{"run": "before", "nodes": [], "told": []}])
     story.path(1).unlink()
     assert story.judged().outcome is PASS
     story.path(3).unlink()
