@@ -1,7 +1,7 @@
 """`python -m reports rejudge RUN`: a second judge for a run (login side).
 
-The judge is reports/second_judge, which imports nothing of the suite. Here are the limits, as plain
-data as they stand in their file, and the comparison of its answers with verdict.json.
+Here are the limits as plain data, as they stand in their file, and the comparison of the answers of
+reports/second_judge with verdict.json.
 """
 
 from __future__ import annotations
@@ -70,7 +70,6 @@ def _criterion(c: Criterion, thresholds: Thresholds) -> Json:
         "may_lack": c.may_lack and not ordered_as(c, thresholds.cluster),
         "by_word": c.key in judged_by_word([c]), "sweep": c.sweep, "valid": dict(c.valid),
         "at": dict(c.at), "facts": list(c.when),
-        "together": c.synchronous and c.kind.together,
         "valid_where": [_bounds(entry) for entry in c.valid_where],
         "spread": spread and {m: spread.for_model(m).model_dump() for m in ("", *spread.models)},
         "tail": thresholds.tails[c.tail].model_dump() if c.tail else None,

@@ -1,12 +1,13 @@
 """The second judge: outcome of every planned row of a run, and its verdict, found once more.
 
-Standard library and PyYAML only, nothing from the suite: no mistake is shared. It plans from limits
-and order, judges each row's newest record, climbs the ladder; a row of an unknown rule is not
-covered.
+All of it is standard library and PyYAML, and nothing of the suite: no mistake is shared. It plans
+from limits and order, judges each row's newest record, climbs the ladder; a row of an unknown rule,
+or of a failure that only the ledger has, is not covered.
 """
 
 from __future__ import annotations
 
+import datetime
 import math
 import statistics
 from collections import Counter
@@ -17,7 +18,6 @@ from typing import Any
 
 from reports.second_judge import samples as sm
 from reports.second_judge.absences import NONE, SILENT, gaps, lacks
-from reports.second_judge.attempts import FAILED, is_waived, of_attempt
 from reports.second_judge.physics import TABLES, Cannot, Json, Unknown, ceiling, model_of
 from reports.second_judge.plan import choose, planned, unresolved
 from reports.second_judge.samples import Point, Rounds, SlotValue
@@ -81,26 +81,26 @@ class SecondJudge:
         self.records.forget(workload, place)
         self.siblings, self.have = {}, {}
 
-    # --- one row
-
     def outcome(self, key: tuple[str, str]) -> Answer:
         """Return the outcome of a row and its value; Unknown where a rule is not known."""
-        if (row := self.plan.get(key)) is None:
-            return "NOT_MEASURED", None
-        if not row.applies:
-            return "NOT_APPLICABLE", None
+        row = self.plan.get(key)
+        if row is None or not row.applies:
+            return "NOT_MEASURED" if row is None else "NOT_APPLICABLE", None
         if row.unknown:
             raise Unknown(f"{', '.join(row.unknown)} of its definition")
-        attempts = self.records.attempts(row.c["workload"], row.place)
-        newest, told = next(iter(attempts)), self.records.failed.get(key, {})
-        outcome, value = of_attempt(self, row, attempts[newest], told.get(newest))
+        newest, *earlier = self.records.attempts(row.c["workload"], row.place)
+        outcome, value = self._judge(row, newest)
         if outcome == "NOT_APPLICABLE" and row.c["may_lack"] and self._like_have(row.c):
             return "NOT_MEASURED", None
-        passes, before = 1, (n for n in {*attempts, *told} if n < newest)
-        for n in sorted(before, reverse=True) if outcome == "PASS" else ():
-            found = of_attempt(self, row, attempts.get(n), told.get(n), earlier=True)[0]
-            passes += found == "PASS"
-            if found in FAILED:
+        if (told := self.records.failed.get(key)) and outcome not in ("FAIL", "WAIVED"):
+            shown = (r for r in (newest, *earlier) if self._judge(row, r)[0] != "NOT_MEASURED")
+            if told - {record["attempt"] for record in shown}:
+                raise Unknown("a failed attempt that no usable record shows")
+        passes = 1
+        for record in earlier if outcome == "PASS" else ():
+            before = self._judge(row, record)[0]
+            passes += before == "PASS"
+            if before in ("FAIL", "WAIVED"):
                 return (outcome, value) if passes >= 3 else ("NOT_MEASURED", value)
         return outcome, value
 
@@ -108,13 +108,13 @@ class SecondJudge:
         """Whether half of the nodes have what one says that it lacks, or one fails by it."""
         if c["key"] not in self.have:
             rows = [r for r in self.plan.values() if r.c is c and r.applies and c["by_word"]]
-            found = [self.judge(r, self.records.newest(c["workload"], r.place)) for r in rows]
+            found = [self._judge(r, self.records.newest(c["workload"], r.place)) for r in rows]
             had = [o for o, v in found if v is not None and o != "RECORDED"]
             enough = {"FAIL", "WAIVED"} & {*had} or 2 * len(had) >= len(rows)
             self.have[c["key"]] = bool(had and enough)
         return self.have[c["key"]]
 
-    def judge(self, row: Any, record: Json | None) -> Answer:
+    def _judge(self, row: Any, record: Json | None) -> Answer:
         if record is None or not set(row.nodes) & record["left"]:
             return "NOT_MEASURED", None
         points = sm.points_of(row, record)
@@ -131,7 +131,8 @@ class SecondJudge:
         waivers = [w for w in self.limits["waivers"] if w["criterion"] == row.c["key"]]
         if outcome != "FAIL" or not waivers:
             return outcome, value
-        if is_waived(self, row):
+        day = str(self.run.get("ended") or datetime.date.today())[:10]
+        if any(w["node"] == row.subject and day <= w["expires"] for w in waivers):
             return "WAIVED", value
         if any(w["node"] in row.nodes for w in waivers):
             raise Unknown("a waiver of one of several nodes")
@@ -347,8 +348,6 @@ class SecondJudge:
                     of_record = [(None, statistics.median(value for _, value in of_record))]
                 values += of_record
         return self.siblings[c["key"]]
-
-    # --- the ladder
 
     def conclude(self, outcomes: Mapping[tuple[str, str], str], interrupted: bool) -> str:
         """Return the verdict on the run from the outcomes of its scope."""

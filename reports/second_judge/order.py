@@ -1,6 +1,6 @@
 """The second judge's order: `cluster:` as the file of limits has it, not as run.json repeats it.
 
-Standard library and PyYAML alone. What a run says of its order and its nodes is compared with it.
+What a run says of its order and its nodes is compared with it.
 """
 
 from __future__ import annotations

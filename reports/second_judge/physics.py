@@ -1,7 +1,4 @@
-"""The second judge's bounds: what physics allows, from the data sheets in tables.yaml.
-
-Standard library and PyYAML alone. GB/s = 10^9 bytes per second and direction, TFLOPS, us.
-"""
+"""The second judge's bounds by the data sheets: GB/s = 10^9 bytes/s and direction, TFLOPS, us."""
 
 from __future__ import annotations
 

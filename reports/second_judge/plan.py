@@ -1,7 +1,4 @@
-"""The second judge's plan: every criterion on every subject, and the limit that holds there.
-
-Standard library alone, and nothing of the suite.
-"""
+"""The second judge's plan: every criterion on every subject, and the limit that holds there."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The second judge's reader of records: the parts that are sound, and of the planned devices.
 
-Standard library alone, and nothing of the suite. A part that has not the shape that it must have,
-or is of other ranks or devices, is left out with its node: the values of a broken rank for its node
-do not count.
+A part that has not the shape that it must have, or is of other ranks or devices, is left out with
+its node.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import datetime
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -18,7 +18,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from reports.second_judge.absences import is_sound, typed
-from reports.second_judge.attempts import Told, named
 from reports.second_judge.physics import TABLES, Json, model_of
 
 Key = tuple[str, str]
@@ -40,6 +39,7 @@ _RECORD: dict[str, tuple[type, ...]] = {
     "attempt": (int,), "nodes": (list,), "world_size": (int,), "job": (dict,), "ranks": (list,),
     "provenance": (dict,),
 }  # fmt: skip
+_FILE = re.compile(r"([A-Za-z0-9._-]+)@([A-Za-z0-9._-]+?)(?:\.attempt(\d{1,4}))?\.json")
 _UNUSABLE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
 A_DAY_S = 86400.0
 
@@ -69,13 +69,9 @@ class Records:
         self.run: Json = json.loads(read(root / "run.json"))
         self.last: dict[Key, int] = {}
         for path in files(root / "records"):
-            if record := named(path.name):
-                self.last[record[:2]] = max(self.last.get(record[:2], 0), record[2])
-        before = [root / "recertified" / r["run"] for r in self.run.get("recertifies") or []]
-        told = Told(root, read, before)
-        self.failed, self.made = told.failed, dict(self.last)
-        for key, number in told.newest.items():  # also what is lost since
-            self.last[key] = max(self.last.get(key, 0), number)
+            if match := _FILE.fullmatch(path.name):
+                key = match[1], match[2]
+                self.last[key] = max(self.last.get(key, 0), int(match[3] or 1))
         self.missing: dict[Key, int] = {}
         with suppress(OSError, ValueError):
             for line in read(root / "jobs" / "missing.jsonl").split("\n"):
@@ -83,6 +79,17 @@ class Records:
                     m = json.loads(line)
                     if m["nonce"] == self.run["nonce"]:
                         self.missing[m["workload"], m["placement"]] = int(m.get("attempt", 0))
+        self.failed: dict[Key, set[int]] = {}  # attempts that the ledgers have as failed
+        repairs = self.run.get("recertifies") or []
+        for folder in (*(root / "recertified" / r["run"] for r in repairs), root):
+            with suppress(OSError, ValueError):
+                for line in filter(None, read(folder / "ledger.jsonl").split("\n")):
+                    with suppress(ValueError, KeyError, TypeError):
+                        v = json.loads(line)
+                        of_row = self.failed.setdefault((v["criterion"], v["subject"]), set())
+                        if v["outcome"] != "NOT_MEASURED" or v["cause"] == "repetition":
+                            of_row.discard(v["attempt"])
+                        of_row |= {v["attempt"]} if v["outcome"] in ("FAIL", "WAIVED") else set()
         absent = {**dict.fromkeys(TABLES["false_by_default"], False), "bindable": True,
                   "memory_control": True, "nics_per_node": 0, "nic_gbps": 0, "installed": None,
                   "nic_fabric": "InfiniBand", "origin": self.run.get("origin")}  # fmt: skip
@@ -105,7 +112,7 @@ class Records:
 
     def forget(self, workload: str = "", place: str = "") -> None:
         """Read everything anew, or one record that does not define the devices."""
-        defines = workload in ("", "inventory") or not any(w == "inventory" for w, _ in self.made)
+        defines = workload in ("", "inventory") or not any(w == "inventory" for w, _ in self.last)
         others = {k: v for k, v in self._read.items() if k[:2] != (workload, place)}
         self._read = {} if defines else others
         if defines:
@@ -122,22 +129,16 @@ class Records:
         others = (self._of(n).gpus for n in self.population.nodes if n != place)
         return None if any(gpus(found) & theirs for theirs in others) else found
 
-    def attempts(self, workload: str, place: str) -> dict[int, Json | None]:
-        """Return by number the record that counts, first, then the usable ones before it."""
-        newest, last = self.newest(workload, place), self.last.get((workload, place), 1)
-        last = max(last, self.missing.get((workload, place), 0))
+    def attempts(self, workload: str, place: str) -> list[Json | None]:
+        """Return the record that counts, then the usable ones of the attempts before it."""
+        newest = self.newest(workload, place)
         if newest is None:
-            return {last: None}
-        earlier = {n: r for n in range(last - 1, 0, -1) if (r := self._get(workload, place, n))}
+            return [None]
+        numbers = range(self.last[workload, place] - 1, 0, -1)
+        earlier = [r for n in numbers if (r := self._get(workload, place, n)) is not None]
         if workload == "inventory":  # it says which devices there are: older ones may be others
-            for n, r in earlier.items():
-                if gone := gpus(r) - gpus(newest):
-                    earlier[n] = {**r, "left": set(), "of_node": {}, "ranks": [],
-                                  "changed": {place: (gone, r["ranks"])}}  # fmt: skip
-                elif gpus(r) != gpus(newest):
-                    earlier[n] = {**r, "left": set(), "of_node": {}, "ranks": [],
-                                  "changed": {place: (None, [])}}  # fmt: skip
-        return {last: newest, **earlier}
+            earlier = [r for r in earlier if gpus(r) == gpus(newest)]
+        return [newest, *earlier]
 
     def is_demonstration(self, workload: str, place: str) -> bool:
         record = self.newest(workload, place) if place != "login" else None
@@ -154,13 +155,9 @@ class Records:
                 of_node: dict[str, list[Json]] = {}
                 for rank in data["ranks"]:
                     of_node.setdefault(rank["node"], []).append(rank)
-                data["changed"] = {}
-                for node, ranks in list(of_node.items()) if workload != "slurm" else ():
-                    gone, wrong = self._is_of_others(data, node, ranks, ids)
-                    if gone or wrong:
+                for node, ranks in list(of_node.items()):
+                    if workload != "slurm" and self._is_of_others(data, node, ranks, ids):
                         del of_node[node]
-                    if gone:
-                        data["changed"][node] = (None if "*" in gone else gone, ranks)
                 data["left"] = {n for n in data["left"] if workload == "slurm" or n in of_node}
                 data["ranks"] = [r for r in data["ranks"] if r["node"] in of_node]
                 self._read[key] = {**data, "of_node": of_node}
@@ -210,19 +207,14 @@ class Records:
             raise Broken("no node's part is sound")
         return {**data, "left": left, "ranks": [r for r in ranks if r["node"] not in void]}
 
-    def gpus_of(self, node: str) -> Any:
-        return self._of(node).gpus
-
     def _of(self, node: str) -> Any:
         """Return the GPUs of a node, where they are, and its NICs: by its newest inventory."""
         if node in self._devices:
             return self._devices[node]
-        found: Any = SimpleNamespace(
-            gpus=set(), pci={}, nics={}, vbios={}, said={}, run_id=None, taken=-math.inf
-        )
-        if any(workload == "inventory" for workload, _ in self.made):
+        found: Any = SimpleNamespace(gpus=set(), pci={}, nics={}, vbios={}, said={}, run_id=None)
+        if any(workload == "inventory" for workload, _ in self.last):
             with suppress(*_UNUSABLE):
-                data = self._load("inventory", node, self.made["inventory", node])
+                data = self._load("inventory", node, self.last["inventory", node])
                 found.run_id, found.taken = data["run_id"], max(r["start"] for r in data["ranks"])
                 for device in [r["device"] for r in data["ranks"] if data["nodes"] == [node]]:
                     found.gpus |= {u for u in [device.get("uuid")] if is_gpu(u)}
@@ -232,7 +224,7 @@ class Records:
                     found.nics |= device.get("nics") or {}
         else:  # without any: those of most records
             seen: Counter[str] = Counter()
-            for (workload, place), last in self.made.items():
+            for (workload, place), last in self.last.items():
                 for attempt in range(1, last + 1):
                     with suppress(*_UNUSABLE):
                         seen.update(gpus(self._load(workload, place, attempt), node))
@@ -253,18 +245,15 @@ class Records:
                 return True
         return False
 
-    def _is_of_others(
-        self, data: Json, node: str, ranks: list[Json], ids: Counter[Any]
-    ) -> tuple[set[str], bool]:
-        """Return devices of one node's part that are others now ("*": any may be), and whether it
-        was measured by other ranks or devices than were planned."""
+    def _is_of_others(self, data: Json, node: str, ranks: list[Json], ids: Counter[Any]) -> bool:
+        """Whether one node's part was measured by other ranks or devices than were planned."""
         p, workload = self.population, data["workload"]
         source, session = self.run.get("replay_of") or {}, self.run.get("session") or {}
         first = (self.run.get("recertifies") or [{}])[0]
         start = first.get("created") or source.get("created") or self.run.get("created")
         since = datetime.datetime.fromisoformat(start).timestamp() - A_DAY_S if start else 0.0
         inventory, small = workload == "inventory", workload in TABLES["small"]
-        nothing = SimpleNamespace(gpus=(), pci={}, nics={}, vbios={}, said={}, taken=-math.inf)
+        nothing = SimpleNamespace(gpus=(), pci={}, nics={}, vbios={}, said={})
         now: Any = nothing if inventory else self._of(node)
         may_share = small or workload in TABLES["judges_devices"]
         over_network = len(data["nodes"]) > 1 or workload in TABLES["uses_nics"]
@@ -272,30 +261,26 @@ class Records:
         runs = {run_id, *(repair["run"] for repair in self.run.get("recertifies") or [])}
         slots = sorted(r["local_rank"] for r in ranks)
         wrong = [data["run_id"] not in runs, not small and slots != list(range(len(ranks)))]
-        repaired = not inventory and self._repaired(data["run_id"], node, over_network)
-        gone = {"*"} if repaired else set()
-        before = all(r["start"] < now.taken for r in ranks)
+        wrong += [not inventory and self._repaired(data["run_id"], node, over_network)]
         wrong += [not small and not inventory and len(ranks) != max(1, p.gpus_per_node)]
         for rank in ranks:
             device, uuid = rank["device"], rank["device"].get("uuid")
             wrong += [bool(uuid) and ids[uuid] > 1 and not may_share, rank["start"] < since]
-            lost = bool(now.gpus) and is_gpu(uuid) and uuid not in now.gpus
+            wrong += [bool(now.gpus) and is_gpu(uuid) and uuid not in now.gpus]
             said = [(device.get(k), v) for k, v in now.said.get(uuid, {}).items()]
-            wrong += [lost and not before]
             wrong += [None not in pair and pair[0] != pair[1] for pair in said]
             places = device.get("pci"), now.pci.get(uuid)
+            wrong += [all(places) and places[0] != places[1]]
             firmware = device.get("vbios"), now.vbios.get(uuid)
-            other = all(firmware) and firmware[0] != firmware[1] and before
-            other |= (lost and before) or (all(places) and places[0] != places[1])
-            gone |= {uuid} if other else set()
+            wrong += [all(firmware) and firmware[0] != firmware[1] and rank["start"] < now.taken]
             nics = (device.get("nics") or {}) if over_network and now.nics else {}
-            gone |= {name for name, identity in nics.items() if now.nics.get(name) != identity}
+            wrong += [now.nics.get(name) != identity for name, identity in nics.items()]
             if not (inventory or p.on_cpu or p.virtual):
                 name = device.get("name")
                 named = p.gpu_model and name not in (None, "", "unknown", "cpu")
                 wrong += [name == "cpu", bool(p.ordered and rank["facts"].get("emulated"))]
                 wrong += [bool(named) and model_of(name) != p.gpu_model]
-        return gone, any(wrong)
+        return any(wrong)
 
 
 def _check(data: Any, fields: dict[str, tuple[type, ...]], *, optional: bool = False) -> None:

@@ -1,7 +1,4 @@
-"""The second judge's arithmetic: from samples to figures, and what healthy ones look like.
-
-Standard library alone, and nothing of the suite.
-"""
+"""The second judge's arithmetic: from samples to figures, and what healthy ones look like."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_a_missing_file_is_named(run, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["records/gemm@worker9.json", "jobs/x/rank0.jsonl", "ledger.jsonl"]
+    "name", ["records/gemm@worker9.json", "jobs/x/rank0.jsonl", "guests/worker9.fio.json"]
 )
 def test_an_added_file_is_named(run, name):
     (run / name).parent.mkdir(exist_ok=True)

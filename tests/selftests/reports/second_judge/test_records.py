@@ -101,9 +101,27 @@ def test_the_newest_attempt_counts_and_those_before_it_follow(runs):
     tries[1]["nonce"] = "another"
     read = runs(*tries)
     assert read.newest("gemm", "a")["attempt"] == 3
-    assert [*read.attempts("gemm", "a")] == [3, 1]
+    assert [r["attempt"] for r in read.attempts("gemm", "a")] == [3, 1]
     assert read.newest("gemm", "b") is None
-    assert read.attempts("gemm", "b") == {1: None}
+    assert read.attempts("gemm", "b") == [None]
+
+
+def test_the_ledgers_say_which_attempts_failed(runs, tmp_path):
+    def line(outcome: str, attempt: int = 1, **more: Any) -> str:
+        row = {"criterion": "k", "subject": "a", "outcome": outcome, "attempt": attempt}
+        return json.dumps({**row, "cause": "", **more}) + "\n"
+
+    def failed(*lines: str) -> set[int]:
+        read = runs(record())
+        (read.root / "ledger.jsonl").write_text("".join(lines))
+        return Records(read.root).failed.get(("k", "a"), set())
+
+    assert failed(line("FAIL"), line("PASS", 2)) == {1}
+    assert failed(line("WAIVED", 3), '{"event": "end"}\n', "no JSON\n", "[]\n") == {3}
+    assert failed(line("FAIL"), line("NOT_MEASURED")) == {1}
+    assert failed(line("FAIL"), line("NOT_MEASURED", cause="repetition")) == set()
+    assert failed(line("FAIL"), line("PASS")) == set()
+    assert failed() == set()
 
 
 def test_a_record_is_void_where_a_later_attempt_left_none(runs):
@@ -133,10 +151,7 @@ def test_an_earlier_inventory_counts_only_for_the_same_gpus(runs):
     first, second, third = (record("inventory", attempt=k) for k in (1, 2, 3))
     second["ranks"][0]["device"]["uuid"] = "GPU-x"
     read = runs(first, second, third)
-    third, second, first = (read.attempts("inventory", "a")[n] for n in (3, 2, 1))
-    assert (third["changed"], first["changed"]) == ({}, {})
-    assert second["changed"]["a"][0] == {"GPU-x"}
-    assert second["left"] == set()
+    assert [r["attempt"] for r in read.attempts("inventory", "a")] == [3, 1]
 
 
 def test_records_are_kept_until_they_are_forgotten(runs):
