@@ -93,7 +93,7 @@ class SecondJudge:
         if outcome == "NOT_APPLICABLE" and row.c["may_lack"] and self._like_have(row.c):
             return "NOT_MEASURED", None
         if (told := self.records.failed.get(key)) and outcome not in ("FAIL", "WAIVED"):
-            shown = (r for r in (newest, *earlier) if self._judge(row, r)[0] != "NOT_MEASURED")
+            shown = (r for r in (newest, *earlier) if self._judge(row, r)[0] in ("FAIL", "WAIVED"))
             if told - {record["attempt"] for record in shown}:
                 raise Unknown("a failed attempt that no usable record shows")
         passes = 1

@@ -32,6 +32,7 @@ from fixtures.records.files import Tail, append_line, read_json, read_lines
 from fixtures.records.foreign_files import read_bytes
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run import burn_in, previous_runs
+from fixtures.run.devices_of_record import DeviceIndex
 from fixtures.run.evidence import Evidence
 from reports import __main__ as reports
 from reports.run_files import CommandError
@@ -307,7 +308,7 @@ def read_as_replay(source: Path, into: Path) -> None:
     for path in sorted(copied.records.iterdir()):
         workload, _, placement = path.name.removesuffix(".json").partition("@")
         evidence.get(workload, placement)
-    burn_in.read(copied, nonce, ["x"])
+    burn_in.read(DeviceIndex(copied, nonce), ["x"])
     copied.write_manifest()
 
 

@@ -153,6 +153,7 @@ def test_a_printed_command_goes_on_with_the_run_when_it_is_pasted(tmp_path):
     (record,) = (root / "records").glob("environment@*.json")
     record.unlink()
     shutil.rmtree(root / "jobs")  # what the ranks wrote would make it again
+    RunDirectory(root).write_manifest()  # as of a run that never had it
     again = support.run_pytest(
         "--cluster", "replay", f"--from={root}", f"--run-dir={tmp_path / 'again'}",
         f"--thresholds={limits}", *only[2:],
@@ -170,5 +171,5 @@ def test_a_printed_command_goes_on_with_the_run_when_it_is_pasted(tmp_path):
         env={k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "SLURM_"))},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert record.exists()
+    assert list(record.parent.glob("environment@*.json")), "by the number of a new attempt"
     assert read_json(root / "run.json")["path"] == str(root)

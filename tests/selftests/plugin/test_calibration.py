@@ -54,7 +54,7 @@ def test_a_proposal_that_fails_leaves_the_verdict(monkeypatch, error):
 
 @pytest.mark.parametrize("replayed", [False, True])
 def test_runs_beside_this_one_are_the_fleet(monkeypatch, tmp_path, replayed):
-    now = SimpleNamespace(population="people", directory="place", nonce="x")
+    now = SimpleNamespace(population="people", directory="place", nonce="x", devices="devices")
     runs = SimpleNamespace(left_out=["RUN2: of another model"])
     places = []
 
@@ -64,7 +64,7 @@ def test_runs_beside_this_one_are_the_fleet(monkeypatch, tmp_path, replayed):
 
     monkeypatch.setattr(calibration.fleet.CalibrationRun, "of", lambda root: now)
     monkeypatch.setattr(calibration.fleet, "fleet_of", fleet_of)
-    monkeypatch.setattr(calibration, "Evidence", lambda *given: given)
+    monkeypatch.setattr(calibration, "Evidence", lambda *given, devices: given)
     monkeypatch.setattr(calibration.observed_contract, "observe", lambda *given: given)
     monkeypatch.setattr(
         calibration, "propose", lambda runs, limits, order: SimpleNamespace(summary=f"{order}")

@@ -38,8 +38,8 @@ class Evidence:
     def get(self, *key: Any) -> None:
         return None
 
-    def earlier(self, found: Any) -> Any:
-        return ("earlier", found)
+    def attempts(self, workload: str, placement: str, found: Any) -> Any:
+        return ("attempts", found)
 
     def for_batch(self) -> str:
         return "batch evidence"
@@ -68,7 +68,7 @@ def state(monkeypatch) -> Any:
         return {key: f"batch {key[0]} {key[1]}" for key in wanted}
 
     def judge_item(found: Item, evidence: Any, **more: Any) -> str:
-        made.single.append((found.key, evidence, more["siblings"], more["earlier"]))
+        made.single.append((found.key, evidence, more["siblings"], more["attempts"]))
         return f"single {found.criterion} {found.subject}"
 
     monkeypatch.setattr(resolve, "BatchJudge", lambda *given: given)
@@ -89,8 +89,8 @@ def test_an_item_is_judged_when_its_record_is_there(state):
     assert resolve.verdict_on(state, steady) == "single steady n0 with a command"
     assert state.evidence.waited == [("w", "n0")]
     assert state.evidence.files == []
-    ((_, evidence, siblings, earlier),) = state.single
-    assert (evidence, earlier) == ("record of n0", ("earlier", "record of n0"))
+    ((_, evidence, siblings, attempts),) = state.single
+    assert (evidence, attempts) == ("record of n0", ("attempts", "record of n0"))
     assert siblings == resolve.Like()
     not_applicable = item("steady", "n0", not_applicable="no NVLink")
     resolve.verdict_on(state, not_applicable)

@@ -225,16 +225,16 @@ def test_a_waiver_holds_for_its_node_and_criterion_until_it_expires():
 
 
 def test_a_failure_that_only_the_ledger_has_is_not_covered():
-    """What it means, for a lost record or a device that was replaced, only the first judge knows."""
-    attempts = [{**both(), "attempt": 2}, {**both(), "attempt": 1}]
-    of_row = {("k", "a"): {1}}
-    assert judge_of(row_of(), attempts=attempts, failed=of_row).outcome(("k", "a"))[0] == "PASS"
-    for shown in (attempts[:1], [None], [None, attempts[1]]):
-        judge = judge_of(row_of(), attempts=shown, failed={("k", "a"): {1, 3}})
+    """What it means, where a device was replaced, only the first judge knows."""
+    good = [{**both(), "attempt": k} for k in (4, 3, 2)]
+    bad = {**both(5.0), "attempt": 1}
+    told = {("k", "a"): {1}}
+    assert judge_of(row_of(), attempts=[*good, bad], failed=told).outcome(("k", "a"))[0] == "PASS"
+    for shown in (good, [None], [None, bad], [*good, {**both(), "attempt": 1}]):
+        judge = judge_of(row_of(), attempts=shown, failed={("k", "a"): {1, 9}})
         with pytest.raises(Unknown, match="no usable record"):
             judge.outcome(("k", "a"))
-    bad = [{**both(5.0), "attempt": 3}]
-    assert judge_of(row_of(), attempts=bad, failed=of_row).outcome(("k", "a"))[0] == "FAIL"
+    assert judge_of(row_of(), attempts=[bad], failed=told).outcome(("k", "a"))[0] == "FAIL"
 
 
 def test_a_pass_after_a_failure_needs_three_passes():
