@@ -545,8 +545,8 @@ class Fleet:
             **self.run["population"], "origin": "cluster", "nodes": self.nodes,
             "installed": ["finetune"],
             "gpus_per_node": self.gpus, "nics_per_node": self.platform.nics,
-            "nic_gbps": self.platform.nic_gbps, "gpu_model": self.platform.gpu_model,
-            "partition": "gpu",
+            "nic_gbps": self.platform.nic_gbps, "nic_fabric": self.platform.fabric,
+            "gpu_model": self.platform.gpu_model, "partition": "gpu",
         }  # fmt: skip
         return {"contract": contract, "population": population}
 

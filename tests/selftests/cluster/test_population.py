@@ -398,10 +398,15 @@ def test_what_was_installed_then_decides_and_not_what_is_installed_here(fleet, t
     assert verdict["verdict"] == "REJECTED"
 
 
-def test_a_run_that_says_what_was_installed_is_believed(fleet, tmp_path):
+def test_what_a_run_says_was_installed_is_held_against_its_records(fleet, tmp_path):
     run = json.loads((fleet.root / "run.json").read_text())
     fleet.change_run(population={**run["population"], "installed": []})
-    _, rows = fleet.judged(tmp_path / "judged")
+    verdict, rows = fleet.judged(tmp_path / "judged")
+    assert rows["finetune.exact", "cluster"]["outcome"] == "PASS"
+    assert verdict["verdict"] == "INCOMPLETE"
+    assert any("does not say that finetune was installed" in r for r in verdict["reasons"])
+    (fleet.root / "records" / "training_finetune@all.json").unlink()
+    _, rows = fleet.judged(tmp_path / "again")
     assert rows["finetune.exact", "cluster"]["outcome"] == "NOT_APPLICABLE"
 
 

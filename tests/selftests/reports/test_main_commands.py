@@ -214,7 +214,7 @@ def test_each_command_reaches_its_function_and_returns_its_status(run, monkeypat
         options.command = name
         assert command._carry_out(options) == 7, name
         assert reached[-1][0] == name
-        assert name != "dossier" or reached[-1][1][2] == "thresholds.yaml"
+        assert name != "dossier" or reached[-1][1][2].path.name == "thresholds.yaml"
         reached.pop()
     joined = Namespace(is_joined=lambda _: True, UNITS="units", check=lambda *_: Findings())
     monkeypatch.setattr(command, "join", joined)
