@@ -374,9 +374,7 @@ def calibrate(runs: Sequence[Path], out: Path | None) -> int:
     started = {run: str(read_run(run).get("created")) for run in runs}
     newest = max(started, key=lambda run: started[run])
     others = [f"--calibrate-with={run}" for run in started if run != newest]
-    for run in runs:
-        if said := reference.remark(run, confirmer()):
-            print(f"# {said}", file=sys.stderr)
+    remarks = [reference.remark(run, confirmer()) for run in runs]
     with tempfile.TemporaryDirectory(prefix="acceptance-calibrate-") as temporary:
         replay_dir = Path(temporary) / "run"
         # Always given, because without it other runs beside the newest would be searched.
@@ -384,6 +382,8 @@ def calibrate(runs: Sequence[Path], out: Path | None) -> int:
         if not (replay_dir / PROPOSAL).exists():
             raise CommandError("the replay left no proposal", BROKEN)
         text = read_text(replay_dir / PROPOSAL)
+    for said in filter(None, remarks):
+        print(f"# {said}", file=sys.stderr)
     if out is None:
         print(text, end="")
     else:
