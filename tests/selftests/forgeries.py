@@ -1,0 +1,572 @@
+"""Forgeries of a run: one source of the evidence changed, all that follows from it made anew.
+
+The forger of number k changes one source at random, in one way, and lets the suite itself write
+verdict, pages, manifest and statement again. He may not gain by it: no row that was not green may
+be green or gone while `verify` says what it said of the genuine run.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import random
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fixtures.paths import THRESHOLDS, version
+from fixtures.records.run_directory import RunDirectory
+from fixtures.run import run as run_module
+from fixtures.thresholds import loader
+from reports import __main__ as command
+from reports import artefacts, page
+from tests.selftests import support
+from tests.tools.fleet_run import Fleet
+
+Json = Any
+GREEN = ("PASS", "RECORDED", "NOT_APPLICABLE", "WAIVED")
+SLOW_GPU = 1
+"""The GPU of the second node that is slow in the first attempt of the base "failed once"."""
+SLOW = "gemm@gpu0002"
+LOST = "memory@gpu0001"
+
+
+# --- genuine runs
+
+
+def _ordered(run: Json, ordered: Mapping[str, Any]) -> str:
+    """The text of a customer's limits file: the shipped one with the order of the run."""
+    order = {k: v for k, v in run["contract"].items() if v is not None} | dict(ordered)
+    text = THRESHOLDS.read_text(encoding="utf-8")
+    assert text.count("\ncluster: {}\n") == 1
+    return text.replace("\ncluster: {}\n", f"\ncluster: {json.dumps(order)}\n")
+
+
+def _slow_gpu(root: Path) -> None:
+    """One GPU is slow in the first attempt, and well in the second."""
+    path = root / "records" / f"{SLOW}.json"
+    whole = json.loads(path.read_text(encoding="utf-8"))
+    later = copy.deepcopy(whole)
+    later["attempt"] = 2
+    for rank in later["ranks"]:
+        for m in rank["measurements"]:
+            # Another attempt measures other numbers.
+            m["samples"] = [x * 1.0001 for x in m.get("samples", ())] or m.pop("samples", [])
+            if not m["samples"]:
+                del m["samples"]
+    path.with_name(f"{SLOW}.2.json").write_text(json.dumps(later), encoding="utf-8")
+    for m in whole["ranks"][SLOW_GPU]["measurements"]:
+        if m.get("samples") and m["unit"] != "MHz":
+            m["samples"] = [x * 0.7 for x in m["samples"]]
+    path.write_text(json.dumps(whole), encoding="utf-8")
+
+
+def _lost_record(root: Path) -> None:
+    """The job of one record failed."""
+    workload, placement = LOST.split("@")
+    (root / "records" / f"{LOST}.json").unlink()
+    run = json.loads((root / "run.json").read_text(encoding="utf-8"))
+    line = {
+        "schema": 1, "workload": workload, "placement": placement, "attempt": 1,
+        "kind": "job failed", "reason": "it ended with exit status 1", "job": "7",
+        "nonce": run["nonce"],
+    }  # fmt: skip
+    (root / "jobs" / "missing.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
+
+
+BASES: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
+    "failed once": (_slow_gpu, {}),
+    "not measured": (_lost_record, {}),
+    "faster NICs ordered": (lambda root: None, {"nic_gbps": 800.0}),
+}
+"""Name -> what is wrong with the run, and what its order asks for beside what it has."""
+
+
+HEALTHY: tuple[Callable[[Path], None], dict[str, Any]] = (lambda root: None, {})
+
+
+@dataclass
+class Genuine:
+    """A run directory with all that a run leaves, and what the suite says of it."""
+
+    root: Path
+    limits: Path
+    healthy: Path
+    """A run of the same nodes with nothing wrong."""
+    status: int = -1
+    rows: dict[tuple[str, str], str] | None = None
+
+    @classmethod
+    def make(cls, base: str, folder: Path) -> Genuine:
+        """Write the run of one base; call within `tools`."""
+        healthy = cls._made(*HEALTHY, folder / "healthy", folder / "none")
+        genuine = cls._made(*BASES[base], folder / "run", healthy.root)
+        assert genuine.rows is not None
+        assert set(genuine.rows.values()) - set(GREEN), "something is wrong with it"
+        return genuine
+
+    @classmethod
+    def _made(
+        cls, plant: Callable[[Path], None], ordered: dict[str, Any], root: Path, healthy: Path
+    ) -> Genuine:
+        limits = root.with_suffix(".yaml")
+        Fleet(root, 2, 2).write()
+        plant(root)
+        run = json.loads((root / "run.json").read_text(encoding="utf-8"))
+        limits.write_text(_ordered(run, ordered), encoding="utf-8")
+        loaded = loader.load(limits)
+        assert loaded.cluster is not None
+        run["thresholds"] = {"sha256": loaded.sha256, "path": str(limits)}
+        run["contract"] = loaded.cluster.model_dump(mode="json")
+        run["population"] |= ordered
+        run["versions"] |= run_module.PAGE_VERSIONS
+        run |= {"suite_version": version(), "path": str(root), "options": []}
+        (root / "run.json").write_text(json.dumps(run), encoding="utf-8")
+        genuine = cls(root, limits, healthy)
+        genuine._write_ledger(root.with_suffix(".judged"))
+        genuine.made_anew(root)
+        genuine.status, lines = genuine.verified(root)
+        assert genuine.status == 0, lines
+        genuine.rows = rows_of(root)
+        return genuine
+
+    def _write_ledger(self, folder: Path) -> None:
+        """Write what the run would have noted: the verdicts after each attempt."""
+        last = self.root / "records" / f"{SLOW}.2.json"
+        content = last.read_bytes() if last.exists() else None
+        lines = b""
+        if content is not None:
+            last.unlink()
+            support.judged(self.root, folder / "first", self.limits)
+            lines = (folder / "first" / "ledger.jsonl").read_bytes()
+            last.write_bytes(content)
+        support.judged(self.root, folder / "last", self.limits)
+        lines += (folder / "last" / "ledger.jsonl").read_bytes()
+        (self.root / "ledger.jsonl").write_bytes(lines)
+        shutil.copy(folder / "last" / "limits.csv", self.root)
+
+    def made_anew(self, root: Path, *, verdict: bool = True) -> None:
+        """Let the suite write all that follows from the evidence; `verdict`: verdict.json too."""
+        directory = RunDirectory(root)
+        directory.write_manifest()
+        if verdict:
+            directory.verdict.unlink(missing_ok=True)
+            said = self._run("render", root)
+            assert said[0] in (0, 1, 2), said
+            return
+        stated = json.loads(directory.verdict.read_text(encoding="utf-8"))
+        made = artefacts.Artefacts(directory, stated, self.limits)
+        for name in made.names:
+            made.write(name)
+
+    def verified(self, root: Path) -> tuple[int, list[str]]:
+        return self._run("verify", root)
+
+    def _run(self, what: str, root: Path) -> tuple[int, list[str]]:
+        out = StringIO()
+        with redirect_stdout(out), redirect_stderr(out):
+            status = command.main([what, str(root), f"--thresholds={self.limits}"])
+        return status, out.getvalue().splitlines()
+
+    def gained(self, root: Path) -> tuple[list[str], list[str]]:
+        """What a forgery at `root` gains in rows that nobody objects to, and what is said of it."""
+        status, lines = self.verified(root)
+        assert self.rows is not None
+        if status != self.status:
+            return [], lines
+        before, now = _not_green(self.rows), _not_green(rows_of(root))
+        return [
+            f"{criterion}: {number} rows are not green, {now[criterion]} in the forged run"
+            for criterion, number in before.items()
+            if now[criterion] < number
+        ], lines
+
+
+def _not_green(rows: Mapping[tuple[str, str], str]) -> Counter[str]:
+    """Criterion -> rows of it that are not green, whatever the forger calls their subjects."""
+    return Counter(criterion for (criterion, _), outcome in rows.items() if outcome not in GREEN)
+
+
+def rows_of(root: Path) -> dict[tuple[str, str], str]:
+    verdict = json.loads((root / "verdict.json").read_text(encoding="utf-8"))
+    return {(row["criterion"], row["subject"]): row["outcome"] for row in verdict["criteria"]}
+
+
+@contextmanager
+def tools(folder: Path) -> Iterator[None]:
+    """The replay in this process, and no report, which says nothing that is asked here."""
+    patch = pytest.MonkeyPatch()
+    kept, of = folder / "replayed", ""
+
+    def replay(source: Path, into: Path, *options: str) -> Json:
+        nonlocal of
+        given = [o.partition("=")[2] for o in options if o.startswith("--thresholds=")]
+        limits = Path(given[0]) if given else THRESHOLDS
+        # `render` and `verify` judge the same evidence.
+        key = f"{RunDirectory(source).manifest.read_text(encoding='utf-8')}{limits}"
+        if key != of:
+            shutil.rmtree(kept, ignore_errors=True)
+            try:
+                support.judged(source, kept, limits)
+            except Exception as error:
+                of = ""
+                raise command.CommandError(str(error) or repr(error)) from error
+            of = key
+        shutil.copytree(kept, into)
+        return json.loads((into / "verdict.json").read_text(encoding="utf-8"))
+
+    patch.setattr(loader, "load", functools.cache(loader.load))
+    patch.setattr(command, "commit", lambda: None)
+    patch.setattr(command, "_replay", replay)
+    patch.setitem(artefacts._MAKERS, page.NAME, lambda _: "")
+    try:
+        yield
+    finally:
+        patch.undo()
+
+
+# --- sources of evidence
+
+
+@dataclass(frozen=True)
+class Forgery:
+    """What was changed, for the message of a test."""
+
+    source: str
+    operation: str
+    where: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.source}: {self.operation} {self.where}".strip()
+
+
+def _read(path: Path) -> Json:
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in text.splitlines()]
+    return json.loads(text)
+
+
+def _write(path: Path, data: Json) -> None:
+    if path.suffix == ".jsonl":
+        text = "".join(json.dumps(line) + "\n" for line in data)
+    else:
+        text = json.dumps(data)
+    path.write_text(text, encoding="utf-8")
+
+
+def _places(data: Json, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths of all values in a document."""
+    keys: Iterable[Any] = ()
+    if isinstance(data, dict):
+        keys = data
+    elif isinstance(data, list):
+        keys = range(len(data))
+    for key in keys:
+        yield (*path, key)
+        yield from _places(data[key], (*path, key))
+
+
+def _place(rng: random.Random, data: Json) -> list[Any]:
+    """A path into a document: each field is as likely as any, however often a list repeats it."""
+    of_field: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
+    for path in _places(data):
+        field = tuple("[]" if isinstance(key, int) else key for key in path)
+        of_field.setdefault(field, []).append(path)
+    return [*rng.choice(of_field[rng.choice([*of_field])])] if of_field else []
+
+
+def _holder(data: Json, path: list[Any]) -> Json:
+    return functools.reduce(lambda at, key: at[key], path[:-1], data)
+
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\dT")
+SHIFTS = (-86400 * 400, -86400, -3600, -60, 60, 3600, 86400, 86400 * 400)
+
+
+def _is_time(value: Json) -> bool:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return (number and 1e9 < value < 4e9) or (isinstance(value, str) and bool(_DATE.match(value)))
+
+
+def _moved(value: Json, by: float) -> Json:
+    """A document with all of its times moved."""
+    if isinstance(value, dict):
+        return {k: _moved(v, by) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_moved(v, by) for v in value]
+    if not _is_time(value):
+        return value
+    if isinstance(value, str):
+        return (datetime.fromisoformat(value) + timedelta(seconds=by)).isoformat()
+    return value + by
+
+
+def _other(rng: random.Random, value: Json) -> Json:
+    """Another value of the same type, or of another one."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, (int, float)):
+        return rng.choice([value * 0.5, value * 2, value + 1, value - 1, -value, 0, 1])
+    if isinstance(value, str):
+        return rng.choice(["", f"{value}x", value[:-1], "PASS", "gpu0001", "RECORDED", "worker9"])
+    return rng.choice([{}, [], 0, "", True])
+
+
+def _exchanged(value: Json, one: str, other: str) -> Json:
+    """A document in which two names stand in each other's places."""
+    text = json.dumps(value).replace(one, "\0").replace(other, one).replace("\0", other)
+    return json.loads(text.replace("\0", other))
+
+
+def _change(rng: random.Random, data: Json, operation: str) -> tuple[Json, str] | None:
+    """Do one operation to a document; None where it changes nothing."""
+    before = json.dumps(data)
+    path = _place(rng, data)
+    where = "/".join(map(str, path))
+    if operation == "moved in time":
+        by = rng.choice(SHIFTS)
+        if rng.random() < 0.3 or not path:
+            data, where = _moved(data, by), "all"
+        else:
+            _holder(data, path)[path[-1]] = _moved(_holder(data, path)[path[-1]], by)
+        where += f" by {by} s"
+    elif operation == "exchanged between nodes":
+        data = _exchanged(data, "gpu0001", "gpu0002")
+    elif operation == "exchanged between devices":
+        found = sorted(set(re.findall(r"GPU-[0-9a-f-]{36}", before)))
+        if len(found) < 2:
+            return None
+        one, other = rng.sample(found, 2)
+        where = f"{one} {other}"
+        data = _exchanged(data, one, other)
+    elif not path:
+        return None
+    else:
+        at, key = _holder(data, path), path[-1]
+        if operation == "changed":
+            at[key] = _other(rng, at[key])
+        elif operation == "dropped":
+            del at[key]
+        elif operation == "emptied":
+            at[key] = None
+        elif operation == "doubled":
+            if not isinstance(at, list):
+                return None
+            at.insert(rng.randrange(len(at) + 1), copy.deepcopy(at[key]))
+        elif operation == "exchanged":
+            keys = [*at] if isinstance(at, dict) else [*range(len(at))]
+            other_key = rng.choice(keys)
+            at[key], at[other_key] = at[other_key], at[key]
+            where += f" with {other_key}"
+        elif operation == "put in another place":
+            goal = _place(rng, data)
+            if not goal:
+                return None
+            _holder(data, goal)[goal[-1]] = copy.deepcopy(at[key])
+            where += f" to {'/'.join(map(str, goal))}"
+    return (data, where) if json.dumps(data) != before else None
+
+
+OPERATIONS = (
+    "changed", "changed", "changed", "dropped", "dropped", "emptied", "doubled", "exchanged",
+    "put in another place", "moved in time", "exchanged between nodes",
+    "exchanged between devices", "taken from a healthy run", "taken from a healthy run",
+)  # fmt: skip
+
+
+def _differing(one: Json, other: Json, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths at which two documents differ, from above to below."""
+    if one == other:
+        return
+    yield path
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in one.keys() & other.keys():
+            yield from _differing(one[key], other[key], (*path, key))
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for key in range(len(one)):
+            yield from _differing(one[key], other[key], (*path, key))
+
+
+def _as_healthy(rng: random.Random, data: Json, healthy: Json) -> tuple[Json, str] | None:
+    """Take something from the same file of a run with nothing wrong."""
+    paths = sorted(_differing(data, healthy), key=str)
+    if not paths:
+        return None
+    path = rng.choice(paths)
+    if not path:
+        return healthy, "all"
+    value = functools.reduce(lambda at, key: at[key], path, healthy)
+    _holder(data, [*path])[path[-1]] = value
+    return data, "/".join(map(str, path))
+
+
+def _records(root: Path, pattern: str = "*.json") -> list[Path]:
+    return sorted((root / "records").glob(pattern))
+
+
+def _of_file(rng: random.Random, root: Path, path: Path, healthy: Path) -> Forgery | None:
+    operation = rng.choice(OPERATIONS)
+    data = _read(path)
+    # The half of what is done to many lines is done to those that are not like the others.
+    if path.suffix == ".jsonl" and operation == "dropped" and rng.random() < 0.5:
+        kept = [line for line in data if line.get("outcome") in (*GREEN, None)]
+        if len(kept) == len(data):
+            return None
+        _write(path, kept)
+        return Forgery(path.name, "dropped", "all that is not green")
+    if operation == "taken from a healthy run":
+        twin = healthy / path.relative_to(root)
+        done = _as_healthy(rng, data, _read(twin)) if twin.exists() else None
+    else:
+        done = _change(rng, data, operation)
+    if done is None:
+        return None
+    _write(path, done[0])
+    return Forgery(str(path.relative_to(root)), operation, done[1])
+
+
+def _other_run(rng: random.Random, root: Path, path: Path) -> None:
+    """Write a record of another run in its place, with this run's head."""
+    head = {k: v for k, v in _read(path).items() if k != "ranks"}
+    place = rng.choice(["gpu0001", "gpu0002"])
+    donor = _read(rng.choice(_records(root, f"{path.name.partition('@')[0]}@*.json")))
+    shift = rng.choice(SHIFTS)
+    ranks = _moved(donor["ranks"], shift)
+    if len(head["nodes"]) == 1:
+        ranks = json.loads(json.dumps(ranks).replace(place, head["nodes"][0]))
+    _write(path, {**head, "ranks": ranks})
+
+
+def _of_attempts(rng: random.Random, root: Path) -> Forgery | None:
+    """Change which records there are of the attempts."""
+    path = rng.choice(_records(root, f"{SLOW}*.json") if rng.random() < 0.6 else _records(root))
+    others = [p for p in _records(root, f"{path.name.partition('@')[0]}@*.json") if p != path]
+    operation = rng.choice(
+        ["removed", "torn", "empty", "another attempt", "exchanged", "of another node",
+         "of another run", "ranks of another", "doubled"]
+    )  # fmt: skip
+    where = path.name
+    if operation == "removed":
+        path.unlink()
+    elif operation in ("torn", "empty"):
+        content = path.read_bytes()
+        path.write_bytes(content[: rng.randrange(len(content)) if operation == "torn" else 0])
+    elif operation == "another attempt":
+        data = _read(path)
+        data["attempt"] = number = rng.choice([1, 2, 3, 4])
+        name = f"{path.name.partition('.')[0]}{f'.{number}' if number > 1 else ''}.json"
+        path.unlink()
+        _write(path.with_name(name), data)
+        where += f" as {name}"
+    elif operation == "of another run":
+        _other_run(rng, root, path)
+    elif not others:
+        return None
+    else:
+        other = rng.choice(others)
+        mine, its = _read(path), _read(other)
+        where += f" and {other.name}"
+        heads = ("attempt", "placement", "nodes")
+        if operation == "exchanged":
+            for name in heads:
+                mine[name], its[name] = its[name], mine[name]
+            _write(path, its)
+            _write(other, mine)
+        elif operation == "of another node":
+            text = json.dumps(its)
+            if len(its["nodes"]) == len(mine["nodes"]) == 1:
+                text = text.replace(its["nodes"][0], mine["nodes"][0])
+            _write(path, {**json.loads(text), **{name: mine[name] for name in heads}})
+        elif operation == "ranks of another":
+            for rank, source in zip(mine["ranks"], its["ranks"], strict=False):
+                rank["measurements"] = source["measurements"]
+            _write(path, mine)
+        else:
+            number = rng.choice([3, 4])
+            name = f"{path.name.partition('.')[0]}.{number}.json"
+            _write(path.with_name(name), {**mine, "attempt": number})
+            where = f"{path.name} as {name}"
+    return Forgery("attempts", operation, where)
+
+
+def _of_ranks(rng: random.Random, root: Path) -> Forgery | None:
+    """Let a device say what another one measured."""
+    path = rng.choice(_records(root, f"{SLOW}*.json") if rng.random() < 0.6 else _records(root))
+    data = _read(path)
+    ranks = data["ranks"]
+    if len(ranks) < 2:
+        return None
+    one, other = rng.sample(range(len(ranks)), 2)
+    operation = rng.choice(["copied", "exchanged", "device of", "dropped"])
+    if operation == "copied":
+        ranks[one]["measurements"] = copy.deepcopy(ranks[other]["measurements"])
+    elif operation == "exchanged":
+        ranks[one]["measurements"], ranks[other]["measurements"] = (
+            ranks[other]["measurements"], ranks[one]["measurements"],
+        )  # fmt: skip
+    elif operation == "device of":
+        ranks[one]["device"] = copy.deepcopy(ranks[other]["device"])
+    else:
+        del ranks[one]
+    _write(path, data)
+    return Forgery("ranks", operation, f"{path.name} {one} {other}")
+
+
+def forge(number: int, root: Path, healthy: Path) -> Forgery:
+    """Make one forgery in a copy of a genuine run; the same for the same number.
+
+    `healthy`: such a run with nothing wrong, of which the forger can take what he likes.
+    """
+    rng = random.Random(number)
+    while True:
+        source = rng.choice(
+            ["run.json", "verdict.json", "ledger.jsonl", "jobs/missing.jsonl", "inventory",
+             "record", "attempts", "ranks"]
+        )  # fmt: skip
+        found: Forgery | None
+        if source == "attempts":
+            found = _of_attempts(rng, root)
+        elif source == "ranks":
+            found = _of_ranks(rng, root)
+        else:
+            if source == "inventory":
+                path = rng.choice(_records(root, "inventory@*.json"))
+            elif source == "record":
+                path = rng.choice(_records(root))
+            else:
+                path = root / source
+            found = _of_file(rng, root, path, healthy) if path.exists() else None
+        if found is not None:
+            return found
+
+
+def is_of_the_verdict(forgery: Forgery) -> bool:
+    """Whether the verdict itself was forged, which the forger then does not make anew."""
+    return forgery.source == "verdict.json"
+
+
+def attempt(genuine: Genuine, number: int, folder: Path) -> tuple[Forgery, list[str], list[str]]:
+    """Forge a copy; return the forgery, what it gains unnoticed, and what verify says."""
+    root = folder / f"forged{number}"
+    shutil.copytree(genuine.root, root, symlinks=True)
+    try:
+        forgery = forge(number, root, genuine.healthy)
+        try:
+            genuine.made_anew(root, verdict=not is_of_the_verdict(forgery))
+        except Exception as error:
+            # The suite refuses to judge it, or cannot show it: nobody is shown a better verdict.
+            return forgery, [], [f"not made: {error!r}"]
+        return forgery, *genuine.gained(root)
+    finally:
+        shutil.rmtree(root)
