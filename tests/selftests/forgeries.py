@@ -25,6 +25,7 @@ from typing import Any
 import pytest
 
 from fixtures.paths import THRESHOLDS, version
+from fixtures.records.model import record_name
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run import run as run_module
 from fixtures.thresholds import loader
@@ -64,7 +65,7 @@ def _slow_gpu(root: Path) -> None:
             m["samples"] = [x * 1.0001 for x in m.get("samples", ())] or m.pop("samples", [])
             if not m["samples"]:
                 del m["samples"]
-    path.with_name(f"{SLOW}.2.json").write_text(json.dumps(later), encoding="utf-8")
+    path.with_name(f"{SLOW}.attempt2.json").write_text(json.dumps(later), encoding="utf-8")
     for m in whole["ranks"][SLOW_GPU]["measurements"]:
         if m.get("samples") and m["unit"] != "MHz":
             m["samples"] = [x * 0.7 for x in m["samples"]]
@@ -142,7 +143,7 @@ class Genuine:
 
     def _write_ledger(self, folder: Path) -> None:
         """Write what the run would have noted: the verdicts after each attempt."""
-        last = self.root / "records" / f"{SLOW}.2.json"
+        last = self.root / "records" / f"{SLOW}.attempt2.json"
         content = last.read_bytes() if last.exists() else None
         lines = b""
         if content is not None:
@@ -169,13 +170,16 @@ class Genuine:
         for name in made.names:
             made.write(name)
 
-    def verified(self, root: Path) -> tuple[int, list[str]]:
-        return self._run("verify", root)
+    def verified(self, root: Path, *more: str) -> tuple[int, list[str]]:
+        return self._run("verify", root, *more)
 
-    def _run(self, what: str, root: Path) -> tuple[int, list[str]]:
+    def signed(self, key: Path) -> int:
+        return self._run("sign", self.root, f"--key={key}")[0]
+
+    def _run(self, what: str, root: Path, *more: str) -> tuple[int, list[str]]:
         out = StringIO()
         with redirect_stdout(out), redirect_stderr(out):
-            status = command.main([what, str(root), f"--thresholds={self.limits}"])
+            status = command.main([what, str(root), f"--thresholds={self.limits}", *more])
         return status, out.getvalue().splitlines()
 
     def gained(self, root: Path) -> tuple[list[str], list[str]]:
@@ -296,7 +300,9 @@ SHIFTS = (-86400 * 400, -86400, -3600, -60, 60, 3600, 86400, 86400 * 400)
 
 def _is_time(value: Json) -> bool:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return (number and 1e9 < value < 4e9) or (isinstance(value, str) and bool(_DATE.match(value)))
+    return (number and 1.7e9 < value < 2.1e9) or (
+        isinstance(value, str) and bool(_DATE.match(value))
+    )
 
 
 def _moved(value: Json, by: float) -> Json:
@@ -465,7 +471,7 @@ def _of_attempts(rng: random.Random, root: Path) -> Forgery | None:
     elif operation == "another attempt":
         data = _read(path)
         data["attempt"] = number = rng.choice([1, 2, 3, 4])
-        name = f"{path.name.partition('.')[0]}{f'.{number}' if number > 1 else ''}.json"
+        name = record_name(*path.name.partition(".")[0].split("@"), number)
         path.unlink()
         _write(path.with_name(name), data)
         where += f" as {name}"
@@ -494,7 +500,7 @@ def _of_attempts(rng: random.Random, root: Path) -> Forgery | None:
             _write(path, mine)
         else:
             number = rng.choice([3, 4])
-            name = f"{path.name.partition('.')[0]}.{number}.json"
+            name = record_name(*path.name.partition(".")[0].split("@"), number)
             _write(path.with_name(name), {**mine, "attempt": number})
             where = f"{path.name} as {name}"
     return Forgery("attempts", operation, where)
@@ -570,3 +576,34 @@ def attempt(genuine: Genuine, number: int, folder: Path) -> tuple[Forgery, list[
         return forgery, *genuine.gained(root)
     finally:
         shutil.rmtree(root)
+
+
+# --- several sources, changed alike
+
+
+def _healthy_record(root: Path, healthy: Path, name: str) -> None:
+    shutil.copy(healthy / "records" / f"{name}.json", root / "records")
+
+
+def _healthy_ledger(root: Path, healthy: Path) -> None:
+    shutil.copy(healthy / "ledger.jsonl", root)
+
+
+def failed_attempt(root: Path, healthy: Path) -> None:
+    """The attempt that failed is another run's good one, and there is no other."""
+    _healthy_record(root, healthy, SLOW)
+    (root / "records" / record_name(*SLOW.split("@"), 2)).unlink()
+    _healthy_ledger(root, healthy)
+
+
+def lost_record(root: Path, healthy: Path) -> None:
+    """The record that was lost is another run's, and nothing says that it was lost."""
+    _healthy_record(root, healthy, LOST)
+    (root / "jobs" / "missing.jsonl").unlink()
+    _healthy_ledger(root, healthy)
+
+
+ALIKE: dict[str, Callable[[Path, Path], None]] = {
+    "failed once": failed_attempt, "not measured": lost_record,
+}  # fmt: skip
+"""Base -> a forgery of records, reasons and ledger that agree with each other."""
