@@ -64,6 +64,16 @@ def test_no_contract_on_imports_has_an_exception():
     assert [c["ancestors"] for c in contracts() if c["type"] == "acyclic_siblings"]
 
 
+def test_reports_see_of_a_run_its_one_reader_alone():
+    """The contract names each other module of fixtures.run: a new one is not forgotten."""
+    (contract,) = [c for c in contracts() if c.get("source_modules") == ["reports"]]
+    forbidden = contract["forbidden_modules"]
+    assert isinstance(forbidden, list)
+    modules = {f"fixtures.run.{p.stem}" for p in (CHECKOUT / "fixtures/run").glob("[!_]*.py")}
+    found = {module for module in forbidden if module.startswith("fixtures.run")}
+    assert found == modules - {"fixtures.run.reader"}
+
+
 @pytest.mark.parametrize(
     ("file", "line"),
     [
