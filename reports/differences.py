@@ -7,8 +7,10 @@ named.
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +18,8 @@ from fixtures.conclusion.next_steps import RunCommand
 from fixtures.conclusion.run_verdict import conclude
 from fixtures.paths import version
 from fixtures.records import located
+from fixtures.records.fast_reader import read_json_fast
+from fixtures.records.fields import is_number
 from fixtures.records.foreign_types import mistyped
 from fixtures.records.interface import VerdictJson
 from fixtures.records.ledger import verdict_lines
@@ -155,7 +159,7 @@ def _row_differences(
         differing = [n for n in names if before.get(n) != now.get(n)]
         if not differing:
             continue
-        if _waiver_expired_since(run, before, now, names):
+        if _waiver_expired_since(directory, run, before, now, names):
             expired += 1
         elif exact and now["outcome"] != "FAIL" and before == _not_judged(run, stated, before, now):
             unjudged[key] = before
@@ -207,16 +211,29 @@ def _ledger_differences(directory: RunDirectory, unjudged: Mapping[Key, Row]) ->
 
 
 def _waiver_expired_since(
-    run: Mapping[str, Any], before: Row, now: Row, names: Iterable[str]
+    directory: RunDirectory, run: Mapping[str, Any], before: Row, now: Row, names: Iterable[str]
 ) -> bool:
     """Whether only a waiver that held on the day of the run makes the difference."""
     match = _EXPIRED.search(str(now.get("reason")))
     if match is None or now["outcome"] != "FAIL":
         return False
-    day = str(run.get("ended") or run.get("created") or "")[:10]
+    day = max(str(run.get("ended") or run.get("created") or "")[:10], _judged_on(directory, now))
     reason = str(now["reason"]).replace(match[0], f"waived by {match['waiver']}")
     waived = {**now, "outcome": "WAIVED", "reason": reason}
     return day <= match["until"] and all(before.get(n) == waived.get(n) for n in names)
+
+
+def _judged_on(directory: RunDirectory, row: Row) -> str:
+    """Return the last day on which a row was judged by the ledger, or measured by its record."""
+    key = row["criterion"], row["subject"]
+    times = [line.get("time") for _, line in verdict_lines(directory, (key,))]
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        record = read_json_fast(directory.records / str(row["record"]))
+        times += [rank["end"] for rank in record["ranks"]]
+    newest = max(filter(is_number, times), default=0.0)
+    with suppress(OverflowError, ValueError, OSError):
+        return datetime.datetime.fromtimestamp(newest, datetime.UTC).date().isoformat()
+    return datetime.date.max.isoformat()
 
 
 # --- the run

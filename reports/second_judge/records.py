@@ -10,6 +10,7 @@ import datetime
 import json
 import math
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -252,6 +253,8 @@ class Records:
         first = (self.run.get("recertifies") or [{}])[0]
         start = first.get("created") or source.get("created") or self.run.get("created")
         since = datetime.datetime.fromisoformat(start).timestamp() - A_DAY_S if start else 0.0
+        ended = (source or self.run).get("ended")
+        now_s = datetime.datetime.fromisoformat(ended).timestamp() if ended else time.time()
         inventory, small = workload == "inventory", workload in TABLES["small"]
         nothing = SimpleNamespace(gpus=(), pci={}, nics={}, vbios={}, said={})
         now: Any = nothing if inventory else self._of(node)
@@ -266,6 +269,7 @@ class Records:
         for rank in ranks:
             device, uuid = rank["device"], rank["device"].get("uuid")
             wrong += [bool(uuid) and ids[uuid] > 1 and not may_share, rank["start"] < since]
+            wrong += [rank["end"] > now_s + A_DAY_S]
             wrong += [bool(now.gpus) and is_gpu(uuid) and uuid not in now.gpus]
             said = [(device.get(k), v) for k, v in now.said.get(uuid, {}).items()]
             wrong += [None not in pair and pair[0] != pair[1] for pair in said]

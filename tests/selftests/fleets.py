@@ -69,5 +69,23 @@ def fleet(whole_fleet: Path, tmp_path: Path) -> FleetRun:
     return FleetRun(Path(shutil.copytree(whole_fleet, tmp_path / "fleet")))
 
 
+def as_attempt(record: Data, attempt: int, *, seconds: float = 200.0) -> Data:
+    """Return a record as a further attempt: later, and with samples of its own."""
+    data: Data = json.loads(json.dumps(record))
+    data["attempt"] = attempt
+    later = seconds * (attempt - record["attempt"])
+    for rank in data["ranks"]:
+        rank["start"] += later
+        rank["end"] += later
+        for m in rank["measurements"]:
+            if m.get("started") is not None:
+                m["started"] += later
+            if m.get("ended"):
+                m["ended"] = [t + later for t in m["ended"]]
+            if m.get("samples"):
+                m["samples"] = [value * (1 + 1e-9 * attempt) for value in m["samples"]]
+    return data
+
+
 def names(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").split()

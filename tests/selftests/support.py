@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -191,9 +192,20 @@ def rank(
     """What rank k on `node` measured on its H200, and what it lacks."""
     return RankResult(
         rank=k, local_rank=k % gpus, node=node,
-        device={"index": k % gpus, "uuid": f"GPU-{node}-{k % gpus}", **H200, **device},
+        device={"index": k % gpus, "uuid": f"GPU-{node}-{k % gpus}", **H200,
+                "pci": f"00000000:{10 + k % gpus:02x}:00.0", **device},
         start=100.0, end=110.0, **vars(Result.of(found)),
     )  # fmt: skip
+
+
+def later(r: RankResult, seconds: float) -> RankResult:
+    """The same at another time, all of its samples with it."""
+    found = [
+        replace(m, started=None if m.started is None else m.started + seconds,
+                ended=[end + seconds for end in m.ended])
+        for m in r.measurements
+    ]  # fmt: skip
+    return replace(r, start=r.start + seconds, end=r.end + seconds, measurements=found)
 
 
 def record(
@@ -204,7 +216,8 @@ def record(
     nonce: str = NONCE,
     attempt: int = 1,
 ) -> Record:
-    """A complete record of these ranks."""
+    """A complete record of these ranks; attempts follow each other."""
+    ranks = tuple(later(r, 20.0 * (attempt - 1)) for r in ranks)
     return Record(
         run_id=RUN_ID, nonce=nonce, workload=workload, placement=placement,
         attempt=attempt, nodes=list(nodes or dict.fromkeys(r.node for r in ranks)),

@@ -13,6 +13,7 @@ real cluster; the records are as large and as detailed as real ones.
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import math
 import random
@@ -63,7 +64,8 @@ RECORDED_MODEL = "H200 SXM"
 OF_MODEL = ("inventory", "memory", "nvlink")
 """Workloads whose figures another GPU has of its own, and limits as shipped."""
 MADE_UP = (
-    "memory_whole", "p2p_together", "host", "host_errors", "host_speed", "host_clock", "tenant",
+    "binding", "memory_whole", "p2p_together", "host",
+    "host_errors", "host_speed", "host_clock", "tenant",
     "wiring", "wiring_rails",
     "training_single", "training_ddp", "training_fsdp", "training_resume", "training_finetune",
 )  # fmt: skip
@@ -84,7 +86,9 @@ class Fleet:
         self.nodes = [f"gpu{k:04d}" for k in range(1, nodes + 1)]
         self.gpus = gpus
         self._random = random.Random(0)
+        self._written = 0
         self.run = json.loads((PAIR / "run.json").read_text(encoding="utf-8"))
+        self._began = datetime.datetime.fromisoformat(self.run["created"]).timestamp() + 5
         self._device = json.loads((NODE / "records" / "gemm@node0.json").read_text())["ranks"][0]
 
     def write(self) -> None:
@@ -141,7 +145,8 @@ class Fleet:
             "run_id": self.run["id"], "nonce": self.run["nonce"], "workload": workload,
             "placement": placement, "attempt": 1, "nodes": nodes,
             "world_size": len(nodes) * self.gpus, "schema": 1,
-            "job": {**base["job"], "name": f"node-{placement}", "id": str(4000 + len(nodes))},
+            "job": {**base["job"], "name": f"node-{placement}", "id": str(4000 + len(nodes)),
+                    "submitted": self._began - 3},
             "provenance": base["provenance"],
         }  # fmt: skip
         text = json.dumps(head, separators=(",", ":")).removesuffix("}") + ',"ranks":['
@@ -157,6 +162,13 @@ class Fleet:
                     rank = self._random.choice(choices)
                     rank = rank.replace("@RANK@", str(i * self.gpus + k)).replace("@K@", str(k))
                     rank = rank.replace("@NODE@", node).replace("@UUID@", gpu_uuid(node, k))
+                    rank = rank.replace("@PCI@", f"00000000:{k + 6:02X}:00.0")
+                    serial = f"{self.nodes.index(node) * 100 + k:07d}"
+                    self._written += 1
+                    unique = (
+                        f"{self._written:08d}1"  # no two measurements are equal to the last bit
+                    )
+                    rank = rank.replace("@SERIAL@", serial).replace("@UNIQUE@", unique)
                     rank = _UUID_OF.sub(lambda found, n=node: gpu_uuid(n, int(found[1])), rank)
                     file.write(("," if i or k else "") + rank)
             file.write("]}\n")
@@ -189,14 +201,41 @@ class Fleet:
             **self._product(),
             "index": "@K@",
             "uuid": "@UUID@",
-            "serial": "1650@K@",
+            "serial": "1650@SERIAL@",
+            "pci": "@PCI@",
         }
         device_uuid = rank["device"].get("uuid") or "no uuid"
         rank = {**rank, "rank": "@RANK@", "local_rank": "@K@", "node": "@NODE@", "device": device}
+        rank = self._within_run(rank)
+        for m in rank["measurements"]:
+            if len(samples := m.get("samples", [])) > 1 and any(s % 1 for s in samples):
+                digits = max(1, 6 - len(str(int(samples[0]))))
+                m["samples"] = [f"{samples[0]:.{digits}f}@UNIQUE@", *samples[1:]]
         text = json.dumps(rank, separators=(",", ":")).replace(device_uuid, "@UUID@")
         for name in ("RANK", "K"):
             text = text.replace(f'"@{name}@"', f"@{name}@")
-        return text
+        return _UNIQUE.sub(r"\1@UNIQUE@", text)
+
+    def _within_run(self, rank: dict[str, Any]) -> dict[str, Any]:
+        """Return a rank with its times moved into the run: recorded ones are of several."""
+        later = self._began - rank["start"]
+        first = min((t for m in rank["measurements"] for t in m.get("ended", ())), default=None)
+        if first is not None and first < rank["start"]:  # samples of the whole job
+            later = self._began - first + 1.0
+        moved = []
+        start, end = rank["start"] + later, rank["end"] + later
+        for m in rank["measurements"]:
+            times: dict[str, Any] = (
+                {"ended": [t + later for t in m["ended"]]} if m.get("ended") else {}
+            )
+            if m.get("started") is not None:
+                times["started"] = began = m["started"] + later
+                # What is scaled to more nodes took longer than it did where it was recorded.
+                slower = max(1.0, _least_s(m) / max(1e-6, m["ended"][-1] - m["started"]))
+                times["ended"] = [began + (t - began) * slower for t in times["ended"]]
+                end = max(end, times["ended"][-1])
+            moved.append({**m, **times})
+        return {**rank, "start": start, "end": end, "measurements": moved}
 
     def _product(self) -> dict[str, str]:
         """Return what NVML calls the GPUs."""
@@ -546,7 +585,7 @@ class Fleet:
             "installed": ["finetune"],
             "gpus_per_node": self.gpus, "nics_per_node": self.platform.nics,
             "nic_gbps": self.platform.nic_gbps, "nic_fabric": self.platform.fabric,
-            "gpu_model": self.platform.gpu_model, "partition": "gpu",
+            "gpu_model": self.platform.gpu_model, "partition": "gpu", "bindable": True,
         }  # fmt: skip
         return {"contract": contract, "population": population}
 
@@ -554,12 +593,14 @@ class Fleet:
         data = {
             **self.run, **self._contract_and_population(), "plan": [], "origin": "cluster",
             "session": {"expected": [], "missing_from": 0}, "durations": {},
+            "ended": datetime.datetime.fromtimestamp(self._began + 3600, datetime.UTC).isoformat(),
         }  # fmt: skip
         data["scope"] = [list(i.key) for i in planned_list(*self._limits_and_population())]
         data["planned"] = len(data["scope"])
         (self.root / "run.json").write_text(json.dumps(data))
 
 
+_UNIQUE = re.compile(r'"([0-9.]+)@UNIQUE@"')
 _UUID_OF = re.compile("@UUID([0-9]+)@")
 
 
@@ -578,6 +619,12 @@ def _scale(m: dict[str, Any], attainable: nccl_model.Attainable | None) -> None:
     if attainable is not None and (samples := m.get("samples")):
         median = sorted(samples)[len(samples) // 2]
         m["samples"] = [float(f"{s * attainable.busbw / median:.6g}") for s in samples]
+
+
+def _least_s(m: dict[str, Any]) -> float:
+    """Return the seconds that the batches of a rate took at least."""
+    size = m["at"].get("size") if m["unit"] == "GB/s" and m.get("at") else None
+    return len(m["samples"]) * size / (min(m["samples"]) * 1e9) if size else 0.0
 
 
 def _read(run: Path, name: str) -> dict[str, Any]:

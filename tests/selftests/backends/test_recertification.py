@@ -24,6 +24,7 @@ from reports import __main__ as command
 from reports import rejudge
 from reports.artefacts import Artefacts
 from tests.selftests import support
+from tests.selftests.fleets import as_attempt
 
 pytestmark = pytest.mark.cpu
 
@@ -96,11 +97,8 @@ class Recertification:
     def _write(self, workload: str, placement: str, attempt: int, uuid: str) -> None:
         records = RunDirectory(self.root)
         data = json.loads(records.record(workload, placement).read_text())
-        data |= {"attempt": attempt, "run_id": self.id}
+        data = as_attempt(data, attempt, seconds=1e5 / max(1, attempt - 1)) | {"run_id": self.id}
         old = self.old_uuid()
-        for rank in data["ranks"]:
-            rank["start"] += 1e5
-            rank["end"] += 1e5
         text = json.dumps(data).replace(old, uuid) if uuid else json.dumps(data)
         records.record(workload, placement, attempt).write_text(text)
 

@@ -17,7 +17,7 @@ from fixtures.verdict.model import Verdict
 from reports import rejudge
 from reports.second_judge.physics import Unknown
 from tests.selftests.run.small_run import small_run
-from tests.selftests.support import node_record, rank, record, save
+from tests.selftests.support import later, node_record, rank, record, save
 
 GEMM = ("gemm.bf16", "worker0")
 
@@ -36,7 +36,7 @@ class Story:
         """An attempt at gemm on worker0, which is judged and stands in the ledger."""
         made = node_record(*(rates or (650, 650)), attempt=attempt)
         made = replace(made, job={"name": "node-worker0", "id": str(attempt)}, ranks=[
-            replace(r, start=100.0 * attempt, end=100.0 * attempt + 10) for r in made.ranks
+            later(r, 100.0 * attempt - r.start) for r in made.ranks
         ])  # fmt: skip
         for r in made.ranks:
             r.device.update(device)

@@ -31,6 +31,10 @@ class Pool:
         return [work(*one) for one in zip(*lists, strict=True)]
 
 
+UNREPEATED: Any = SimpleNamespace(find_repeated=lambda: False, keep_marks=lambda marks: None)
+"""Evidence in which no samples are there twice."""
+
+
 @pytest.fixture
 def judged(monkeypatch: pytest.MonkeyPatch):
     """Judge groups of one item each; return the sizes of the batches and how often memory went."""
@@ -49,7 +53,9 @@ def judged(monkeypatch: pytest.MonkeyPatch):
             return BatchResult()
 
         evidence = SimpleNamespace(
-            size=lambda workload, placement: dict(large).get(placement, 1), forget=lambda: None
+            size=lambda workload, placement: dict(large).get(placement, 1),
+            forget=lambda: None,
+            take_marks=dict,
         )
         groups: Any = [
             [SimpleNamespace(workload="w", placement=f"n{k}", key=("c", f"n{k}"))]
@@ -150,7 +156,10 @@ def test_who_lies_below_the_suspicion_of_a_fleet_of_four_is_judged_again(
     checks: list[int] = []
     wanted = [("f", "n0"), ("p", "n0")]
     found = module.judge_many(
-        SimpleNamespace(thresholds=limits), items, wanted, checkpoint=lambda: checks.append(1)
+        SimpleNamespace(thresholds=limits, evidence=UNREPEATED),
+        items,
+        wanted,
+        checkpoint=lambda: checks.append(1),
     )
     assert asked[0] == ([[("f", "n0")], [("f", "n1")], [("p", "n0")]], set(wanted), {})
     assert asked[1:] == ([([[("f", "n0")]], {("f", "n0")}, {"f": 4})] if again else [])

@@ -95,7 +95,7 @@ def test_the_newest_inventory_of_this_run_counts(index):
     take(index, *ranks(start=200.0), attempt=2)
     second = index.of("worker0")
     assert second is not None
-    assert second.taken == 200.0
+    assert second.taken == 220.0
 
 
 @pytest.mark.parametrize("wrong", [{"nonce": "f" * 32}, {"nodes": ["worker0", "worker1"]}, "{"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run.judge_item import PASSES_AFTER_FAIL
 from reports import certificate
-from tests.selftests.fleets import NODES, Data, FleetRun, fleet, whole_fleet
+from tests.selftests.fleets import NODES, Data, FleetRun, as_attempt, fleet, whole_fleet
 
 __all__ = ["fleet", "whole_fleet"]
 
@@ -24,8 +23,7 @@ def attempts(fleet: FleetRun, *factors: float, uuid_of: dict[int, str] | None = 
     """Write attempts of the node's GEMM whose rates are multiplied so; `uuid_of` by attempt."""
     first = fleet.read(f"gemm@{NODE}.json")
     for k, factor in enumerate(factors, 1):
-        data: Data = json.loads(json.dumps(first))
-        data["attempt"] = k
+        data: Data = as_attempt(first, k)
         for rank in data["ranks"]:
             for m in rank["measurements"]:
                 m["samples"] = [factor * value for value in m.get("samples", [])]
@@ -85,8 +83,7 @@ def test_an_attempt_that_cannot_be_read_is_neither_pass_nor_failure(fleet, tmp_p
 def test_a_count_that_failed_once_is_held_back_like_a_rate(fleet, tmp_path):
     first = fleet.read(f"allreduce@{NODE}.json")
     for k, wrong in ((1, 7), (2, 0)):
-        data = json.loads(json.dumps(first))
-        data["attempt"] = k
+        data = as_attempt(first, k)
         for m in data["ranks"][0]["measurements"]:
             if m["metric"] == "errors":
                 m["value"] = wrong

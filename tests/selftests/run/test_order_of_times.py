@@ -1,0 +1,210 @@
+"""Times that cannot be true are void; a clock that is wrong is a clock, and accuses nobody."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import pytest
+
+from fixtures.run.order_of_times import (
+    Offset,
+    Window,
+    apart,
+    of_another_clock,
+    out_of_sequence,
+    samples_in_order,
+    union_s,
+)
+from fixtures.verdict.causes import Cause
+from tests.selftests.fleets import NODES, Data, FleetRun, as_attempt, fleet, names, whole_fleet
+from tests.selftests.support import bf16, rank, record
+
+__all__ = ["fleet", "whole_fleet"]
+
+pytestmark = pytest.mark.cpu
+
+SICK = NODES[1]
+DAY_S, HOUR_S = 86400.0, 3600.0
+
+
+def shift(data: Data, seconds: float, *, nodes: tuple[str, ...] = NODES, ranks: int = 99) -> None:
+    """Move all times of the first ranks of these nodes."""
+    for r in data["ranks"]:
+        if r["node"] not in nodes or r["local_rank"] >= ranks:
+            continue
+        r["start"] += seconds
+        r["end"] += seconds
+        for m in r["measurements"]:
+            if m.get("started") is not None:
+                m["started"] += seconds
+            if m.get("ended"):
+                m["ended"] = [t + seconds for t in m["ended"]]
+
+
+def _before_the_rank(data: Data) -> None:
+    for r in data["ranks"]:
+        r["start"] = r["end"] - 5
+
+
+def _after_the_rank(data: Data) -> None:
+    for r in data["ranks"]:
+        r["end"] = r["start"] + 40
+
+
+def _too_short(data: Data) -> None:
+    for r in data["ranks"]:
+        r["end"] = r["start"] + 0.01
+        for m in r["measurements"]:
+            m.pop("ended", None)
+            m.pop("started", None)
+
+
+def _batches_at_once(data: Data) -> None:
+    m = next(m for m in data["ranks"][0]["measurements"] if m.get("ended"))
+    m["ended"] = [m["started"] + 1e-6 * k for k in range(len(m["ended"]))]
+
+
+def _an_hour_apart(data: Data) -> None:
+    shift(data, HOUR_S / 2, ranks=1)
+
+
+def _after_the_run(data: Data) -> None:
+    shift(data, 2 * HOUR_S)
+
+
+def _in_a_later_century(data: Data) -> None:
+    shift(data, 200 * 365.25 * DAY_S)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (_before_the_rank, "a sample before the rank began"),
+        (_after_the_rank, "a sample after the rank ended"),
+        (_too_short, "its samples took at least"),
+        (_batches_at_once, "too little time for them"),
+        (_an_hour_apart, "its ranks did not run together"),
+        (_after_the_run, "these are not the times of its job"),
+        (_in_a_later_century, "these are not the times of its job"),
+    ],
+)
+def test_a_record_whose_times_cannot_be_true_is_not_measured(change, reason, fleet, tmp_path):
+    fleet.change(f"gemm@{SICK}.json", change)
+    verdict, rows = fleet.judged(tmp_path / "judged")
+    void = {k: v for k, v in rows.items() if v["outcome"] == "NOT_MEASURED"}
+    assert ("gemm.bf16", SICK) in void
+    assert {subject for _, subject in void} == {SICK}
+    assert all(reason in v["reason"] for v in void.values())
+    assert {v["cause"] for v in void.values()} == {Cause.RECORD}
+    assert verdict["verdict"] == "INCOMPLETE"
+
+
+@pytest.mark.parametrize("days", [-2.0, 2.0, 40.0])
+def test_a_node_whose_clock_is_days_off_is_named_with_its_clock(days, fleet: FleetRun, tmp_path):
+    for name in fleet.names(SICK):
+        fleet.change(name, lambda data: shift(data, days * DAY_S, nodes=(SICK,)))
+    verdict, rows = fleet.judged(tmp_path / "judged")
+    own = [v for (_, subject), v in rows.items() if subject == SICK and v["cause"]]
+    assert {v["cause"] for v in own} == {Cause.CLOCK}
+    assert all("its clock is wrong" in v["reason"] for v in own)
+    assert verdict["verdict"] == "INCOMPLETE"
+    assert names(tmp_path / "judged" / "bad-nodes.txt") == [SICK]
+    assert "clock" in (tmp_path / "judged" / "node-reasons.txt").read_text()
+
+
+@pytest.mark.parametrize("hours", [-3.0, 3.0, 20.0])
+def test_a_clock_that_is_always_hours_off_is_no_fault(hours, fleet: FleetRun, tmp_path):
+    for name in fleet.names(SICK):
+        fleet.change(name, lambda data: shift(data, hours * HOUR_S, nodes=(SICK,)))
+    verdict, rows = fleet.judged(tmp_path / "judged")
+    assert {v["outcome"] for v in rows.values()}.isdisjoint({"FAIL", "NOT_MEASURED"})
+    assert verdict["verdict"] == "ACCEPTED"
+
+
+def test_a_pass_that_is_older_than_the_failure_takes_nothing_back(fleet: FleetRun, tmp_path):
+    first = fleet.read(f"gemm@{SICK}.json")
+    for k in range(1, 5):
+        data = as_attempt(first, k, seconds=-60.0 if k == 4 else 200.0)
+        for r in data["ranks"]:
+            for m in r["measurements"]:
+                m["samples"] = [value * (0.5 if k == 1 else 1) for value in m.get("samples", [])]
+        fleet.write(f"gemm@{SICK}{'' if k == 1 else f'.attempt{k}'}.json", data)
+    _, rows = fleet.judged(tmp_path / "judged")
+    assert rows["gemm.bf16", SICK]["outcome"] == "NOT_MEASURED"
+    assert "attempt 4 began before attempt 3 ended" in rows["gemm.bf16", SICK]["reason"]
+
+
+def test_samples_of_a_whole_job_may_be_older_than_their_rank():
+    early = rank(0, "worker0", bf16([650.5] * 5))
+    m = early.measurements[0]
+    object.__setattr__(m, "started", 50.0)
+    object.__setattr__(m, "ended", [60.0, 70.0, 80.0, 90.0, 101.0])
+    assert "before the rank began" in samples_in_order([early])[0]["worker0"]
+    assert samples_in_order([early], spans_job=True)[0] == {}
+
+
+def test_an_offset_is_what_puts_a_record_into_its_job():
+    window = Window(1000.0, 5000.0)
+    assert window.of_job({"submitted": 2000}) == Window(2000.0, 5000.0)
+    assert window.of_job({"submitted": "x"}) == window.of_job({"submitted": 10}) == window
+    assert Offset.of(1100, 1200, window).least == 0
+    assert Offset.of(-900, -800, window).least == -1900
+    assert Offset.of(9000, 9100, window).least == 4100
+    assert Offset.of(0, 1, Window()).least == 0
+    own = Offset.of(-900, -800, window)
+    assert of_another_clock("n", -900, own, [own], window) is None
+    void = of_another_clock("n", -900, own, [Offset.of(4900, 4990, window)], window)
+    assert void is not None
+    assert void.cause == Cause.RECORD
+    unclear = of_another_clock("n", -900, own, [Offset(-3000.0, 10.0)], window)
+    assert unclear is not None
+    assert unclear.cause == Cause.CLOCK
+
+
+@pytest.mark.parametrize(
+    ("parts", "clocks", "void", "cause"),
+    [
+        ({"a": (0, 10), "b": (200, 210)}, {}, (), None),
+        ({"a": (0, 10), "b": (3600, 3610)}, {}, ("a", "b"), Cause.MEASUREMENT),
+        ({"a": (0, 10), "b": (3600, 3610)}, {"b": 3600.0}, (), None),
+        ({"a": (0, 10), "b": (0, 10), "c": (3600, 3610)}, {}, ("c",), Cause.RECORD),
+        ({"a": (3600, 10)}, {}, ("a",), Cause.RECORD),
+    ],
+)
+def test_ranks_of_one_job_run_together(parts, clocks, void, cause):
+    found = apart(parts, clocks)
+    assert set(found) == set(void)
+    assert {v.cause for v in found.values()} == ({cause} if cause else set())
+
+
+def test_attempts_follow_each_other():
+    one, two = record(rank(0, "worker0")), record(rank(0, "worker0"), attempt=2)
+    assert out_of_sequence(two, one) == {}
+    assert set(out_of_sequence(one, two)) == {"worker0"}
+    assert out_of_sequence(one, record(rank(0, "worker1"), attempt=2)) == {}
+
+
+def test_time_is_counted_once_and_within_the_run():
+    assert union_s([(0, 10), (5, 20), (30, 31)]) == 21
+    assert union_s([(0, 10), (0, 10)]) == 10
+    assert union_s([(-50, 10), (100, 1e9)], Window(0.0, 110.0)) == 20
+
+
+def test_a_waiver_is_not_revived_by_a_judge_s_clock(monkeypatch, fleet: FleetRun, tmp_path: Path):
+    from fixtures.verdict import judge
+
+    class Limits:
+        newest_evidence = datetime.date(2031, 1, 1)
+
+    found = record(rank(0, "worker0"))
+    early = datetime.date(2026, 1, 1)
+    limits = Limits()
+    assert judge._day(found, limits, early) == datetime.date(2031, 1, 1)  # type: ignore[arg-type]
+    limits.newest_evidence = None  # type: ignore[assignment]
+    assert judge._day(found, limits, early) == early  # type: ignore[arg-type]
+    late = record(rank(0, "worker0"))
+    object.__setattr__(late.ranks[0], "end", 4e9)
+    assert judge._day(late, limits, early).year == 2096  # type: ignore[arg-type]
+    object.__setattr__(late.ranks[0], "end", 1e300)
+    assert judge._day(late, limits, early) == datetime.date.max  # type: ignore[arg-type]
