@@ -7,12 +7,12 @@ or of a failure that only the ledger has, is not covered.
 
 from __future__ import annotations
 
-import datetime
 import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
@@ -131,7 +131,7 @@ class SecondJudge:
         waivers = [w for w in self.limits["waivers"] if w["criterion"] == row.c["key"]]
         if outcome != "FAIL" or not waivers:
             return outcome, value
-        day = str(self.run.get("ended") or datetime.date.today())[:10]
+        day = max(str(self.run.get("ended") or "")[:10], str(datetime.now(UTC))[:10])
         if any(w["node"] == row.subject and day <= w["expires"] for w in waivers):
             return "WAIVED", value
         if any(w["node"] in row.nodes for w in waivers):

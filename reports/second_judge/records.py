@@ -6,7 +6,6 @@ its node.
 
 from __future__ import annotations
 
-import datetime
 import json
 import math
 import re
@@ -14,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -252,9 +252,8 @@ class Records:
         source, session = self.run.get("replay_of") or {}, self.run.get("session") or {}
         first = (self.run.get("recertifies") or [{}])[0]
         start = first.get("created") or source.get("created") or self.run.get("created")
-        since = datetime.datetime.fromisoformat(start).timestamp() - A_DAY_S if start else 0.0
-        ended = (source or self.run).get("ended")
-        now_s = datetime.datetime.fromisoformat(ended).timestamp() if ended else time.time()
+        times = (start, A_DAY_S), ((source or self.run).get("ended"), time.time())
+        since, until = (datetime.fromisoformat(t).timestamp() if t else d for t, d in times)
         inventory, small = workload == "inventory", workload in TABLES["small"]
         nothing = SimpleNamespace(gpus=(), pci={}, nics={}, vbios={}, said={})
         now: Any = nothing if inventory else self._of(node)
@@ -268,13 +267,12 @@ class Records:
         wrong += [not small and not inventory and len(ranks) != max(1, p.gpus_per_node)]
         for rank in ranks:
             device, uuid = rank["device"], rank["device"].get("uuid")
-            wrong += [bool(uuid) and ids[uuid] > 1 and not may_share, rank["start"] < since]
-            wrong += [rank["end"] > now_s + A_DAY_S]
+            wrong += [bool(uuid) and ids[uuid] > 1 and not may_share]
+            wrong += [rank["start"] < since - A_DAY_S, rank["end"] > until + A_DAY_S]
             wrong += [bool(now.gpus) and is_gpu(uuid) and uuid not in now.gpus]
             said = [(device.get(k), v) for k, v in now.said.get(uuid, {}).items()]
             wrong += [None not in pair and pair[0] != pair[1] for pair in said]
-            places = device.get("pci"), now.pci.get(uuid)
-            wrong += [all(places) and places[0] != places[1]]
+            wrong += [len({device.get("pci"), now.pci.get(uuid)} - {None, ""}) > 1]
             firmware = device.get("vbios"), now.vbios.get(uuid)
             wrong += [all(firmware) and firmware[0] != firmware[1] and rank["start"] < now.taken]
             nics = (device.get("nics") or {}) if over_network and now.nics else {}

@@ -17,8 +17,6 @@ import datetime
 import json
 import math
 import random
-import re
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +32,7 @@ from fixtures.thresholds.contract import Contract
 from fixtures.thresholds.loader import Criterion, Thresholds
 from fixtures.thresholds.site_facts import facts_of_site
 from tests.tools.platforms import PLATFORMS, Platform
+from tests.tools.rank_texts import filled, text_of
 
 DATA = Path(__file__).parents[1] / "selftests" / "data"
 NODE, PAIR, CPU = DATA / "h200-1x4", DATA / "h200-2x2", DATA / "sandbox-2x2-cpu"
@@ -160,27 +159,22 @@ class Fleet:
                     if of_nodes and k:
                         choices = [self._rank_without_measurements]
                     rank = self._random.choice(choices)
-                    rank = rank.replace("@RANK@", str(i * self.gpus + k)).replace("@K@", str(k))
-                    rank = rank.replace("@NODE@", node).replace("@UUID@", gpu_uuid(node, k))
-                    rank = rank.replace("@PCI@", f"00000000:{k + 6:02X}:00.0")
-                    serial = f"{self.nodes.index(node) * 100 + k:07d}"
                     self._written += 1
-                    unique = (
-                        f"{self._written:08d}1"  # no two measurements are equal to the last bit
-                    )
-                    rank = rank.replace("@SERIAL@", serial).replace("@UNIQUE@", unique)
-                    rank = _UUID_OF.sub(lambda found, n=node: gpu_uuid(n, int(found[1])), rank)
+                    rank = filled(
+                        rank, rank=i * self.gpus + k, k=k, node=node,
+                        number=self.nodes.index(node), written=self._written,
+                    )  # fmt: skip
                     file.write(("," if i or k else "") + rank)
             file.write("]}\n")
 
     @property
     def _rank_without_measurements(self) -> str:
-        return self._text({**self._device, "measurements": [], "facts": {}}, 0)
+        return self._text({**self._device, "measurements": [], "facts": {}})
 
     def _versions(self, ranks: list[dict[str, Any]], change: Change) -> list[list[str]]:
         """Return JSON texts of each recorded rank, with samples scaled by a random factor."""
         texts_of_ranks = []
-        for k, rank in enumerate(ranks):
+        for rank in ranks:
             changed = json.loads(json.dumps(rank))
             changed["facts"].pop("telemetry", None)
             change(changed)
@@ -191,51 +185,12 @@ class Fleet:
                 for m in copy["measurements"]:
                     if len(m.get("samples", [])) > 1:  # a single sample is a size, not a rate
                         m["samples"] = [float(f"{s * factor:.6g}") for s in m["samples"]]
-                texts.append(self._text(copy, k))
+                texts.append(self._text(copy))
             texts_of_ranks.append(texts)
         return texts_of_ranks
 
-    def _text(self, rank: dict[str, Any], k: int) -> str:
-        device = {
-            **self._device["device"],
-            **self._product(),
-            "index": "@K@",
-            "uuid": "@UUID@",
-            "serial": "1650@SERIAL@",
-            "pci": "@PCI@",
-        }
-        device_uuid = rank["device"].get("uuid") or "no uuid"
-        rank = {**rank, "rank": "@RANK@", "local_rank": "@K@", "node": "@NODE@", "device": device}
-        rank = self._within_run(rank)
-        for m in rank["measurements"]:
-            if len(samples := m.get("samples", [])) > 1 and any(s % 1 for s in samples):
-                digits = max(1, 6 - len(str(int(samples[0]))))
-                m["samples"] = [f"{samples[0]:.{digits}f}@UNIQUE@", *samples[1:]]
-        text = json.dumps(rank, separators=(",", ":")).replace(device_uuid, "@UUID@")
-        for name in ("RANK", "K"):
-            text = text.replace(f'"@{name}@"', f"@{name}@")
-        return _UNIQUE.sub(r"\1@UNIQUE@", text)
-
-    def _within_run(self, rank: dict[str, Any]) -> dict[str, Any]:
-        """Return a rank with its times moved into the run: recorded ones are of several."""
-        later = self._began - rank["start"]
-        first = min((t for m in rank["measurements"] for t in m.get("ended", ())), default=None)
-        if first is not None and first < rank["start"]:  # samples of the whole job
-            later = self._began - first + 1.0
-        moved = []
-        start, end = rank["start"] + later, rank["end"] + later
-        for m in rank["measurements"]:
-            times: dict[str, Any] = (
-                {"ended": [t + later for t in m["ended"]]} if m.get("ended") else {}
-            )
-            if m.get("started") is not None:
-                times["started"] = began = m["started"] + later
-                # What is scaled to more nodes took longer than it did where it was recorded.
-                slower = max(1.0, _least_s(m) / max(1e-6, m["ended"][-1] - m["started"]))
-                times["ended"] = [began + (t - began) * slower for t in times["ended"]]
-                end = max(end, times["ended"][-1])
-            moved.append({**m, **times})
-        return {**rank, "start": start, "end": end, "measurements": moved}
+    def _text(self, rank: dict[str, Any]) -> str:
+        return text_of(rank, {**self._device["device"], **self._product()}, self._began)
 
     def _product(self) -> dict[str, str]:
         """Return what NVML calls the GPUs."""
@@ -600,14 +555,6 @@ class Fleet:
         (self.root / "run.json").write_text(json.dumps(data))
 
 
-_UNIQUE = re.compile(r'"([0-9.]+)@UNIQUE@"')
-_UUID_OF = re.compile("@UUID([0-9]+)@")
-
-
-def gpu_uuid(node: str, k: int) -> str:
-    return f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{node}.{k}')}"
-
-
 def _conditions(m: dict[str, Any], changed: dict[str, Any]) -> None:
     """Change the conditions that a measurement has; others are not added."""
     if given := m.get("conditions"):
@@ -619,12 +566,6 @@ def _scale(m: dict[str, Any], attainable: nccl_model.Attainable | None) -> None:
     if attainable is not None and (samples := m.get("samples")):
         median = sorted(samples)[len(samples) // 2]
         m["samples"] = [float(f"{s * attainable.busbw / median:.6g}") for s in samples]
-
-
-def _least_s(m: dict[str, Any]) -> float:
-    """Return the seconds that the batches of a rate took at least."""
-    size = m["at"].get("size") if m["unit"] == "GB/s" and m.get("at") else None
-    return len(m["samples"]) * size / (min(m["samples"]) * 1e9) if size else 0.0
 
 
 def _read(run: Path, name: str) -> dict[str, Any]:

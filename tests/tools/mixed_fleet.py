@@ -25,7 +25,7 @@ from fixtures.records import located
 from fixtures.records.files import read_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
-from tests.tools import bench_fleet, fleet_faults, fleet_run
+from tests.tools import bench_fleet, fleet_faults, fleet_run, rank_texts
 from tests.tools.fleet_faults import Planter
 
 Data = dict[str, Any]
@@ -135,7 +135,7 @@ class Mixture(Planter):
         """The inventory was taken after all else, with another GPU in the place of one."""
         text = json.dumps(data["ranks"])
         old = data["ranks"][self.gpus - 1]["device"]["uuid"]
-        data["ranks"] = json.loads(text.replace(old, fleet_run.gpu_uuid("new", 0)))
+        data["ranks"] = json.loads(text.replace(old, rank_texts.gpu_uuid("new", 0)))
         for rank in data["ranks"]:
             rank["start"] += LATER_S
             rank["end"] += LATER_S

@@ -36,6 +36,7 @@ from tests.selftests.support import DATA, SHIPPED
 pytestmark = pytest.mark.cpu
 
 SOURCE = DATA / "h200-2x2"
+RECORDED = read_json(SOURCE / "run.json")
 NODES = ("gpu01", "gpu02", "gpu03", "gpu04")
 CRITERIA = ("gemm.bf16", "allreduce.node.1GiB", "allreduce.node.latency")
 """A rate a device, a rate of all ranks at a point of a sweep, and a time."""
@@ -85,9 +86,9 @@ class Runs:
         )  # fmt: skip
         items = planned_list(loader.load(SHIPPED), people)
         run = {
-            "schema": 2, "id": root.name, "nonce": nonce, "created": "2026-11-20T12:00:00+00:00",
+            "schema": 2, "id": root.name, "nonce": nonce, "created": RECORDED["created"],
             "population": people.to_json(), "contract": self.contract, "commit": self.commit,
-            "ended": "2026-11-20T12:10:00+00:00", "tier": "standard",
+            "ended": RECORDED["ended"], "tier": "standard",
             "scope": [list(i.key) for i in items if i.criterion in CRITERIA],
         }  # fmt: skip
         (root / "records").mkdir(parents=True)
@@ -104,6 +105,7 @@ class Runs:
         noise = 1 + self.dice.gauss(0, 0.002)
         for rank in data["ranks"]:
             uuid = rank["device"]["uuid"] = f"GPU-{node}-{rank['rank']}"
+            rank["device"]["serial"] = f"165{NODES.index(node)}{rank['rank']}"
             own = self.quality.setdefault(uuid, 1 + self.dice.gauss(0, 0.005))
             # All ranks of a collective take the same time.
             factor = noise * (own if workload == "gemm" else 1 + (own - 1) / 10)

@@ -173,5 +173,6 @@ def test_there_is_one_reader_of_records_in_a_process(state, monkeypatch):
     monkeypatch.setattr(resolve, "DeviceIndex", lambda *given, **more: (given, more))
     found = resolve._evidence(state)
     assert found[:4] == ("place", "x", {("w", "n0"): 2}, 7)
-    assert found[4] == (("place", "x", "people"), {"run_id": "r", "created": "today"})
+    more = {"run_id": "r", "created": "today", "ended": None}
+    assert found[4] == (("place", "x", "people"), more)
     assert state.evidence is found

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import signal
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -148,6 +150,8 @@ def test_a_mistake_in_the_options_ends_the_session_with_a_line(owner, monkeypatc
 @pytest.mark.parametrize("admitted", [None, {("gemm.bf16", "worker0")}])
 def test_a_worker_sees_what_the_controller_sees(owner, monkeypatch, limits, admitted):
     owner.run.admitted = admitted
+    future = datetime.date(2091, 1, 1)
+    owner.state.thresholds = replace(owner.state.thresholds, newest_evidence=future)
     node = SimpleNamespace(config=owner.config, workerinput={})
     module.pytest_configure_node(node)
     given = node.workerinput["acceptance"]
@@ -160,6 +164,7 @@ def test_a_worker_sees_what_the_controller_sees(owner, monkeypatch, limits, admi
     assert (state.items, state.population) == (owner.items, owner.state.population)
     assert (state.run, state.nonce, state.admitted) == (None, "x", admitted)
     assert state.directory.root == owner.state.directory.root
+    assert state.thresholds.waiver_day() == future
 
 
 # --- start of the run

@@ -11,6 +11,7 @@ from fixtures.records.fields import (
     MEASUREMENT_FIELDS,
     OPTIONAL_FIELDS,
     check_fields,
+    epoch_s,
     has_exact_types,
     is_number,
     misplaced_ranks,
@@ -33,6 +34,15 @@ def refusal(check: Any, *arguments: Any, **more: Any) -> str:
 def test_a_flag_is_no_number():
     for value, number in ((1, True), (1.5, True), (True, False), ("1", False), (None, False)):
         assert is_number(value) is number
+
+
+@pytest.mark.parametrize(
+    ("stamp", "seconds"),
+    [("1970-01-01T00:00:01+00:00", 1.0), ("1970-01-01T01:00:01+01:00", 1.0),
+     ("1970-01-01T00:00:01", 1.0), ("2026", None), (None, None), ({}, None), ("9999999", None)],
+)  # fmt: skip
+def test_a_stamp_is_seconds_of_any_zone_and_anything_else_is_none(stamp, seconds):
+    assert epoch_s(stamp) == seconds
 
 
 def test_only_name_and_unit_of_a_measurement_must_be_there():

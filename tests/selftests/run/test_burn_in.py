@@ -43,8 +43,9 @@ def slice_record(
     """A slice on the two GPUs of a node; `submitted` is by the clock of the run's owner."""
     found = support.value("products", "products", wrong)
     ranks = [replace(support.rank(k, node, found), start=start, end=end) for k in (0, 1)]
-    made = support.record(*ranks, workload="burnin", placement=node, attempt=attempt)
-    return replace(made, job={**made.job, "submitted": start if submitted is None else submitted})
+    made = support.record(*ranks, workload="burnin", placement=node)
+    job = {**made.job, "submitted": start if submitted is None else submitted}
+    return replace(made, attempt=attempt, job=job)
 
 
 def devices_of(directory: RunDirectory, **more: Any) -> DeviceIndex:
@@ -270,14 +271,15 @@ CREATED, ENDED = 1_795_000_000.0, 1_795_001_800.0
 INVENTORY = support.record(*(support.rank(k, "worker0") for k in (0, 1)), workload="inventory")
 
 
-def hours(directory: RunDirectory, *slices: Record) -> float:
+def hours(directory: RunDirectory, *slices: Record, clock: float = 0.0) -> float:
+    """Burn-in hours of worker0, whose inventory is by a clock that is ahead by `clock`."""
     directory.records.mkdir(parents=True)
-    at = CREATED + 10
+    at = CREATED + 10 + clock
     ranks = [replace(rank, start=at, end=at + 5) for rank in INVENTORY.ranks]
     support.save(replace(INVENTORY, ranks=ranks), directory)
     for one in slices:
         support.save(one, directory)
-    found = burn_in.read(devices_of(directory, created=CREATED), ["worker0"], ENDED)
+    found = burn_in.read(devices_of(directory, created=CREATED, ended=ENDED), ["worker0"], ENDED)
     return found.hours_of("worker0")
 
 
@@ -316,7 +318,7 @@ def test_slices_of_gpus_that_the_node_does_not_have_count_nothing(tmp_path):
 @pytest.mark.parametrize("clock", [-80_000.0, -40.0, 0.0, 40.0, 80_000.0])
 def test_the_time_of_a_node_is_by_the_owners_clock(tmp_path, clock):
     slices = [began(30.0, clock=clock), began(900.0, clock=clock, attempt=2)]
-    done = hours(RunDirectory(tmp_path / "run"), *slices)
+    done = hours(RunDirectory(tmp_path / "run"), *slices, clock=clock)
     assert done == pytest.approx(2 * SLICE / 3600)
 
 

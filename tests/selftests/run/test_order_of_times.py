@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
+from fixtures.paths import CHECKOUT
 from fixtures.run.order_of_times import (
     Offset,
     Window,
@@ -14,8 +15,9 @@ from fixtures.run.order_of_times import (
     of_another_clock,
     out_of_sequence,
     samples_in_order,
-    union_s,
 )
+from fixtures.thresholds.loader import load
+from fixtures.verdict import judge
 from fixtures.verdict.causes import Cause
 from tests.selftests.fleets import NODES, Data, FleetRun, as_attempt, fleet, names, whole_fleet
 from tests.selftests.support import bf16, rank, record
@@ -185,26 +187,19 @@ def test_attempts_follow_each_other():
     assert out_of_sequence(one, record(rank(0, "worker1"), attempt=2)) == {}
 
 
-def test_time_is_counted_once_and_within_the_run():
-    assert union_s([(0, 10), (5, 20), (30, 31)]) == 21
-    assert union_s([(0, 10), (0, 10)]) == 10
-    assert union_s([(-50, 10), (100, 1e9)], Window(0.0, 110.0)) == 20
-
-
-def test_a_waiver_is_not_revived_by_a_judge_s_clock(monkeypatch, fleet: FleetRun, tmp_path: Path):
-    from fixtures.verdict import judge
-
-    class Limits:
-        newest_evidence = datetime.date(2031, 1, 1)
-
+def test_a_waiver_is_not_revived_by_a_judge_s_clock():
+    limits = load(CHECKOUT / "thresholds.yaml")
+    future = datetime.date(2091, 1, 1)
+    assert replace(limits, newest_evidence=future).waiver_day() == future
+    today = datetime.datetime.now(datetime.UTC).date()
+    assert limits.waiver_day() >= today
+    assert replace(limits, newest_evidence=datetime.date(2020, 1, 1)).waiver_day() >= today
     found = record(rank(0, "worker0"))
     early = datetime.date(2026, 1, 1)
-    limits = Limits()
-    assert judge._day(found, limits, early) == datetime.date(2031, 1, 1)  # type: ignore[arg-type]
-    limits.newest_evidence = None  # type: ignore[assignment]
-    assert judge._day(found, limits, early) == early  # type: ignore[arg-type]
+    assert judge._day(found, limits, early) == early
+    assert judge._day(found, replace(limits, newest_evidence=future), None) == future
     late = record(rank(0, "worker0"))
     object.__setattr__(late.ranks[0], "end", 4e9)
-    assert judge._day(late, limits, early).year == 2096  # type: ignore[arg-type]
+    assert judge._day(late, limits, early).year == 2096
     object.__setattr__(late.ranks[0], "end", 1e300)
-    assert judge._day(late, limits, early) == datetime.date.max  # type: ignore[arg-type]
+    assert judge._day(late, limits, early) == datetime.date.max

@@ -69,7 +69,7 @@ def test_what_the_judge_does_not_count_nobody_counts(directory, change):
 
 def test_the_newest_attempt_counts_also_where_it_cannot_be_used(directory):
     support.save(GOOD, directory)
-    support.save(replace(GOOD, attempt=2), directory)
+    support.save(support.node_record(655.0, 665.0, attempt=2), directory)
     assert counted(directory) == [("gemm", 2)]
     directory.record("gemm", "worker0", 3).write_text("{")
     assert counted(directory) == []

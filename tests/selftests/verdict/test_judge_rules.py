@@ -35,8 +35,7 @@ def thresholds(*waivers: Waiver) -> Any:
     """Limits with these waivers and one class of spread."""
     spread = {"gemm": Spread(delta=0.08, device_sigma=0.018, run_sigma=0.02, source="x")}
     held: Any = SimpleNamespace(
-        waivers=waivers, cluster=None, spread=spread, tails={}, compared_criteria=1,
-        newest_evidence=None,
+        waivers=waivers, cluster=None, spread=spread, tails={}, compared_criteria=1
     )
     held.waiver = lambda key, node, today: Thresholds.waiver(held, key, node, today)
     return held

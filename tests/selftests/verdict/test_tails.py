@@ -233,7 +233,7 @@ def test_times_that_go_backwards_are_a_broken_record(recorded):
 
     verdicts = judged_with(recorded, "memory", "copy", back)
     assert {v.outcome for v in verdicts} == {Outcome.NOT_MEASURED}
-    assert all("a sample ends before the one before it" in v.reason for v in verdicts)
+    assert all("a sample that ended before the one before it" in v.reason for v in verdicts)
 
 
 @pytest.mark.parametrize(("workload", "metric"), [("gemm", "bf16"), ("memory", "copy")])
