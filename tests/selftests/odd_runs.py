@@ -40,7 +40,7 @@ NEEDED = 3
 """Passes in a row that take back a failure on the same devices."""
 GAPS_S = (600.0, 7 * HOUR_S, 31 * DAY_S)
 OFFSETS_H = (0, 2, -8, 9, 5.5)
-AHEAD_H = (-20.0, -3.0, -0.02, 0.02, 3.0, 20.0, -48.0, -24.0 * 40)
+AHEAD_H = (-20.0, -3.0, -0.02, 0.02, 3.0, 20.0, 72.0, -48.0, -24.0 * 40)
 """By how much a node's clock may be ahead of the owner's."""
 TOLERANCE_S = DAY_S
 """A clock that differs by more is wrong: nothing of its node is known."""

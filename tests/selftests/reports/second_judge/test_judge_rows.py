@@ -208,10 +208,10 @@ def test_what_a_lost_node_leaves(per, nodes, left, expected):
 
 
 def test_a_waiver_holds_for_its_node_and_criterion_until_it_expires():
-    bad, day = both(5.0), {"ended": "2026-11-20T10:00:00+00:00"}
+    bad, day = both(5.0), {"ended": "2096-11-20T10:00:00+00:00"}
     for key, node, expires, expected in (
-        ("k", "a", "2026-11-20", "WAIVED"), ("k", "a", "2026-11-19", Unknown),
-        ("k", "b", "2026-11-20", "FAIL"), ("x", "a", "2026-11-20", "FAIL"),
+        ("k", "a", "2096-11-20", "WAIVED"), ("k", "a", "2096-11-19", Unknown),
+        ("k", "b", "2096-11-20", "FAIL"), ("x", "a", "2096-11-20", "FAIL"),
     ):  # fmt: skip
         waiver = {"criterion": key, "node": node, "expires": expires}
         if expected is Unknown:
@@ -222,6 +222,9 @@ def test_a_waiver_holds_for_its_node_and_criterion_until_it_expires():
         assert said(row_of(), both(), waivers=[waiver], run=day)[0] == "PASS"
     today = {"criterion": "k", "node": "a", "expires": "9999-12-31"}
     assert said(row_of(), bad, waivers=[today])[0] == "WAIVED"
+    past, early = {**today, "expires": "2026-11-20"}, {"ended": "2020-01-01T00:00:00+00:00"}
+    with pytest.raises(Unknown):  # a run that claims to have ended before revives none
+        said(row_of(), bad, waivers=[past], run=early)
 
 
 def test_a_failure_that_only_the_ledger_has_is_not_covered():
