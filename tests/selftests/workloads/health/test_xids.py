@@ -4,20 +4,39 @@ from __future__ import annotations
 
 import pytest
 
-from fixtures.workloads.health import xids
+from fixtures.workloads.health import xid_catalog, xids
 
 pytestmark = pytest.mark.cpu
 
 
-def test_the_numbers_are_those_of_nvidia_s_catalog():
-    """NVIDIA, "Xid Errors": those of data centers; 144 to 150 are Blackwell's NVLink."""
-    of_programs = {13, 31, 43, 45, 68, 69, 109}
-    of_gpus = {
-        32, 38, 48, 61, 62, 63, 64, 74, 79, 92, 94, 95, 110, 119, 120, 121, 140, 143,
-        *range(144, 151), 154,
-    }  # fmt: skip
-    assert set(xids.XIDS) == of_programs | of_gpus
-    assert of_programs == xids.BY_PROGRAM
+def follows_the_catalog(number: int) -> bool:
+    """Whether it counts by the action alone that NVIDIA gives."""
+    now, then = xid_catalog.CATALOG[number]
+    of_program = now in ("RESTART_APP", "IGNORE") and then in ("investigate software", "IGNORE")
+    return xids.counts_alone(number) is not of_program
+
+
+def test_every_deviation_from_nvidia_s_catalog_is_listed_with_its_reason():
+    others = {number for number in xid_catalog.CATALOG if not follows_the_catalog(number)}
+    assert others == set(xids.DEVIATIONS)
+    assert all(len(why) > 20 for _, why in xids.DEVIATIONS.values())
+    assert set(xids.XIDS) <= set(xid_catalog.CATALOG)
+
+
+@pytest.mark.parametrize(
+    ("seen", "count"),
+    [([109], 1), ([45], 1), ([45, 45], 2), ([45, 79], 1), ([31, 45], 0), ([13, 43], 0), ([94], 1),
+     ([95, 45], 1), ([999], 1), ([], 0), ([63, 48, 13], 2)],
+)  # fmt: skip
+def test_what_counts_against_a_gpu(seen, count):
+    """109 is a reset of the GPU; 45 follows another, and alone it is an error of its own."""
+    assert len(xids.counted(seen)) == count
+
+
+def test_the_numbers_of_data_centers_have_their_meaning():
+    """NVIDIA, "Xid Errors"; 144 to 150 are Blackwell's NVLink."""
+    of_programs = {13, 31, 43, 68, 69}
+    assert {number for number in xids.XIDS if not xids.counts_alone(number)} == of_programs
     for number, meaning in (
         (48, "double-bit"), (63, "recorded for replacement"), (64, "could not be recorded"),
         (74, "NVLink"), (79, "fell off the bus"), (94, "contained"), (95, "uncontained"),
