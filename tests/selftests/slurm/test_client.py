@@ -8,7 +8,6 @@ import subprocess
 
 import pytest
 
-from fixtures.cluster.slurm_survey import AVAILABLE_STATES
 from fixtures.errors import ConfigError, RunError
 from fixtures.jobs import launcher, watcher
 from fixtures.slurm import client
@@ -94,13 +93,40 @@ def test_the_partition_s_limit_of_cpus_holds(command, monkeypatch):
     assert client.cpus_per_node(["n1"], "gpu") == 6
 
 
-@pytest.mark.parametrize(
-    "state",
-    ["IDLE+CLOUD+POWERED_DOWN", "IDLE+CLOUD+POWERING_UP", "IDLE+POWERING_DOWN",
-     "IDLE+REBOOT_REQUESTED", "ALLOCATED+BLOCKED", "IDLE+PERFCTRS", "IDLE+EXTERNAL"],
-)  # fmt: skip
-def test_a_node_that_starts_with_its_job_is_available(state):
-    assert {*state.split("+")} <= AVAILABLE_STATES
+MIG = (
+    "a100_1g.5gb",
+    "1g.10gb",
+    "mig-3g.40gb",
+    "1c.3g.20gb",
+    "1g.5gb+me",
+    "2g.20gb.me",
+    "nvidia_h100_80gb_hbm3_1g.10gb",
+    "h200-1g.18gb",
+    "1G.24GB",
+    "b200_7g.180gb",
+    "1g_12gb",
+)
+WHOLE = (
+    "h100",
+    "nvidia_h100_80gb_hbm3",
+    "a100-sxm4-40gb",
+    "nvidia_gb200",
+    "l40s",
+    "h20-3e",
+    "A100_80GB_PCIe",
+    "nvidia_a100-sxm4-80gb",
+    "tesla_v100-sxm2-32gb",
+)
+
+
+@pytest.mark.parametrize("kind", MIG)
+def test_a_slice_of_a_gpu_is_none_in_any_spelling(command, kind):
+    assert node(command, gres=f"gpu:h100:6(S:0-1),gpu:{kind}:7(S:0)").gpus == 6
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_whole_gpus_are_counted_by_any_name(command, kind):
+    assert node(command, gres=f"gpu:{kind}:4(S:0-1),gpu:1g.10gb:7,shard:8").gpus == 4
 
 
 # --- one cluster of several

@@ -32,30 +32,33 @@ Domain State: UP
 """
 
 
-def node(root: Path, said: str = UP, *, channels: bool = True, channel0: bool = True) -> Path:
+def node(root: Path, said: str = UP, *, channels: bool = True, channel: int | None = 0) -> Path:
     """The files of a node with IMEX, and a nvidia-imex-ctl that says this; its path."""
     (root / "proc").mkdir()
     lines = ["Character devices:", "195 nvidia", *(["234 nvidia-caps-imex-channels"] * channels)]
     (root / "proc" / "devices").write_text("\n".join(lines))
     folder = root / "dev" / "nvidia-caps-imex-channels"
     folder.mkdir(parents=True)
-    if channel0:
-        (folder / "channel0").touch()
+    (folder / "channel").touch()
+    if channel is not None:
+        (folder / f"channel{channel}").touch()
     command = root / "nvidia-imex-ctl"
     command.write_text(f"#!/bin/sh\ncat <<'end'\n{said}end\n")
     command.chmod(0o755)
     return command
 
 
-def test_imex_is_ready_where_the_channel_opens_and_the_domain_is_up(tmp_path: Path):
-    assert imex.state(tmp_path, str(node(tmp_path))) == ("ready", "")
+@pytest.mark.parametrize("channel", [0, 1, 7, 2047])
+def test_imex_is_ready_where_a_channel_opens_and_the_domain_is_up(tmp_path: Path, channel: int):
+    """Slurm's switch/nvidia_imex keeps channel 0 and gives a job one of its own."""
+    assert imex.state(tmp_path, str(node(tmp_path, channel=channel))) == ("ready", "")
 
 
 @pytest.mark.parametrize(
     ("broken", "value", "note"),
     [
         ({"channels": False}, "no channels", "the driver offers no IMEX"),
-        ({"channel0": False}, "no channel 0", "channel0 is missing"),
+        ({"channel": None}, "no channel", "nvidia-caps-imex-channels has none"),
         ({"said": UP.replace("State: UP", "State: DOWN")}, "domain DOWN", "the domain is DOWN"),
         ({"said": UP.replace("0.2   - READY      ", "0.2   - UNAVAILABLE")}, "domain UP",
          "10.0.0.2 UNAVAILABLE"),
@@ -144,6 +147,6 @@ def test_a_channel_that_is_closed_and_a_command_that_hangs_are_told(
         assert (state, asked) == ("no answer", [20])
         assert "timed out" in note
     monkeypatch.setattr(imex.os, "access", lambda _, mode: mode != imex.os.R_OK | imex.os.W_OK)
-    assert imex.state(tmp_path, command)[0] == "channel 0 closed"
+    assert imex.state(tmp_path, command)[0] == "channel closed"
     (tmp_path / "proc" / "devices").unlink()
     assert imex.state(tmp_path, command)[0] == "no channels"

@@ -31,6 +31,9 @@ SEND = "w0:1:2 [0] NCCL INFO Channel 00/0 : 1[1] -> 2[0] [send] via "
         ("NET/FasTrak/1", "NET/FasTrak", [1], False),
         ("NET/Socket/0", "NET/Socket", [0], False),
         ("NET/new_plug-in/7/GDRDMA", "NET/new_plug-in", [7], True),
+        ("COLLNET/SHARP/0/GDRDMA", "NET/IB", [0], True),
+        ("COLLNET/SHARP/3", "NET/IB", [3], False),
+        ("COLLNET/SHARP", "NET/IB", None, None),
         ("NET/bare", "NET/bare", None, None),
         ("P2P/MNNVL", "MNNVL", None, None),
         ("P2P/CUMEM/read", "P2P", None, None),
@@ -45,6 +48,17 @@ def test_every_form_of_a_channel_is_understood_or_reported_as_it_is(
     families = {nccl_log.transport_family(name) for name in found["transports"]}
     assert nccl_log.slowest(families) == family
     assert (found.get("nics"), found.get("gdr")) == (nics, gdr)
+
+
+def test_reduction_in_the_switches_is_the_ordered_network_and_a_fact(tmp_path: Path) -> None:
+    log = tmp_path / "nccl-rank0.0.log"
+    log.write_text(f"{SEND}NET/IB/0/GDRDMA\n{SEND}P2P/CUMEM\n{SEND}COLLNET/SHARP/1/GDRDMA\n")
+    found = nccl_log.read_nccl_log([log])
+    assert (found["collnet"], found["nics"], found["gdr"]) == (True, [0, 1], True)
+    assert nccl_log.slowest({nccl_log.transport_family(n) for n in found["transports"]}) == "NET/IB"
+    log.write_text(f"{SEND}NET/Socket/0\n{SEND}COLLNET/SHARP/1/GDRDMA\n")
+    families = {nccl_log.transport_family(n) for n in nccl_log.read_nccl_log([log])["transports"]}
+    assert nccl_log.slowest(families) == "NET/Socket", "a fall-back is not hidden"
 
 
 def test_unknown_network_is_never_hidden_by_a_known_one() -> None:
