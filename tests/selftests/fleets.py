@@ -47,9 +47,7 @@ class FleetRun:
         self.write(name, data)
 
     def change_run(self, **fields: Any) -> None:
-        path = self.root / "run.json"
-        data = json.loads(path.read_text(encoding="utf-8"))
-        path.write_text(json.dumps({**data, **fields}), encoding="utf-8")
+        support.change(self.root / "run.json", **fields)
 
     def judged(self, into: Path) -> tuple[Data, Outcomes]:
         """Return verdict.json, and its rows by criterion and subject."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -281,6 +283,20 @@ def save(found: Record, directory: RunDirectory, *, name: str | None = None) -> 
     path = directory.records / (name or record_name(found.workload, found.placement, found.attempt))
     write_json(path, found.to_json(), indent=None)
     return path
+
+
+@contextmanager
+def edited(path: Path) -> Iterator[Any]:
+    """The content of a JSON file, to be changed in place, as whoever has the run can."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    yield data
+    path.write_text(json.dumps(data), encoding="utf-8")
+
+
+def change(path: Path, /, **fields: Any) -> None:
+    """Let a JSON file say something else in these fields."""
+    with edited(path) as data:
+        data.update(fields)
 
 
 def say(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:

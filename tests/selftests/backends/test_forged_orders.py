@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -25,9 +24,8 @@ ORDERED = (
 def judged(tmp_path: Path, change: Callable[[Any], Any], order: str = "") -> dict[str, Any]:
     source = tmp_path / "source"
     shutil.copytree(ACCEPTED, source)
-    run = json.loads((source / "run.json").read_text())
-    change(run)
-    (source / "run.json").write_text(json.dumps(run))
+    with support.edited(source / "run.json") as run:
+        change(run)
     limits = THRESHOLDS
     if order:
         limits = tmp_path / "own.yaml"

@@ -13,7 +13,6 @@ import pytest
 from fixtures.backends import choose as backends
 from fixtures.backends import recertification
 from fixtures.errors import ConfigError
-from fixtures.paths import version
 from fixtures.plan.items import Item, planned_list
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run.options import RunOptions
@@ -25,6 +24,7 @@ from reports import rejudge
 from reports.artefacts import Artefacts
 from tests.selftests import support
 from tests.selftests.fleets import as_attempt
+from tests.selftests.judged_runs import made_whole
 
 pytestmark = pytest.mark.cpu
 
@@ -37,21 +37,16 @@ def accepted(tmp_path_factory) -> Path:
     """The recorded run of two nodes, as if accepted by today's limits: what it measured passed."""
     root = tmp_path_factory.mktemp("recertify") / "accepted"
     shutil.copytree(support.DATA / "h200-2x2", root)
-    run = json.loads((root / "run.json").read_text())
     rows = support.judged(root, root.parent / "judged")[1]["criteria"]
     good = [
-        (row["criterion"], row["subject"])
+        [row["criterion"], row["subject"]]
         for row in rows
         if row["outcome"] not in ("FAIL", "NOT_MEASURED")
     ]
-    run |= {"scope": [list(key) for key in good], "suite_version": version(),
-            "contract": json.loads((root.parent / "judged" / "run.json").read_text())["contract"],
-            "thresholds": loader.load(support.SHIPPED).identity()}  # fmt: skip
-    (root / "run.json").write_text(json.dumps(run))
-    shutil.copy(root.parent / "judged" / "limits.csv", root)
+    contract = json.loads((root.parent / "judged" / "run.json").read_text())["contract"]
     (root / "jobs" / "node-worker0").mkdir(parents=True)
     (root / "jobs" / "node-worker0" / "out.txt").write_text("what a rank printed\n")
-    assert command.main(["render", str(root)]) == 0
+    assert made_whole(root, scope=good, contract=contract) == 0
     return root
 
 
@@ -222,11 +217,10 @@ def test_other_firmware_is_found_by_the_inventory_and_voids_the_gpu(accepted, tm
     session = Recertification(tmp_path / "again", adopt(accepted, tmp_path / "again"))
     old = session.old_uuid()
     for path in (session.root / "records").glob("*@*.json"):
-        data = json.loads(path.read_text())
-        for rank in data["ranks"]:
-            if rank["device"].get("uuid") == old:
-                rank["device"]["vbios"] = "96.00.A5"
-        path.write_text(json.dumps(data))
+        with support.edited(path) as data:
+            for rank in data["ranks"]:
+                if rank["device"].get("uuid") == old:
+                    rank["device"]["vbios"] = "96.00.A5"
     session.take_inventory(uuid="")
     newest = session.root / "records" / "inventory@worker1.attempt2.json"
     newest.write_text(newest.read_text().replace("96.00.A5", "96.00.B1"))

@@ -161,11 +161,9 @@ def outcomes(verdict: dict[str, Any]) -> dict[tuple[str, str], str]:
 
 def slower(root: Path, node: str, gpu: int, factor: float) -> None:
     """Make one GPU compute slower than it did."""
-    path = root / "records" / f"gemm@{node}.json"
-    data = read_json(path)
-    for m in data["ranks"][gpu]["measurements"]:
-        m["samples"] = [sample * factor for sample in m["samples"]]
-    path.write_text(json.dumps(data))
+    with support.edited(root / "records" / f"gemm@{node}.json") as data:
+        for m in data["ranks"][gpu]["measurements"]:
+            m["samples"] = [sample * factor for sample in m["samples"]]
 
 
 def test_pasted_rows_pass_the_runs_that_they_come_from_and_fail_a_slower_device(runs, tmp_path):
@@ -244,12 +242,10 @@ def test_a_run_counts_once_however_often_it_is_there(runs, tmp_path):
 def test_what_judge_would_not_take_gives_no_limit(runs, tmp_path):
     made = [runs.add() for _ in range(3)]
     for node in NODES:
-        path = made[1] / "records" / f"gemm@{node}.json"
-        data = read_json(path)
-        for rank in data["ranks"]:
-            for m in rank["measurements"]:
-                m["checks"]["overlap"] = 0.5
-        path.write_text(json.dumps(data))
+        with support.edited(made[1] / "records" / f"gemm@{node}.json") as data:
+            for rank in data["ranks"]:
+                for m in rank["measurements"]:
+                    m["checks"]["overlap"] = 0.5
     found = proposed(made[0])
     assert not [key for key in found["criteria"] if key.startswith("gemm")]
     assert "allreduce.node" in found["criteria"]
@@ -328,10 +324,9 @@ def test_a_new_gpu_gets_all_that_it_needs(runs, tmp_path):
     verdict = read_json(tmp_path / "again" / "verdict.json")
     assert set(outcomes(verdict).values()) == {"PASS"}, done.stdout
     # The whole plan of an ordered cluster of them can be made.
-    data = read_json(made[0] / "run.json")
-    data["contract"] = {**order("H300"), "nodes": "gpu[01-04]"}
-    data["population"] |= {"gpu_model": "H300", "ordered": True}
-    (made[0] / "run.json").write_text(json.dumps(data))
+    with support.edited(made[0] / "run.json") as data:
+        data["contract"] = {**order("H300"), "nodes": "gpu[01-04]"}
+        data["population"] |= {"gpu_model": "H300", "ordered": True}
     done = support.run_pytest(
         "--cluster=replay", f"--from={made[0]}", "--collect-only", "-q", checkout=checkout
     )

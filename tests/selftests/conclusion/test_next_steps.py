@@ -88,9 +88,8 @@ def red(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("it is") / "run"
     derive_runs.derive(support.DATA / "sandbox-2x2-cpu", root, "slow-gpu")
     (root / "records" / "memory@worker0.json").unlink()
-    run = read_json(root / "run.json")
-    run |= {"path": "/shared/my runs/7", "options": ["--partition=gpu"]}
-    (root / "run.json").write_text(json.dumps(run))
+    with support.edited(root / "run.json") as run:
+        run |= {"path": "/shared/my runs/7", "options": ["--partition=gpu"]}
     support.judged(root, root.parent / "judged")
     made = RunDirectory(root.parent / "judged")
     artefacts = Artefacts(made, read_json(made.verdict))

@@ -29,6 +29,7 @@ from fixtures.thresholds import loader
 from reports import __main__ as reports_command
 from reports import plugin as reports_plugin
 from tests.selftests import support
+from tests.selftests.judged_runs import key_of
 from tests.selftests.pages import blocks, first_cells
 from tests.selftests.sandboxes import on
 from tests.selftests.support import CHECKOUT, DATA
@@ -162,12 +163,7 @@ def cluster_page(
     checkout = folder / "gpu-cluster-acceptance"
     home = folder / "home"
     (home / ".ssh").mkdir(parents=True)
-    if shutil.which("ssh-keygen") is None:
-        pytest.skip("no ssh-keygen here: nothing can be signed")
-    subprocess.run(
-        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", home / ".ssh" / "id_ed25519"],
-        check=True, timeout=30,
-    )  # fmt: skip
+    key_of(home / ".ssh", "id_ed25519")
     env = {**on(shared_sandbox), "HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
     # `make setup` says what it would do, and the environment of these tests is in its place.
     before, after = install.split("make setup\n")

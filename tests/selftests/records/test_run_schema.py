@@ -17,11 +17,11 @@ from fixtures.run import previous_runs
 from reports import __main__ as command
 from reports import certificate
 from tests.selftests import support
+from tests.selftests.judged_runs import key_of
 from tests.tools import upgrade_records
 
 pytestmark = pytest.mark.cpu
 
-needs_ssh = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="no ssh-keygen")
 REFUSED = "no longer judged: the last that does is suite version 0.2.0 of commit 0ba87eb"
 
 
@@ -69,10 +69,8 @@ def test_what_was_changed_is_found(run, name, what, capsys):
     assert what in out
 
 
-@needs_ssh
 def test_its_signature_is_checked(run, tmp_path, capsys):
-    key = tmp_path / "id"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    key = key_of(tmp_path)
     page = str(run / certificate.NAME)
     subprocess.run(["ssh-keygen", "-q", "-Y", "sign", "-n", certificate.NAMESPACE, "-f", str(key),
                     page], check=True)  # fmt: skip
@@ -121,10 +119,9 @@ WHYS = {
 
 def as_schema_1(root: Path) -> dict[str, str]:
     """Make a recorded run what its schema 1 was; return the digests of its files."""
-    run = json.loads((root / "run.json").read_text())
-    run["schema"] = 1
-    run["population"].pop("installed")
-    (root / "run.json").write_text(json.dumps(run))
+    with support.edited(root / "run.json") as run:
+        run["schema"] = 1
+        run["population"].pop("installed")
     return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in root.glob("records/*")}
 
 
@@ -145,9 +142,8 @@ def test_what_the_driver_does_not_give_is_told_apart_by_its_words(tmp_path):
     root = Path(shutil.copytree(support.DATA / "h200-1x2-training", tmp_path / "run"))
     as_schema_1(root)
     path = root / "records" / "training_single@worker0.json"
-    record = json.loads(path.read_text())
-    record["ranks"][0]["facts"]["not_measured"] = WHYS
-    path.write_text(json.dumps(record))
+    with support.edited(path) as record:
+        record["ranks"][0]["facts"]["not_measured"] = WHYS
     assert upgrade_records.upgrade(root) == [path, root / "run.json"]
     facts = json.loads(path.read_text())["ranks"][0]["facts"]
     assert set(facts["not_offered"]) == {"ecc", "links", "heat"}

@@ -23,6 +23,7 @@ from fixtures.records.verdict_file import (
     write_verdict,
 )
 from fixtures.verdict.model import Outcome
+from tests.selftests.support import change
 from tests.selftests.verdict.made import verdict
 
 pytestmark = pytest.mark.cpu
@@ -110,8 +111,7 @@ def test_a_verdict_is_compared_with_what_is_on_the_disk(tmp_path):
 
 def refusal(directory: RunDirectory, **changes: Any) -> str:
     """What is said of a verdict whose verdict.json was changed."""
-    shown = json.loads(directory.verdict.read_text(encoding="utf-8"))
-    directory.verdict.write_text(json.dumps({**shown, **changes}), encoding="utf-8")
+    change(directory.verdict, **changes)
     with pytest.raises(RecordError) as caught:
         read_verdict(directory)
     return str(caught.value)

@@ -12,6 +12,7 @@ from fixtures.records.run_directory import RunDirectory
 from reports import artefacts, blame, certificate, export, page, statement
 from reports.artefacts import NAMES, Artefacts
 from tests.selftests.reports.test_exports import written
+from tests.selftests.support import change
 
 pytestmark = pytest.mark.cpu
 
@@ -22,8 +23,7 @@ def run(tmp_path: Path) -> RunDirectory:
 
 
 def of(run: RunDirectory, **more: object) -> Artefacts:
-    data = json.loads(run.run_json.read_text())
-    run.run_json.write_text(json.dumps({**data, **more}))
+    change(run.run_json, **more)
     return Artefacts(run, json.loads(run.verdict.read_text()))
 
 

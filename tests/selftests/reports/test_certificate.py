@@ -123,9 +123,8 @@ def test_what_was_measured_once_has_no_list_of_tries(tmp_path):
 
 def test_every_session_of_a_run_is_named(tmp_path):
     directory = written(tmp_path / "run")
-    run = json.loads(directory.run_json.read_text())
-    run["commands"] = ["pytest A", "pytest --resume B"]
-    directory.run_json.write_text(json.dumps(run))
+    with support.edited(directory.run_json) as run:
+        run["commands"] = ["pytest A", "pytest --resume B"]
     assert "pytest A; then by pytest --resume B" in Page(certificate.page(directory)).text
 
 
@@ -154,10 +153,8 @@ def test_the_certificate_s_annex_has_the_limits_that_held(tmp_path):
 
 def test_the_certificate_lists_gpus_by_uuid_and_serial(tmp_path):
     derive_runs.derive(support.DATA / "h200-2x2", tmp_path / "run", "unchanged")
-    path = tmp_path / "run" / "records" / "inventory@worker0.json"
-    data = json.loads(path.read_text())
-    data["ranks"][0]["device"]["serial"] = "1652023004711"
-    path.write_text(json.dumps(data))
+    with support.edited(tmp_path / "run" / "records" / "inventory@worker0.json") as data:
+        data["ranks"][0]["device"]["serial"] = "1652023004711"
     made = written(tmp_path / "other")
     verdict, _ = both(made)
     page = Page(certificate.page(RunDirectory(tmp_path / "run"), {

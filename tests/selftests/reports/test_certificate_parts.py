@@ -17,6 +17,7 @@ from reports.cluster import Cluster, NodeFacts
 from tests.selftests.reports.test_certificate import plain
 from tests.selftests.reports.test_exports import written
 from tests.selftests.reports.test_page import measured
+from tests.selftests.support import change
 
 pytestmark = pytest.mark.cpu
 
@@ -32,8 +33,7 @@ def row(
 
 
 def changed_run(directory: RunDirectory, **more: Any) -> None:
-    run = json.loads(directory.run_json.read_text())
-    directory.run_json.write_text(json.dumps({**run, **more}))
+    change(directory.run_json, **more)
 
 
 def sections(directory: RunDirectory, verdict: Json | None = None) -> dict[str, str]:

@@ -253,9 +253,8 @@ def test_what_is_no_secret_stays(text):
 
 
 def test_a_dossier_holds_no_secret(red, tmp_path):
-    run = json.loads((red / "run.json").read_text())
-    run["commands"] = [WAYS[1]]
-    (red / "run.json").write_text(json.dumps(run))
+    with support.edited(red / "run.json") as run:
+        run["commands"] = [WAYS[1]]
     verdict = verdict_of(red)
     for row in verdict["criteria"]:
         if row["outcome"] == "FAIL":
@@ -264,10 +263,8 @@ def test_a_dossier_holds_no_secret(red, tmp_path):
     line = {"event": "error", "node": "worker1", "workload": "gemm", "rank": 0, "kind": "raised",
             "error": WAYS[2], "stack": WAYS[3]}  # fmt: skip
     (red / "jobs/node-worker1/rank0.jsonl").write_text(json.dumps(line) + "\n")
-    path = red / "records/environment@worker1.json"
-    record = json.loads(path.read_text())
-    record["ranks"][0]["facts"] |= {"api_key": SECRETS[0], "note": WAYS[0]}
-    path.write_text(json.dumps(record))
+    with support.edited(red / "records/environment@worker1.json") as record:
+        record["ranks"][0]["facts"] |= {"api_key": SECRETS[0], "note": WAYS[0]}
     report = tmp_path / "nvidia-bug-report.log"
     report.write_text(f"NVRM: Xid (PCI:0000:18:00): 79, HF_TOKEN={SECRETS[4]}\n")
     made = made_of(red, "worker1", verdict=verdict, bug_report=report)
@@ -286,11 +283,9 @@ def test_a_large_node_fits_and_keeps_its_first_lines(red):
     points = ({"t": 1.0 * k, "gpus": {uuid: {"temp_c": 50, "padding": ["x" * 2000] * 20}}}
               for k in range(400))  # fmt: skip
     (folder / "telemetry-worker1.jsonl").write_text("".join(json.dumps(p) + "\n" for p in points))
-    path = red / "records/gemm@worker1.attempt2.json"
-    record = json.loads(path.read_text())
-    for rank in record["ranks"]:
-        rank["measurements"][0]["samples"] = [1.0 + k / 3 for k in range(200_000)]
-    path.write_text(json.dumps(record))
+    with support.edited(red / "records/gemm@worker1.attempt2.json") as record:
+        for rank in record["ranks"]:
+            rank["measurements"][0]["samples"] = [1.0 + k / 3 for k in range(200_000)]
     made = made_of(red, "worker1")
     assert len(json.dumps(made)) > dossier.MAX_BYTES
     page, text = dossier.fitted(made)

@@ -21,7 +21,6 @@ from typing import Any
 import pytest
 
 from fixtures.conclusion.run_verdict import conclude
-from fixtures.paths import THRESHOLDS, version
 from fixtures.records.files import json_lines
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run import run as run_module
@@ -30,6 +29,7 @@ from fixtures.verdict.model import Verdict
 from reports import __main__ as command
 from reports import artefacts, charts, page, statement
 from tests.selftests import derive_runs, support
+from tests.selftests.judged_runs import made_whole
 
 pytestmark = pytest.mark.cpu
 
@@ -89,20 +89,10 @@ def genuine(tools, tmp_path_factory) -> Path:
     """A run that is REJECTED for one GPU of worker1, with every file that a run leaves."""
     root = tmp_path_factory.mktemp("genuine") / "run"
     derive_runs.derive(support.DATA / "sandbox-2x2-cpu", root, "slow-gpu")
-    run = json.loads((root / "run.json").read_text())
-    run["thresholds"] = {"sha256": loader.load(THRESHOLDS).sha256, "path": str(THRESHOLDS)}
-    run["versions"] |= run_module.PAGE_VERSIONS
-    run |= {"suite_version": version(), "path": str(root), "options": ["--partition=gpu"]}
-    (root / "run.json").write_text(json.dumps(run))
-    # A run writes these two as it goes.
-    support.judged(root, root.parent / "judged")
-    for name in ("limits.csv", "ledger.jsonl"):
-        shutil.copy(root.parent / "judged" / name, root)
-    (root / "jobs").mkdir(exist_ok=True)
-    (root / "jobs" / "out.txt").write_text("what a rank printed\n")
+    (root / "jobs").mkdir()
     # As submitit does: an absolute link, which breaks where the run is moved.
     (root / "jobs" / "link.sh").symlink_to("/no longer here/out.txt")
-    assert command.main(["render", str(root)]) == 1
+    assert made_whole(root, path=str(root), options=["--partition=gpu"]) == 1
     return root
 
 
@@ -236,9 +226,8 @@ def test_a_page_of_other_tools_gives_no_cover_to_its_words(run, capsys):
     with_new_hashes(run)
     assert said_by_verify(run, capsys)[0] == 1
 
-    data = json.loads((run / "run.json").read_text())
-    data["versions"] |= {"pytest-html": "3.0"}
-    (run / "run.json").write_text(json.dumps(data))
+    with support.edited(run / "run.json") as data:
+        data["versions"] |= {"pytest-html": "3.0"}
     forged_by_the_suite(run, lambda verdict: None)
     for forge in (swapped_charts, lambda text: text.replace("badge fail", "badge pass")):
         path.write_text(forge(path.read_text()))
@@ -401,10 +390,8 @@ REWRITTEN: dict[str, Callable[[dict[str, Any]], None]] = {
 
 
 def test_a_field_that_no_suite_writes_is_found(run, capsys):
-    path = run / "verdict.json"
-    verdict = json.loads(path.read_text())
-    set_in_row(comment="fine")(verdict)
-    path.write_text(json.dumps(verdict))
+    with support.edited(run / "verdict.json") as verdict:
+        set_in_row(comment="fine")(verdict)
     with_new_hashes(run)
     _, lines = said_by_verify(run, capsys)
     assert any("has the unknown field comment" in line for line in lines), lines
@@ -455,11 +442,9 @@ def test_what_an_interrupted_run_did_not_judge_is_said_and_is_not_wrong(
 
 
 def test_evidence_that_was_changed_with_its_manifest_is_judged_again(run, capsys):
-    path = next(iter(sorted((run / "records").glob("gemm@*"))))
-    data = json.loads(path.read_text())
-    for m in data["ranks"][0]["measurements"]:
-        m["samples"] = [s / 50 for s in m.get("samples", [])]
-    path.write_text(json.dumps(data))
+    with support.edited(next(iter(sorted((run / "records").glob("gemm@*"))))) as data:
+        for m in data["ranks"][0]["measurements"]:
+            m["samples"] = [s / 50 for s in m.get("samples", [])]
     with_new_hashes(run)
     status, lines = said_by_verify(run, capsys)
     assert status == 1
@@ -483,9 +468,8 @@ def test_a_page_is_the_same_whenever_and_wherever_it_is_made(run, genuine):
 
 
 def test_a_change_of_what_a_page_does_not_show_is_still_a_change_of_the_evidence(run, capsys):
-    data = json.loads((run / "run.json").read_text())
-    data["owner"] = copy.deepcopy(data.get("owner") or {}) | {"host": "elsewhere"}
-    (run / "run.json").write_text(json.dumps(data))
+    with support.edited(run / "run.json") as data:
+        data["owner"] = copy.deepcopy(data.get("owner") or {}) | {"host": "elsewhere"}
     assert any(n.startswith("WRONG  run.json: changed") for n in said_by_verify(run, capsys)[1])
 
 

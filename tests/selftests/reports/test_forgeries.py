@@ -7,12 +7,12 @@ docs/reading-a-report.md: only a signature shows it.
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.selftests import forgeries
+from tests.selftests.judged_runs import key_of
 
 pytestmark = pytest.mark.cpu
 
@@ -34,10 +34,7 @@ def test_a_forged_source_makes_nothing_green(base: str, drawn: int, tmp_path: Pa
 
 @pytest.mark.parametrize("base", forgeries.ALIKE)
 def test_what_several_sources_say_alike_only_a_signature_shows(base: str, tmp_path: Path) -> None:
-    if shutil.which("ssh-keygen") is None:
-        pytest.skip("no ssh-keygen")
-    key, signers = tmp_path / "key", tmp_path / "signers"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    key, signers = key_of(tmp_path), tmp_path / "signers"
     signers.write_text(f"owner {key.with_suffix('.pub').read_text()}")
     with forgeries.tools(tmp_path):
         genuine = forgeries.Genuine.make(base, tmp_path / "genuine")

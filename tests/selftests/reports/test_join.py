@@ -5,20 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from fixtures.errors import EvidenceError
-from fixtures.paths import version
+from fixtures.records.files import read_json
 from fixtures.records.run_directory import RunDirectory
-from fixtures.thresholds import loader
 from reports import __main__ as command
 from reports import join, signature, statement
 from reports.findings import Findings
 from reports.run_files import CommandError
 from tests.selftests import support
+from tests.selftests.judged_runs import key_of, made_whole
 
 pytestmark = pytest.mark.cpu
 
@@ -39,17 +38,9 @@ def units(tmp_path_factory) -> list[Path]:
             if "worker" in path.name:
                 name = path.name.replace("worker0", f"u{k}n0").replace("worker1", f"u{k}n1")
                 path.rename(path.with_name(name))
-        run = json.loads((root / "run.json").read_text())
-        original = json.loads((support.DATA / "sandbox-2x2-cpu" / "run.json").read_text())
-        run |= {"suite_version": version(), "created": original["created"],
-                "ended": original["ended"],
-                "thresholds": loader.load(support.SHIPPED).identity()}  # fmt: skip
-        (root / "run.json").write_text(json.dumps(run))
-        support.judged(root, folder / f"judged{k}")
-        shutil.copy(folder / f"judged{k}" / "limits.csv", root)
-        (root / "jobs").mkdir(exist_ok=True)
-        (root / "jobs" / "out.txt").write_text(f"unit {k}\n")
-        assert command.main(["render", str(root)]) in (0, 2)
+        original = read_json(support.DATA / "sandbox-2x2-cpu" / "run.json")
+        times = {name: original[name] for name in ("created", "ended")}
+        assert made_whole(root, **times) in (0, 2)
         found.append(root)
     return found
 
@@ -100,8 +91,7 @@ def test_the_joined_verdict_is_never_better_than_partial_nor_than_the_worst_unit
 
     def verdict_with(*words: str) -> str:
         for folder, word in zip(folders, words, strict=True):
-            data = json.loads((folder / "verdict.json").read_text())
-            (folder / "verdict.json").write_text(json.dumps({**data, "verdict": word}))
+            support.change(folder / "verdict.json", verdict=word)
         return str(json.loads(join.made_of(joined)[join.NAME])["verdict"])
 
     assert verdict_with("ACCEPTED", "ACCEPTED", "ACCEPTED") == "PARTIAL"
@@ -121,14 +111,12 @@ def test_units_that_do_not_belong_together_are_refused(units, tmp_path):
     refused("at least 2 units", units[0])
     refused("given twice", units[0], units[0])
     run = json.loads((other / "run.json").read_text())
-    (other / "run.json").write_text(
-        json.dumps({**run, "thresholds": {**run["thresholds"], "sha256": "0" * 64}})
-    )
+    support.change(other / "run.json", thresholds={**run["thresholds"], "sha256": "0" * 64})
     refused("have other limits", units[0], other)
     contract = {**run["contract"], "gpus_per_node": 4}
-    (other / "run.json").write_text(json.dumps({**run, "contract": contract}))
+    support.change(other / "run.json", thresholds=run["thresholds"], contract=contract)
     refused("have other orders", units[0], other)
-    (other / "run.json").write_text(json.dumps({**run, "id": "another"}))
+    support.change(other / "run.json", contract=run["contract"], id="another")
     refused("u1n0 is in .* and in ", units[1], other)
     assert not (tmp_path / "out").exists()
 
@@ -154,8 +142,7 @@ def test_a_forged_unit_of_another_version_is_not_joined(units, tmp_path, capsys,
     forged = []
     for unit in units:
         root = Path(shutil.copytree(unit, tmp_path / unit.name))
-        run = json.loads((root / "run.json").read_text())
-        (root / "run.json").write_text(json.dumps({**run, "suite_version": "0.1.9"}))
+        support.change(root / "run.json", suite_version="0.1.9")
         page = root / "certificate.html"
         page.write_text(page.read_text().replace("NOT ACCEPTED: DEMONSTRATION", word))
         directory = RunDirectory(root)
@@ -203,10 +190,7 @@ def test_what_a_unit_leaves_open_is_open_for_all(joined):
 def test_a_joined_directory_is_signed_whole_and_verified_by_its_signers(
     joined, tmp_path, monkeypatch, capsys
 ):
-    if shutil.which("ssh-keygen") is None:
-        pytest.skip("no ssh-keygen")
-    key = tmp_path / "key"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    key = key_of(tmp_path)
     (tmp_path / "signers").write_text(f"kim@example.org {key.with_suffix('.pub').read_text()}")
     monkeypatch.setattr(command, "checker", lambda _: sound)
     assert command.main(["sign", str(joined), "--key", str(key), "--expect", "ACCEPTED"]) == 4
@@ -217,7 +201,7 @@ def test_a_joined_directory_is_signed_whole_and_verified_by_its_signers(
     assert "signature: good, by kim@example.org, SHA256:" in capsys.readouterr().out
     for version_then in ("0.1.9", None):  # it is not made again, and a known signer confirms it
         path = joined / join.NAME
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"suite_version": version_then}))
+        support.change(path, suite_version=version_then)
         assert command.main(verified) == 1
         stated_again(joined)
         assert command.main(["verify", str(joined)]) == 2
@@ -232,9 +216,8 @@ def test_an_order_is_held_against_all_units_together(joined):
 
     def said_with(nodes: int | str) -> str:
         for folder in folders:
-            run = json.loads((folder / "run.json").read_text())
-            run["contract"]["nodes"] = nodes
-            (folder / "run.json").write_text(json.dumps(run))
+            with support.edited(folder / "run.json") as run:
+                run["contract"]["nodes"] = nodes
         return " ".join(json.loads(join.made_of(joined)[join.NAME])["reasons"])
 
     assert "6 of 8 ordered nodes" in said_with(8)

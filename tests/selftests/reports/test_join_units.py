@@ -13,6 +13,7 @@ import pytest
 
 from reports import join_units
 from reports.run_files import CommandError
+from tests.selftests.support import edited
 from tests.tools.fleet_run import Fleet
 
 pytestmark = pytest.mark.cpu
@@ -63,10 +64,8 @@ def test_units_of_other_hardware_are_joined_whatever_software_has_named_alike(pa
 
 
 def change_rank(root: Path, change: Callable[[dict[str, Any]], None], rank: int = 0) -> None:
-    path = sorted(root.glob("records/inventory@*"))[0]
-    data = json.loads(path.read_text())
-    change(data["ranks"][rank]["device"])
-    path.write_text(json.dumps(data))
+    with edited(sorted(root.glob("records/inventory@*"))[0]) as data:
+        change(data["ranks"][rank]["device"])
 
 
 def device(root: Path, node: int = 0, rank: int = 0) -> dict[str, Any]:
@@ -108,9 +107,8 @@ def test_a_whole_unit_under_other_names_is_refused(fleet, tmp_path):
 def test_virtual_nodes_have_no_hardware(fleet, tmp_path):
     runs = [unit(fleet, tmp_path / f"{k}", k, hardware=1) for k in (1, 2)]
     for run in runs:
-        data = json.loads((run / "run.json").read_text())
-        data["population"]["origin"] = "sandbox"
-        (run / "run.json").write_text(json.dumps(data))
+        with edited(run / "run.json") as data:
+            data["population"]["origin"] = "sandbox"
     join_units.refuse_shared_hardware(runs)
 
 
@@ -145,7 +143,6 @@ def test_units_with_other_orders_still_say_which_nodes_are_in_none(
 ):
     monkeypatch.setattr(join_units, "read_verdict", lambda _: {"scope": {"nodes": ["a", "b"]}})
     for root, order in zip(pair, orders, strict=True):
-        data = json.loads((root / "run.json").read_text())
-        data["contract"]["nodes"] = order
-        (root / "run.json").write_text(json.dumps(data))
+        with edited(root / "run.json") as data:
+            data["contract"]["nodes"] = order
     assert join_units.ordered(pair, ["u1n1", "u1n2", "u2n1", "u2n2"]) == lines

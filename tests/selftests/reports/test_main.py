@@ -147,10 +147,9 @@ def test_a_replay_that_says_nothing_is_no_verdict(run, monkeypatch, capsys):
 
 def test_the_report_of_a_run_that_was_killed_says_how_much_of_it_was_judged(tmp_path, capsys):
     root = Path(shutil.copytree(support.DATA / "sandbox-2x2-cpu", tmp_path / "run"))
-    run = json.loads((root / "run.json").read_text())
-    run["thresholds"]["sha256"] = loader.load(support.SHIPPED).sha256
-    run.pop("ended", None)  # it never came so far
-    (root / "run.json").write_text(json.dumps(run))
+    with support.edited(root / "run.json") as run:
+        run["thresholds"]["sha256"] = loader.load(support.SHIPPED).sha256
+        run.pop("ended", None)  # it never came so far
     (root / "verdict.json").unlink(missing_ok=True)
     for path in (root / "records").glob("training_*"):
         path.unlink()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,7 @@ def judged(tmp_path_factory) -> Path:
     """A recorded run that is REJECTED, with another word."""
     source = support.DATA / "h200-1x2-neighbour"
     root = judged_run(source, tmp_path_factory.mktemp("reference") / "run")
-    verdict = json.loads((root / "verdict.json").read_text())
-    (root / "verdict.json").write_text(json.dumps({**verdict, "verdict": "PARTIAL"}))
+    support.change(root / "verdict.json", verdict="PARTIAL")
     return root
 
 
@@ -62,8 +60,7 @@ def test_a_reference_is_judged_again_once_and_then_known_by_its_hashes(run, tmp_
 
 @pytest.mark.parametrize("word", ["REJECTED", "INCOMPLETE"])
 def test_a_run_that_was_not_accepted_cannot_be_a_reference(run, tmp_path, word):
-    path = run / "verdict.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "verdict": word}))
+    support.change(run / "verdict.json", verdict=word)
     with pytest.raises(EvidenceError, match=f"is {word}, so it cannot be a reference"):
         reference.confirmed(run, tmp_path / "state", confirms)
 

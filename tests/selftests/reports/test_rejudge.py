@@ -48,9 +48,8 @@ def test_the_command_says_that_both_agree(run, capsys):
 
 
 def _edit(root: Path, change) -> None:
-    verdict = json.loads((root / "verdict.json").read_text())
-    change(verdict)
-    (root / "verdict.json").write_text(json.dumps(verdict))
+    with support.edited(root / "verdict.json") as verdict:
+        change(verdict)
 
 
 def _row(verdict, criterion: str):

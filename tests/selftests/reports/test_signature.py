@@ -12,6 +12,7 @@ import pytest
 from reports import signature, statement
 from reports.findings import Findings
 from reports.run_files import CommandError
+from tests.selftests.judged_runs import key_of
 
 pytestmark = pytest.mark.cpu
 
@@ -23,12 +24,8 @@ NAMES = ("supplier", "customer", "stranger")
 def keys(tmp_path_factory) -> Path:
     """Keys NAME and NAME.pub of three people, and files of those who are known."""
     folder = tmp_path_factory.mktemp("keys")
-    if shutil.which("ssh-keygen") is None:
-        pytest.skip("no ssh-keygen")
-    for name in NAMES:
-        make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
-        subprocess.run(make, check=True)
-    lines = [f"{name}@example.org {(folder / f'{name}.pub').read_text()}" for name in NAMES]
+    made = [key_of(folder, name).with_suffix(".pub").read_text() for name in NAMES]
+    lines = [f"{name}@example.org {key}" for name, key in zip(NAMES, made, strict=True)]
     (folder / "one").write_text(lines[0])
     (folder / "both").write_text("".join(lines[:2]))
     return folder

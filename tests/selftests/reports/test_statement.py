@@ -14,18 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.paths import version
 from fixtures.records.run_directory import RunDirectory
-from fixtures.thresholds import loader
 from reports import __main__ as command
 from reports import figures, page, statement, verify
 from reports.findings import Findings
 from tests.selftests import support
+from tests.selftests.judged_runs import key_of, made_whole
 
 pytestmark = pytest.mark.cpu
 
-SSH = shutil.which("ssh-keygen")
-needs_ssh = pytest.mark.skipif(SSH is None, reason="no ssh-keygen on the PATH")
 CHANGES = 200
 ZEROS = base64.b64encode(bytes(64)).decode()
 
@@ -34,17 +31,10 @@ ZEROS = base64.b64encode(bytes(64)).decode()
 def signed(tmp_path_factory) -> Path:
     """A whole run, made of a recorded one, with all of its pages; KEY and KEY.pub beside it."""
     root = tmp_path_factory.mktemp("statement") / "run"
-    shutil.copytree(support.DATA / "sandbox-2x2-cpu", root)
-    run = json.loads((root / "run.json").read_text())
-    run["thresholds"] = loader.load(support.SHIPPED).identity()  # it was judged by those of its day
-    run["suite_version"] = version()
-    (root / "run.json").write_text(json.dumps(run))
-    support.judged(root, root.parent / "judged")
-    shutil.copy(root.parent / "judged" / "limits.csv", root)
     with pytest.MonkeyPatch.context() as patch:
         # The charts take seconds.
         patch.setattr(page, "_figures", lambda *_: figures.Parts("", ""))
-        assert command.main(["render", str(root)]) == 0
+        assert made_whole(Path(shutil.copytree(support.DATA / "sandbox-2x2-cpu", root))) == 0
     return root
 
 
@@ -52,12 +42,6 @@ def signed(tmp_path_factory) -> Path:
 def run(signed, tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(page, "_figures", lambda *_: figures.Parts("", ""))
     return Path(shutil.copytree(signed, tmp_path / "run"))
-
-
-def key_of(folder: Path) -> Path:
-    key = folder / "key"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
-    return key
 
 
 def statement_of(root: Path) -> dict:
@@ -178,7 +162,6 @@ def test_every_one_of_200_changed_bytes_is_found_by_its_hash(run):
     assert differing(run, subjects) == []
 
 
-@needs_ssh
 def test_a_stranger_verifies_with_ssh_keygen_and_sha256sum(run, tmp_path):
     key = key_of(tmp_path)
     assert command.main(["sign", str(run), "--key", str(key)]) == 0
@@ -200,7 +183,6 @@ def test_a_stranger_verifies_with_ssh_keygen_and_sha256sum(run, tmp_path):
         assert checked.returncode == status
 
 
-@needs_ssh
 def test_a_stranger_verifies_with_a_library_for_dsse(run, tmp_path):
     dsse = pytest.importorskip("securesystemslib.dsse")
     signer = pytest.importorskip("securesystemslib.signer")
@@ -219,8 +201,6 @@ def test_a_stranger_verifies_with_a_library_for_dsse(run, tmp_path):
 def enveloped(run, tmp_path) -> Path:
     """A run whose statement is signed by KEY, which is beside it."""
     pytest.importorskip("securesystemslib.dsse")
-    if SSH is None:
-        pytest.skip("no ssh-keygen on the PATH")
     statement.sign(run, key_of(tmp_path), (run / statement.NAME).read_bytes())
     return run
 
@@ -252,10 +232,8 @@ def test_a_second_signer_of_the_envelope_keeps_the_first(enveloped, tmp_path):
 
 
 def _forge(root: Path, change) -> None:
-    path = root / statement.ENVELOPE
-    data = json.loads(path.read_text())
-    change(data)
-    path.write_text(json.dumps(data))
+    with support.edited(root / statement.ENVELOPE) as data:
+        change(data)
 
 
 @pytest.mark.parametrize(

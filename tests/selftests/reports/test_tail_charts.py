@@ -38,13 +38,11 @@ def charted(
     """The chart of a criterion's row, after one metric's measurements were changed."""
     criterion = loader.load(support.SHIPPED).criteria[key]
     shutil.copytree(support.DATA / RUN, folder / "run")
-    path = folder / "run" / "records" / f"{criterion.workload}@{NODE}.json"
-    record = json.loads(path.read_text())
-    for number, rank in enumerate(record["ranks"]):
-        for m in rank["measurements"]:
-            if m["metric"] == criterion.metric:
-                change(number, m)
-    path.write_text(json.dumps(record))
+    with support.edited(folder / "run" / "records" / f"{criterion.workload}@{NODE}.json") as record:
+        for number, rank in enumerate(record["ranks"]):
+            for m in rank["measurements"]:
+                if m["metric"] == criterion.metric:
+                    change(number, m)
     _, verdict = support.judged(folder / "run", folder / "judged")
     (row,) = (v for v in verdict["criteria"] if v["criterion"] == key)
     jobs = folder / "judged" / "jobs" / criterion.workload

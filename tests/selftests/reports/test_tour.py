@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fixtures.records.files import read_json
 from fixtures.records.run_directory import RunDirectory
 from reports import tour
 from tests.selftests import support
@@ -27,14 +25,11 @@ def test_the_tour_leaves_out_what_is_empty_and_keeps_the_order_of_the_nodes(tmp_
     for path in run.records.glob("*.json"):
         if path.name.partition("@")[0] != "environment":
             path.unlink()
-    data = read_json(run.verdict)
-    data["criteria"] = [c for c in data["criteria"] if c["criterion"].startswith("inventory")]
-    run.verdict.write_text(json.dumps(data))
-    later = run.records / "environment@worker0.json"
-    record = read_json(later)
-    for rank in record["ranks"]:
-        rank["start"], rank["end"] = rank["start"] + 60, rank["end"] + 60
-    later.write_text(json.dumps(record))
+    with support.edited(run.verdict) as data:
+        data["criteria"] = [c for c in data["criteria"] if c["criterion"].startswith("inventory")]
+    with support.edited(run.records / "environment@worker0.json") as record:
+        for rank in record["ranks"]:
+            rank["start"], rank["end"] = rank["start"] + 60, rank["end"] + 60
     out = io.StringIO()
     tour.show(Console(file=out, width=140), run)
     text = out.getvalue()

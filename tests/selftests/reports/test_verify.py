@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,6 @@ import pytest
 from fixtures.paths import version
 from fixtures.records.files import json_lines, read_json
 from fixtures.records.run_directory import RunDirectory
-from fixtures.run import run as run_module
-from fixtures.thresholds import loader
 from fixtures.wording import digits
 from reports import __main__ as command
 from reports import certificate, differences, figures, page, signature, statement, verify
@@ -25,10 +22,10 @@ from reports.artefacts import Artefacts
 from reports.findings import Findings, show
 from reports.run_files import Limits
 from tests.selftests import support
+from tests.selftests.judged_runs import key_of, made_whole
 
 pytestmark = pytest.mark.cpu
 
-SSH = shutil.which("ssh-keygen")
 CHANGES = 200
 NO_LIMITS = Limits()
 SOUND: list[differences.Rejudged] = []
@@ -38,19 +35,7 @@ SOUND: list[differences.Rejudged] = []
 def rendered(tmp_path_factory) -> Path:
     """A whole run with its verdict, certificate and manifest, made of a recorded one."""
     root = tmp_path_factory.mktemp("verify") / "run"
-    shutil.copytree(support.DATA / "sandbox-2x2-cpu", root)
-    run = json.loads((root / "run.json").read_text())
-    # It was judged by the limits of its day.
-    run["thresholds"]["sha256"] = loader.load(support.SHIPPED).sha256
-    run["suite_version"] = version()
-    run["versions"] |= run_module.PAGE_VERSIONS
-    (root / "run.json").write_text(json.dumps(run))
-    support.judged(root, root.parent / "judged")
-    for name in ("limits.csv", "ledger.jsonl"):  # a run writes them while it goes on
-        shutil.copy(root.parent / "judged" / name, root)
-    (root / "jobs").mkdir(exist_ok=True)
-    (root / "jobs" / "out.txt").write_text("what a rank printed\n")
-    assert command.main(["render", str(root)]) == 0
+    assert made_whole(Path(shutil.copytree(support.DATA / "sandbox-2x2-cpu", root))) == 0
     drawn = page._figures(
         RunDirectory(root), read_json(root / "verdict.json"), read_json(root / "run.json"), None
     )
@@ -145,8 +130,7 @@ def test_an_added_file_is_named(run, name):
 
 def test_a_replay_has_no_certificate_and_needs_none(run, capsys):
     (run / "certificate.html").unlink()
-    made = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps({**made, "origin": "replay"}))
+    support.change(run / "run.json", origin="replay")
     RunDirectory(run).write_manifest()
     (run / statement.NAME).unlink()
     for name in ("report.html", "junit.xml"):
@@ -206,11 +190,9 @@ def test_a_power_that_was_rewritten_is_found(run):
 
 
 def test_records_that_were_changed_with_the_manifest_are_judged_again(run, capsys):
-    path = run / "records" / "gemm@worker0.json"
-    data = json.loads(path.read_text())
-    for m in data["ranks"][0]["measurements"]:
-        m["samples"] = [s / 50 for s in m.get("samples", [])]
-    path.write_text(json.dumps(data))
+    with support.edited(run / "records" / "gemm@worker0.json") as data:
+        for m in data["ranks"][0]["measurements"]:
+            m["samples"] = [s / 50 for s in m.get("samples", [])]
     stated_again(run)
     assert command.main(["verify", str(run)]) == 1
     out = capsys.readouterr().out
@@ -249,10 +231,7 @@ def test_a_waiver_that_has_run_out_since_changes_nothing(run):
 
 @pytest.fixture(scope="module")
 def key(tmp_path_factory) -> Path:
-    if SSH is None:
-        pytest.skip("no ssh-keygen on the PATH")
-    path = tmp_path_factory.mktemp("key") / "id"
-    subprocess.run([str(SSH), "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
+    path = key_of(tmp_path_factory.mktemp("key"))
     public = path.with_suffix(".pub").read_text()
     (path.parent / "signers").write_text(f"kim@example.org {public}")
     (path.parent / "strangers").write_text("")
@@ -397,10 +376,9 @@ def test_a_signed_run_is_found_changed_by_its_hashes_alone(claiming, run, key, c
 
 
 def test_a_statement_of_an_earlier_version_covers_no_page(run, key):
-    stated = json.loads((run / statement.NAME).read_text())
-    stated["predicate"].pop(statement.FILES)
-    stated["subject"] = [s for s in stated["subject"] if not s["name"].endswith(".html")]
-    (run / statement.NAME).write_text(json.dumps(stated))
+    with support.edited(run / statement.NAME) as stated:
+        stated["predicate"].pop(statement.FILES)
+        stated["subject"] = [s for s in stated["subject"] if not s["name"].endswith(".html")]
     signers = signed(run, key)
     findings = checked(run, signers)
     assert (findings.status, findings.covered, findings.wrong) == (2, False, [])
@@ -422,9 +400,8 @@ def test_what_is_no_statement_is_wrong_in_one_line(run, text):
 
 
 def test_a_file_that_stands_twice_in_the_statement_is_wrong(run):
-    stated = json.loads((run / statement.NAME).read_text())
-    stated["subject"].append(stated["subject"][0])
-    (run / statement.NAME).write_text(json.dumps(stated))
+    with support.edited(run / statement.NAME) as stated:
+        stated["subject"].append(stated["subject"][0])
     assert "statement.intoto.json: lists a file twice" in found(run)
 
 

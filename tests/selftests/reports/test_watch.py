@@ -22,7 +22,7 @@ from reports import watch
 from reports.progress import Progress
 from tests.selftests.reports.test_live import on_a_terminal
 from tests.selftests.reports.test_progress import a_run
-from tests.selftests.support import DATA
+from tests.selftests.support import DATA, change
 
 pytestmark = pytest.mark.cpu
 
@@ -383,8 +383,7 @@ def test_without_a_run_it_says_whether_there_is_none_yet(tmp_path, capsys, monke
 def test_a_run_in_the_middle_shows_its_newest_and_an_ended_one_its_highest(tmp_path, capsys):
     run = a_run(tmp_path)
     assert watch.HIGHEST not in watched(capsys, run.root).stdout
-    data = json.loads(run.run_json.read_text())
-    run.run_json.write_text(json.dumps({**data, "ended": "now"}))
+    change(run.run_json, ended="now")
     shown = watched(capsys, run.root).stdout
     assert watch.HIGHEST in shown
     assert "5.0/1.0" in shown

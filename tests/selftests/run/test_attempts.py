@@ -15,6 +15,7 @@ from fixtures.run.run import Run
 from fixtures.verdict.causes import Cause
 from fixtures.verdict.model import Outcome
 from tests.selftests.run.attempts_story import GEMM, Story
+from tests.selftests.support import change, edited
 
 pytestmark = pytest.mark.cpu
 
@@ -40,22 +41,20 @@ def _unreadable(path: Path) -> None:
 
 
 def _of_another_run(path: Path) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text()), "nonce": "f" * 32}))
+    change(path, nonce="f" * 32)
 
 
 def _replaced(path: Path) -> None:
     """By one that passes, and says that it is of the same job."""
-    data = json.loads(path.read_text())
-    for entry in data["ranks"]:
-        for m in entry["measurements"]:
-            m["samples"] = [650.0] * len(m["samples"])
-    path.write_text(json.dumps(data))
+    with edited(path) as data:
+        for entry in data["ranks"]:
+            for m in entry["measurements"]:
+                m["samples"] = [650.0] * len(m["samples"])
 
 
 def _without_the_slow_gpu(path: Path) -> None:
-    data = json.loads(path.read_text())
-    del data["ranks"][1]["measurements"][0]
-    path.write_text(json.dumps(data))
+    with edited(path) as data:
+        del data["ranks"][1]["measurements"][0]
 
 
 LOST: dict[str, Callable[[Path], None]] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,10 +61,8 @@ def test_another_gpu_has_other_firmware_and_the_failure_stands(story):
         """What is said after new firmware for the GPU in this slot."""
         attempt = 2 + slot
         story.inventory(attempt, A, B, at=150.0 + slot, vbios="1")
-        path = story.run.directory.record("inventory", "worker0", attempt)
-        data = json.loads(path.read_text())
-        data["ranks"][slot]["device"]["vbios"] = "2"
-        path.write_text(json.dumps(data))
+        with support.edited(story.run.directory.record("inventory", "worker0", attempt)) as data:
+            data["ranks"][slot]["device"]["vbios"] = "2"
         made = story.measured(2, ledger=False, vbios="1")
         made.ranks[slot].device["vbios"] = "2"
         save(made, story.run.directory)
@@ -77,10 +74,8 @@ def test_another_gpu_has_other_firmware_and_the_failure_stands(story):
 
 def test_a_gpu_was_moved_and_the_failure_of_another_stands(story):
     story.inventory(2, A, B, at=150.0, vbios="1")
-    path = story.run.directory.record("inventory", "worker0", 2)
-    data = json.loads(path.read_text())
-    data["ranks"][0]["device"]["pci"] = "elsewhere"
-    path.write_text(json.dumps(data))
+    with support.edited(story.run.directory.record("inventory", "worker0", 2)) as data:
+        data["ranks"][0]["device"]["pci"] = "elsewhere"
     made = story.measured(2, ledger=False)
     made.ranks[0].device["pci"] = "elsewhere"
     save(made, story.run.directory)

@@ -325,17 +325,14 @@ def test_of_random_swaps_nothing_stale_stands_and_nothing_else_is_measured(count
 def test_a_replaced_nic_voids_what_went_over_the_network(tmp_path):
     resumed = Resumed(support.DATA / "h200-2x2", tmp_path / "run")
     for path in (resumed.root / "records").glob("*.json"):
-        data = json.loads(path.read_text(encoding="utf-8"))
-        for rank in data["ranks"]:
-            if rank["local_rank"] == 0 and data["workload"] != "slurm":
-                rank["device"]["nics"] = {"mlx5_0": f"{rank['node']}-a", "eth0": "02:00"}
-        path.write_text(json.dumps(data), encoding="utf-8")
+        with support.edited(path) as data:
+            for rank in data["ranks"]:
+                if rank["local_rank"] == 0 and data["workload"] != "slurm":
+                    rank["device"]["nics"] = {"mlx5_0": f"{rank['node']}-a", "eth0": "02:00"}
     resumed.take_inventory({})
     anyway = resumed.measured_again()
-    newest = resumed.root / "records" / "inventory@worker1.attempt2.json"
-    data = json.loads(newest.read_text(encoding="utf-8"))
-    data["ranks"][0]["device"]["nics"]["mlx5_0"] = "worker1-b"
-    newest.write_text(json.dumps(data), encoding="utf-8")
+    with support.edited(resumed.root / "records" / "inventory@worker1.attempt2.json") as data:
+        data["ranks"][0]["device"]["nics"]["mlx5_0"] = "worker1-b"
     again = resumed.measured_again() - anyway
     assert {placement for _, placement in again} == {"all", "worker0--worker1"}
     assert ("allreduce", "all") in again

@@ -105,10 +105,8 @@ def set_(*path: Any, to: Any) -> Change:
     ],
 )  # fmt: skip
 def test_a_record_that_cannot_be_trusted_is_not_measured(limits, directory, change, reason):
-    path = support.save(node_record(650, 650), directory)
-    data = json.loads(path.read_text())
-    change(data)
-    path.write_text(json.dumps(data))
+    with support.edited(support.save(node_record(650, 650), directory)) as data:
+        change(data)
     verdict = judged(limits, directory)
     assert verdict.outcome is Outcome.NOT_MEASURED
     assert verdict.reason.startswith("unusable record: records/gemm@worker0.json: ")

@@ -23,7 +23,7 @@ import pytest
 
 from fixtures.setup import command, environment, install, system
 from fixtures.setup.environment import Asked, Environment
-from tests.selftests import setup_stubs
+from tests.selftests import setup_stubs, support
 from tests.selftests.setup_stubs import real_pip, small
 
 __all__ = ["real_pip", "small"]
@@ -46,8 +46,7 @@ def imports(home: Path, *modules: str) -> bool:
 
 
 def spoil_record(home: Path, **fields: str) -> None:
-    path = home / ".venv" / ".python"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+    support.change(home / ".venv" / ".python", **fields)
 
 
 def replace_python(home: Path) -> None:

@@ -232,12 +232,11 @@ def test_a_run_with_a_far_numa_node_in_every_node_is_accepted_and_says_it(tmp_pa
     source = tmp_path / "source"
     fleet_run.Fleet(source, 8, 8).write()
     for path in (source / "records").glob("hostcopy@*.json"):
-        record = json.loads(path.read_text())
-        for rank in record["ranks"]:
-            for m in rank["measurements"]:
-                if rank["local_rank"] in (4, 5, 6, 7) and m["metric"] in ("h2d", "d2h"):
-                    m["samples"] = [0.96 * sample for sample in m["samples"]]
-        path.write_text(json.dumps(record))
+        with support.edited(path) as record:
+            for rank in record["ranks"]:
+                for m in rank["measurements"]:
+                    if rank["local_rank"] in (4, 5, 6, 7) and m["metric"] in ("h2d", "d2h"):
+                        m["samples"] = [0.96 * sample for sample in m["samples"]]
     support.judged(source, tmp_path / "run")
     verdict = json.loads((tmp_path / "run" / "verdict.json").read_text())
     assert verdict["verdict"] == "ACCEPTED", verdict["reasons"]

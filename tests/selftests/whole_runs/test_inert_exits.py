@@ -67,17 +67,15 @@ def poisoned(source: Path, into: Path) -> Path:
     shutil.copytree(source, into)
     free, every = Poison(), Poison(set())
     for k, path in enumerate(sorted((into / "records").glob("*.json"))):
-        data = json.loads(path.read_text())
-        spoil = every if k % 5 == 4 else free
-        path.write_text(json.dumps({**data, "ranks": spoil(data["ranks"]),
-                                    "provenance": free(data["provenance"])}))  # fmt: skip
+        with support.edited(path) as data:
+            data["ranks"] = (every if k % 5 == 4 else free)(data["ranks"])
+            data["provenance"] = free(data["provenance"])
     missing = into / "jobs" / "missing.jsonl"
     lines = [json.loads(line) for line in missing.read_text().splitlines()]
     missing.write_text("".join(json.dumps(free(line)) + "\n" for line in lines))
-    run = json.loads((into / "run.json").read_text())
-    for name in ("versions", "commands", "commit"):
-        run[name] = free(run.get(name))
-    (into / "run.json").write_text(json.dumps(run))
+    with support.edited(into / "run.json") as run:
+        for name in ("versions", "commands", "commit"):
+            run[name] = free(run.get(name))
     assert min(free.count, every.count) > 100
     return into
 

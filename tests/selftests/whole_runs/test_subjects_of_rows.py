@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from fixtures.records.files import read_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.verdict.model import Verdict
 from reports import certificate, export, figures, page
@@ -32,17 +31,15 @@ NOT_OF_A_GPU = FAILED - {("allgather.node.errors", "worker0")}
 
 def change(run: Path, record: str, metric: str, value: Any, node: str | None = None) -> str:
     """Give the metric another value on the last rank that reports it; return the rank's UUID."""
-    path = run / "records" / record
-    data = read_json(path)
-    told = [
-        (rank, m)
-        for rank in data["ranks"]
-        for m in rank["measurements"]
-        if m["metric"] == metric and node in (None, rank["node"])
-    ]
-    rank, m = told[-1]
-    m["value"] = value
-    path.write_text(json.dumps(data), encoding="utf-8")
+    with support.edited(run / "records" / record) as data:
+        told = [
+            (rank, m)
+            for rank in data["ranks"]
+            for m in rank["measurements"]
+            if m["metric"] == metric and node in (None, rank["node"])
+        ]
+        rank, m = told[-1]
+        m["value"] = value
     return str(rank["device"]["uuid"])
 
 

@@ -9,7 +9,6 @@ that hangs or is killed is stopped from outside, by its pid.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -250,13 +249,12 @@ def test_whatever_is_slowed_fifty_times_is_below_its_floor(checkout: Path, tmp_p
     source = tmp_path / "slowed"
     shutil.copytree(RECORDED, source)
     for path in source.glob("records/*.json"):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        for rank in record["ranks"]:
-            for m in rank["measurements"]:
-                factor = 1 / 50 if m["unit"] in RATES else 50 if m["unit"] == "us" else 1
-                m["samples"] = [sample * factor for sample in m.get("samples", [])]
-                m["rounds"] = [[sample * factor for sample in r] for r in m.get("rounds", [])]
-        path.write_text(json.dumps(record), encoding="utf-8")
+        with support.edited(path) as record:
+            for rank in record["ranks"]:
+                for m in rank["measurements"]:
+                    factor = 1 / 50 if m["unit"] in RATES else 50 if m["unit"] == "us" else 1
+                    m["samples"] = [sample * factor for sample in m.get("samples", [])]
+                    m["rounds"] = [[sample * factor for sample in r] for r in m.get("rounds", [])]
     done = suite(checkout, tmp_path / "run", "-m", "multinode", "--cluster", "replay",
                  f"--from={source}")  # fmt: skip
     done.ended_as("REJECTED", 1)
