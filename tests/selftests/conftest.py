@@ -8,8 +8,10 @@ import pytest
 
 pytest.register_assert_rewrite("tests.selftests.sandboxes", "tests.selftests.fake_cluster")
 
+from fixtures.records.run_directory import RunDirectory  # noqa: E402
 from fixtures.sandbox import emulation  # noqa: E402
-from tests.selftests import idle_guard  # noqa: E402
+from fixtures.thresholds.loader import Thresholds  # noqa: E402
+from tests.selftests import idle_guard, support  # noqa: E402
 from tests.selftests.sandboxes import (  # noqa: E402
     checkout,
     healthy,
@@ -42,6 +44,18 @@ def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     folder = tmp_path_factory.mktemp("driver")
     emulated_gpus.compile_driver(folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def limits(tmp_path_factory: pytest.TempPathFactory) -> Thresholds:
+    """Those of a small contract."""
+    return support.load(tmp_path_factory.mktemp("limits"))
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    """A run in which nothing was measured."""
+    return support.run_directory(tmp_path / "run")
 
 
 MEASURING = (

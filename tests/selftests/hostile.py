@@ -45,6 +45,16 @@ SOURCE = "sandbox-2x2-cpu-failures"
 Json = Any
 
 
+class Hostile:
+    """Loading it leaves a trace."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, (f"touch {self.trace}",)
+
+
 class TooSlow(BaseException):
     """A call that did not end in time; not an Exception, so that nothing answers it."""
 

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,7 @@ from fixtures.thresholds import loader
 from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.model import Case
 from reports import export
-from tests.selftests import fork_server
+from tests.selftests import fork_server, small_thresholds
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SHIPPED = CHECKOUT / "thresholds.yaml"
@@ -132,9 +132,13 @@ spread:
 
 def load(folder: Path, text: str = LIMITS) -> Thresholds:
     """Limits through the real reader of thresholds.yaml."""
-    path = folder / "thresholds.yaml"
-    path.write_text(text, encoding="utf-8")
-    return loader.load(path)
+    return small_thresholds.load(folder, text)
+
+
+def limits_of(root: Path) -> Thresholds:
+    """The shipped limits, with the order of a run."""
+    run = json.loads((root / "run.json").read_text(encoding="utf-8"))
+    return loader.load_with_contract(SHIPPED, run["contract"])
 
 
 def population(nodes: int = 2, gpus: int = 2, model: str = "cpu") -> Population:
@@ -279,6 +283,14 @@ def result_line(k: int, *measurements: Measurement, **more: Any) -> Any:
     )  # fmt: skip
 
 
+def run_directory(root: Path) -> RunDirectory:
+    """A run in which nothing was measured."""
+    made = RunDirectory(root)
+    made.records.mkdir(parents=True)
+    made.jobs.mkdir()
+    return made
+
+
 def save(found: Record, directory: RunDirectory, *, name: str | None = None) -> Path:
     path = directory.records / (name or record_name(found.workload, found.placement, found.attempt))
     write_json(path, found.to_json(), indent=None)
@@ -310,16 +322,6 @@ def item(key: str, limits: Thresholds, people: Population, subject: str) -> Item
     """The planned item of a criterion on a subject."""
     items = planned_list(limits, people)
     return next(i for i in items if i.key == (key, subject))
-
-
-class Hostile:
-    """Loading it leaves a trace."""
-
-    def __init__(self, trace: Path) -> None:
-        self.trace = trace
-
-    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
-        return os.system, (f"touch {self.trace}",)
 
 
 # --- pytest in a process of its own

@@ -17,7 +17,8 @@ from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory
 from tests.selftests import derive_runs, support
 from tests.selftests.derive_runs import VARIANTS, Expected, Row
-from tests.selftests.support import DATA, Hostile
+from tests.selftests.hostile import Hostile
+from tests.selftests.support import DATA
 
 pytestmark = pytest.mark.cpu
 

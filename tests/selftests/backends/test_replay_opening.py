@@ -16,7 +16,7 @@ from fixtures.records.run_directory import RunDirectory
 from fixtures.records.run_schema import RUN_SCHEMA
 from fixtures.run.options import RunOptions
 from tests.selftests.run.small_run import BEGAN, PEOPLE, TEXT
-from tests.selftests.support import NONCE, node_record, result_line, save
+from tests.selftests.support import NONCE, node_record, result_line, run_directory, save
 
 pytestmark = pytest.mark.cpu
 
@@ -25,10 +25,7 @@ ORDER = {"nodes": 2, "gpus_per_node": 2, "gpu_model": "H200 SXM"}
 
 @pytest.fixture
 def source(tmp_path: Path) -> RunDirectory:
-    made = RunDirectory(tmp_path / "source")
-    made.records.mkdir(parents=True)
-    made.jobs.mkdir()
-    return made
+    return run_directory(tmp_path / "source")
 
 
 def opened(source: RunDirectory, options: Any = None, **more: Any):

@@ -18,7 +18,6 @@ from fixtures.errors import ConfigError
 from fixtures.records.model import Measurement
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds.limits import Limit
-from fixtures.thresholds.loader import Thresholds
 from tests.selftests import support
 from tests.selftests.support import bf16, node_record, rank, record
 from tests.selftests.verdict.made import criterion, row
@@ -109,11 +108,6 @@ def test_a_fleet_has_the_finished_runs_beside_it(tmp_path):
 
 
 # --- what was measured
-
-
-@pytest.fixture(scope="module")
-def limits(tmp_path_factory: pytest.TempPathFactory) -> Thresholds:
-    return support.load(tmp_path_factory.mktemp("limits"))
 
 
 def recorded(folder: Path, name: str, *records: Any, **given: Any) -> CalibrationRun:

@@ -17,7 +17,6 @@ from fixtures.calibration.proposal import Proposal, propose, row_text
 from fixtures.cluster.population import Population
 from fixtures.errors import ConfigError
 from fixtures.thresholds.limits import Limit
-from fixtures.thresholds.loader import Thresholds
 from tests.selftests import support
 from tests.selftests.verdict.made import criterion, row
 
@@ -187,11 +186,6 @@ def test_a_contract_is_proposed_where_nobody_ordered_and_none_was_given(monkeypa
         assert made.propose_contract is wanted
         assert ("the contract as it was seen" in made.summary) is wanted
         assert "what a datasheet of Z100 needs" in made.summary
-
-
-@pytest.fixture(scope="module")
-def limits(tmp_path_factory: pytest.TempPathFactory) -> Thresholds:
-    return support.load(tmp_path_factory.mktemp("limits"))
 
 
 def test_a_new_model_gets_rows_to_calibrate_where_it_has_no_limit(monkeypatch, limits):

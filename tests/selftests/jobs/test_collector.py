@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,14 +28,6 @@ JOB = Job(
     name="node-worker0", stage="node", placement="worker0", nodes=("worker0",), ranks_per_node=2,
     workloads=(("gemm", ("bf16",)), ("copy", ("h2d",))),
 )  # fmt: skip
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> RunDirectory:
-    made = RunDirectory(tmp_path)
-    made.records.mkdir()
-    made.jobs.mkdir()
-    return made
 
 
 @pytest.fixture

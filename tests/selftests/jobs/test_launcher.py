@@ -31,7 +31,8 @@ from fixtures.jobs.launcher import (
 )
 from fixtures.jobs.watcher import TERMINAL, JobState, LocalWatcher, SlurmWatcher
 from fixtures.processes import PROOF, has_proof, proof_of
-from tests.selftests.support import CHECKOUT, DATA, NONCE, Hostile
+from tests.selftests.hostile import Hostile
+from tests.selftests.support import CHECKOUT, DATA, NONCE
 
 pytestmark = pytest.mark.cpu
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,11 +15,6 @@ from tests.selftests.small_thresholds import SMALL
 pytestmark = pytest.mark.cpu
 
 FACTS = {"model": "H200 SXM", "nodes": 1, "gpus": 2, "gpus_per_node": 2, "dtype": "bf16"}
-
-
-@pytest.fixture
-def limits(tmp_path: Path) -> Thresholds:
-    return support.load(tmp_path)
 
 
 def told(limits: Thresholds, key: str = "gemm.bf16", **more: Any) -> dict[str, Any] | None:

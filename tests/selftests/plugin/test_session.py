@@ -47,11 +47,6 @@ class Recorder:
         return [call for call in self.calls if call[0] == name]
 
 
-@pytest.fixture(scope="module")
-def limits(tmp_path_factory):
-    return support.load(tmp_path_factory.mktemp("limits"))
-
-
 @pytest.fixture
 def handlers(monkeypatch) -> dict[int, Any]:
     """The signal handlers that are set, without setting them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,12 +13,6 @@ from fixtures.records.run_directory import RunDirectory, attempt_of
 pytestmark = pytest.mark.cpu
 
 GEMM = ("gemm.bf16", "n0")
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> RunDirectory:
-    (tmp_path / "records").mkdir()
-    return RunDirectory(tmp_path)
 
 
 def said(directory: RunDirectory, outcome: str, record: str | None = "gemm@n0.json", **more: Any):

@@ -7,16 +7,8 @@ import json
 import pytest
 
 from fixtures.records.rails_of_nics import rail_of
-from fixtures.records.run_directory import RunDirectory
 
 pytestmark = pytest.mark.cpu
-
-
-@pytest.fixture
-def directory(tmp_path):
-    directory = RunDirectory(tmp_path)
-    directory.records.mkdir()
-    return directory
 
 
 def write(directory, facts, attempt=1):

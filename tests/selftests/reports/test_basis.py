@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -34,14 +33,7 @@ def test_the_order_is_named_with_its_file_and_hash(tmp_path):
     assert basis.order_line(run, tmp_path / "none").startswith("not known: ")
 
 
-def made(tmp_path: Path) -> RunDirectory:
-    directory = RunDirectory(tmp_path / "run")
-    directory.records.mkdir(parents=True)
-    return directory
-
-
-def test_times_and_devices_are_those_of_the_records(tmp_path):
-    directory = made(tmp_path)
+def test_times_and_devices_are_those_of_the_records(directory):
     support.save(support.node_record(650, 650), directory)
     run = {"created": "A", "ended": "B"}
     _, times, devices = basis.lines(directory, run, None)
@@ -58,11 +50,10 @@ def test_times_and_devices_are_those_of_the_records(tmp_path):
     assert devices == "devices  1 GPU by the inventory in 1 node"
 
 
-def test_a_run_without_records_has_no_times_and_no_devices(tmp_path):
-    for directory in (made(tmp_path), RunDirectory(tmp_path / "nowhere")):
-        _, times, devices = basis.lines(directory, {}, None)
+def test_a_run_without_records_has_no_times_and_no_devices(directory, tmp_path):
+    for of in (RunDirectory(tmp_path / "nowhere"), directory):
+        _, times, devices = basis.lines(of, {}, None)
         assert times.endswith("measured from none")
         assert devices == "devices  0 GPUs by the records"
-    directory.records.mkdir(parents=True)
     (directory.records / "a@b.json").write_text('{"start": 999999999999, "end": 1}')
     assert "1970-01-01T00:00:01+00:00 to 1e+12" in basis.lines(directory, {}, None)[1]

@@ -19,7 +19,6 @@ from fixtures.records.model import Record
 from fixtures.run.judge_item import judge_item
 from fixtures.sandbox import Sandbox
 from fixtures.thresholds import loader
-from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.model import Outcome, device_of
 from reports import __main__ as command
 from reports import dossier, redaction
@@ -46,18 +45,13 @@ def run(judged, tmp_path) -> Path:
     return Path(shutil.copytree(judged, tmp_path / "run"))
 
 
-def limits_of(root: Path) -> Thresholds:
-    run = json.loads((root / "run.json").read_text())
-    return loader.load_with_contract(support.SHIPPED, run["contract"])
-
-
 def verdict_of(root: Path) -> dict[str, Any]:
     return json.loads((root / "verdict.json").read_text())
 
 
 def made_of(root: Path, node: str, gpu: str | None = None, **more: Any) -> dict[str, Any]:
     return dossier.of(
-        root, more.pop("verdict", verdict_of(root)), limits_of(root), node, gpu, **more
+        root, more.pop("verdict", verdict_of(root)), support.limits_of(root), node, gpu, **more
     )
 
 
@@ -96,7 +90,7 @@ def planted_faults(root: Path) -> Iterator[tuple[str, Record, str]]:
 
 
 def test_the_first_lines_name_planted_faults(run):
-    sound, thresholds = verdict_of(run), limits_of(run)
+    sound, thresholds = verdict_of(run), support.limits_of(run)
     named, wrong = 0, []
     faults_planted = list(planted_faults(run))
     for key, bad, node in faults_planted:

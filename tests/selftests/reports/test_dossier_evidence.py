@@ -23,17 +23,6 @@ pytestmark = pytest.mark.cpu
 Json = dict[str, Any]
 
 
-@pytest.fixture(scope="module")
-def limits(tmp_path_factory: pytest.TempPathFactory) -> Thresholds:
-    return support.load(tmp_path_factory.mktemp("evidence"))
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> RunDirectory:
-    (tmp_path / "records").mkdir()
-    return RunDirectory(tmp_path)
-
-
 # --- records
 
 

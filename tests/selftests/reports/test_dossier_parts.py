@@ -11,21 +11,14 @@ import pytest
 
 from fixtures.records.files import append_line, write_json
 from fixtures.records.run_directory import RunDirectory
-from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.model import Outcome, Verdict
 from reports import dossier
 from reports.run_files import CommandError
-from tests.selftests import support
 
 pytestmark = pytest.mark.cpu
 
 Json = dict[str, Any]
 GPU = {"index": 0, "uuid": "GPU-0"}
-
-
-@pytest.fixture(scope="module")
-def limits(tmp_path_factory: pytest.TempPathFactory) -> Thresholds:
-    return support.load(tmp_path_factory.mktemp("dossier"))
 
 
 def row(subject: str = "n0", outcome: str = "FAIL", **more: Any) -> Json:

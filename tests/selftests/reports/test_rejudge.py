@@ -23,11 +23,6 @@ from tests.selftests import support
 pytestmark = pytest.mark.cpu
 
 
-def limits_of(root: Path) -> loader.Thresholds:
-    run = json.loads((root / "run.json").read_text())
-    return loader.load_with_contract(support.SHIPPED, run["contract"])
-
-
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("rejudge") / "run"
@@ -81,7 +76,7 @@ def test_what_does_not_follow_from_the_records_is_named(run, capsys, change, sai
 
 def test_a_row_that_needs_an_unknown_rule_is_named_as_not_covered(run, monkeypatch):
     monkeypatch.delitem(plan.FACTS, "slurm")
-    compared = rejudge.compare(run, limits_of(run))
+    compared = rejudge.compare(run, support.limits_of(run))
     assert compared.wrong == []
     assert compared.uncovered
     assert all(line.endswith(": slurm of its definition") for line in compared.uncovered)

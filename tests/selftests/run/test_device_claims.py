@@ -26,13 +26,6 @@ LESS = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def directory(tmp_path) -> RunDirectory:
-    made = RunDirectory(tmp_path / "run")
-    made.records.mkdir(parents=True)
-    return made
-
-
 def with_facts(found: Any, **facts: Any) -> Any:
     """The record, whose ranks state these facts of their devices."""
     ranks: list[RankResult] = [replace(r, device={**r.device, **facts}) for r in found.ranks]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,9 +36,7 @@ def of(
 
 
 @pytest.fixture
-def index(tmp_path: Path) -> DeviceIndex:
-    directory = RunDirectory(tmp_path)
-    directory.records.mkdir()
+def index(directory: RunDirectory) -> DeviceIndex:
     return DeviceIndex(directory, NONCE, PEOPLE, run_id=RUN_ID, created=1.0)
 
 

@@ -36,19 +36,6 @@ pytestmark = pytest.mark.cpu
 PEOPLE = support.population(2, 2, "H200 SXM")
 
 
-@pytest.fixture
-def limits(tmp_path: Path) -> Thresholds:
-    return support.load(tmp_path)
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> RunDirectory:
-    made = RunDirectory(tmp_path / "run")
-    made.jobs.mkdir(parents=True)
-    made.records.mkdir()
-    return made
-
-
 def judged(
     limits: Thresholds, directory: RunDirectory, node: str = "worker0", **more: Any
 ) -> Verdict:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,14 +19,6 @@ from tests.selftests.support import NONCE, node_record, record, save
 pytestmark = pytest.mark.cpu
 
 GEMM = ("gemm", "worker0")
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> RunDirectory:
-    made = RunDirectory(tmp_path)
-    made.records.mkdir()
-    made.jobs.mkdir()
-    return made
 
 
 @pytest.fixture(autouse=True)

@@ -12,13 +12,12 @@ from fixtures.cluster.population import contract_json
 from fixtures.errors import ConfigError
 from fixtures.plan.items import planned_list
 from fixtures.records.files import append_line
-from fixtures.records.run_directory import RunDirectory
 from fixtures.run import order as module
 from fixtures.thresholds import loader
 from fixtures.thresholds.contract import Contract
 from fixtures.thresholds.order import order_of
 from tests.selftests.run.small_run import PEOPLE, TEXT
-from tests.selftests.support import NONCE, SHIPPED, load
+from tests.selftests.support import NONCE, SHIPPED, load, run_directory
 
 pytestmark = pytest.mark.cpu
 
@@ -27,10 +26,7 @@ ORDERED = replace(PEOPLE, ordered=True, installed=())
 
 @pytest.fixture
 def source(tmp_path):
-    made = RunDirectory(tmp_path / "source")
-    made.records.mkdir(parents=True)
-    made.jobs.mkdir()
-    return made
+    return run_directory(tmp_path / "source")
 
 
 @pytest.fixture

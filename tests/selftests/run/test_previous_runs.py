@@ -144,16 +144,12 @@ def ranks_said(run: RunDirectory, job: str, *lines: dict[str, Any]) -> None:
 
 @pytest.fixture
 def source(tmp_path: Path) -> RunDirectory:
-    made = RunDirectory(tmp_path / "source")
-    made.jobs.mkdir(parents=True)
-    return made
+    return support.run_directory(tmp_path / "source")
 
 
 @pytest.fixture
 def into(tmp_path: Path) -> RunDirectory:
-    made = RunDirectory(tmp_path / "into")
-    made.records.mkdir(parents=True)
-    return made
+    return support.run_directory(tmp_path / "into")
 
 
 def salvaged(source: RunDirectory, into: RunDirectory) -> tuple[int, list[str]]:
@@ -233,7 +229,6 @@ def test_half_of_the_ranks_is_no_record(source, into):
 
 
 def test_a_replay_has_a_copy_of_all_evidence_and_its_hash(source, into):
-    source.records.mkdir()
     source.guests.mkdir()
     files = {
         source.records / "a@b.json": b"{}", source.missing: b"m\n", source.located: b"l\n",

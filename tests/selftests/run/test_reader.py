@@ -24,14 +24,12 @@ GOOD = support.node_record(650.0, 660.0)
 
 
 @pytest.fixture
-def directory(tmp_path) -> RunDirectory:
-    made = RunDirectory(tmp_path)
-    made.records.mkdir()
-    made.run_json.write_text(json.dumps(RUN))
+def directory(directory: RunDirectory) -> RunDirectory:
+    directory.run_json.write_text(json.dumps(RUN))
     of_node = support.record(*(replace(r, measurements=[]) for r in GOOD.ranks),
                              workload="inventory")  # fmt: skip
-    support.save(of_node, made)
-    return made
+    support.save(of_node, directory)
+    return directory
 
 
 def counted(directory: RunDirectory) -> list[tuple[str, int]]:

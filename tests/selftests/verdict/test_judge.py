@@ -9,19 +9,12 @@ from dataclasses import replace
 import pytest
 
 from fixtures.records.model import Record
-from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.judge import judge
 from fixtures.verdict.model import Outcome
-from tests.selftests import support
 from tests.selftests.judging import PAIR, judged
 from tests.selftests.support import bf16, busbw, case, latency, node_record, rank, record, value
 
 pytestmark = pytest.mark.cpu
-
-
-@pytest.fixture(scope="module")
-def limits(tmp_path_factory: pytest.TempPathFactory) -> Thresholds:
-    return support.load(tmp_path_factory.mktemp("limits"))
 
 
 # --- a value against its limit

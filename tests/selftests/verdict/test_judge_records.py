@@ -23,11 +23,6 @@ from tests.selftests.support import bf16, busbw, latency, node_record, rank, rec
 pytestmark = pytest.mark.cpu
 
 
-@pytest.fixture(scope="module")
-def limits(tmp_path_factory: pytest.TempPathFactory) -> Thresholds:
-    return support.load(tmp_path_factory.mktemp("limits"))
-
-
 # --- properties
 
 RATE = st.floats(min_value=1e-3, max_value=1000, allow_nan=False)

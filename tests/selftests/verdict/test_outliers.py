@@ -13,17 +13,11 @@ from fixtures.statistics.fleet_slots import Like
 from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.model import Outcome
 from fixtures.verdict.outliers import independent
-from tests.selftests import support
 from tests.selftests.judging import PAIR, judged
 from tests.selftests.support import bf16, busbw, node_record, rank, record
 
 pytestmark = pytest.mark.cpu
 quick = settings(deadline=None, max_examples=60)
-
-
-@pytest.fixture(scope="module")
-def limits(tmp_path_factory: pytest.TempPathFactory) -> Thresholds:
-    return support.load(tmp_path_factory.mktemp("limits"))
 
 
 # --- outliers

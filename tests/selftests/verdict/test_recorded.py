@@ -44,11 +44,6 @@ L40S = {"model": "L40S"}
 STORAGE = ("filesystem.write.alone", "worker0")
 
 
-@pytest.fixture
-def limits(tmp_path):
-    return load(tmp_path)
-
-
 def found(limits: loader.Thresholds, measured: Record | None, **more: Any) -> Verdict:
     facts = {**L40S, **more.pop("facts", {})}
     return judged(limits, "gemm.bf16", measured, facts=facts, recorded=True, **more)

@@ -122,11 +122,6 @@ def judged_with(limits: Thresholds, key: str, *found: RankResult, **more: Any) -
     return judged(limits, key, support.record(*found, workload=workload), **more)
 
 
-@pytest.fixture(scope="module")
-def limits(tmp_path_factory: pytest.TempPathFactory) -> Thresholds:
-    return support.load(tmp_path_factory.mktemp("limits"))
-
-
 def with_settings(rank: RankResult, **known: str) -> RankResult:
     entries = {name: [value, "environment"] for name, value in known.items()}
     return dataclasses.replace(rank, facts={"settings": {"known": entries}})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from functools import cache
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -32,16 +31,11 @@ OF_WORKLOADS = ("across", "small", "pairs", "uses_nics", "judges_devices")
 MUTATED = ("h200-1x4", "h200-2x2", "h200-2x2-scaling", "sandbox-2x2-cpu")
 
 
-def limits_of(root: Path) -> loader.Thresholds:
-    run = json.loads((root / "run.json").read_text())
-    return loader.load_with_contract(support.SHIPPED, run["contract"])
-
-
 @pytest.mark.parametrize(("run", "variant"), golden.CASES)
 def test_both_judges_agree_on_every_recorded_run(run, variant, tmp_path):
     derive_runs.derive(support.DATA / run, tmp_path / "source", variant)
     support.judged(tmp_path / "source", tmp_path / "run")
-    compared = rejudge.compare(tmp_path / "run", limits_of(tmp_path / "run"))
+    compared = rejudge.compare(tmp_path / "run", support.limits_of(tmp_path / "run"))
     assert compared.wrong == []
     assert compared.rows > 0
     assert len(compared.uncovered) <= MOST_UNCOVERED * compared.rows
