@@ -1,18 +1,23 @@
-"""Recorded runs with verdict, pages and manifest, as if this version of the suite had made them,
-and the keys that sign them."""
+"""Runs with verdict, pages and manifest, as if this version of the suite had made them; keys of those
+who sign."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fixtures.conclusion.run_verdict import RunVerdict, conclude
 from fixtures.paths import version
+from fixtures.records.run_directory import RunDirectory
 from fixtures.run.run import PAGE_VERSIONS
 from fixtures.thresholds import loader
+from fixtures.verdict.model import Verdict
 from reports import __main__ as command
 from tests.selftests import support
 
@@ -49,3 +54,32 @@ def key_of(folder: Path, name: str = "key") -> Path:
     make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
     subprocess.run(make, check=True)
     return folder / name
+
+
+# --- runs in which nothing was measured
+
+
+def concluded(rows: Sequence[Verdict], **given: Any) -> RunVerdict:
+    """The verdict on a whole run over an ordered cluster with these rows."""
+    settled = {"whole_scope": True, "ordered": True, "origin": "cluster", "demonstration": False}
+    return conclude(rows, **{"planned": len(rows), **settled, **given})
+
+
+def verdict_of(rows: Sequence[Verdict], *, interrupted: str = "", **scope: Any) -> Any:
+    """Its verdict.json; `scope`: what it says of its nodes besides."""
+    known = {"tier": "standard", "whole": True, "origin": "cluster", "gpus_per_node": 8,
+             "gpu_model": "H200 SXM", "nodes": ["worker0", "worker1", "worker2"]}  # fmt: skip
+    return {
+        **vars(concluded(rows, interrupted=interrupted)), "schema": 1,
+        "run_id": "20261120-141500-3fa2", "scope": known | scope,
+        "criteria": [row.to_json() for row in rows],
+    }  # fmt: skip
+
+
+def written(root: Path, verdict: Any, **run: Any) -> RunDirectory:
+    """A directory with these rows; `run`: what its run.json says."""
+    directory = support.run_directory(root)
+    said = {"schema": 2, "id": verdict["run_id"], "nonce": "n", **run}
+    directory.run_json.write_text(json.dumps(said), encoding="utf-8")
+    directory.verdict.write_text(json.dumps(verdict), encoding="utf-8")
+    return directory

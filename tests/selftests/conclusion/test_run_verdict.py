@@ -20,6 +20,7 @@ from fixtures.conclusion.run_verdict import (
 )
 from fixtures.verdict.causes import Cause
 from fixtures.verdict.model import Outcome, Verdict
+from tests.selftests import judged_runs
 
 pytestmark = pytest.mark.cpu
 quick = settings(deadline=None, max_examples=60)
@@ -37,11 +38,7 @@ def verdicts(**outcomes: int) -> list[Verdict]:
 
 
 def concluded(planned: int, /, *found: Verdict, **changed: Any) -> RunVerdict:
-    settled = {
-        "whole_scope": True, "ordered": True, "origin": "cluster", "demonstration": False,
-        **changed,
-    }  # fmt: skip
-    return conclude(list(found), planned=planned, **settled)
+    return judged_runs.concluded(found, planned=planned, **changed)
 
 
 def test_a_run_in_which_everything_passed_is_accepted():

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from fixtures.conclusion.next_steps import RunCommand
-from fixtures.conclusion.run_verdict import conclude
 from fixtures.paths import version
 from fixtures.records import located
 from fixtures.records.files import append_line
@@ -21,6 +20,7 @@ from fixtures.verdict.causes import NEXT_STEP, Cause
 from fixtures.verdict.model import Outcome, Verdict
 from reports import differences as module
 from reports.differences import Differences, differences
+from tests.selftests.judged_runs import concluded
 
 pytestmark = pytest.mark.cpu
 
@@ -38,10 +38,7 @@ def row(subject: str, outcome: str = "PASS", criterion: str = "gemm.bf16", **mor
 
 
 def verdict_of(*rows: Json, interrupted: str = "", **more: Any) -> Json:
-    last = conclude(
-        map(Verdict.from_json, rows), planned=len(rows), whole_scope=True, ordered=True,
-        origin="cluster", demonstration=False, interrupted=interrupted,
-    )  # fmt: skip
+    last = concluded([Verdict.from_json(v) for v in rows], interrupted=interrupted)
     return {
         **vars(last), "schema": 2, "run_id": "r", "scope": {"nodes": ["n0", "n1"]},
         "criteria": [dict(v) for v in rows], "power": [], "fleet": [], **more,

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.conclusion.run_verdict import conclude
 from fixtures.paths import version
 from fixtures.records.run_directory import RunDirectory
 from fixtures.verdict.model import Outcome, Verdict
 from reports import __main__ as command
 from reports import export, verify
 from reports.findings import Findings
+from tests.selftests import judged_runs
 from tests.selftests.reports.test_page import PLAN, measured
 
 pytestmark = pytest.mark.cpu
@@ -27,27 +27,9 @@ FORMULA = '=HYPERLINK("http://example.org","x")'
 
 def written(root: Path, plan: Sequence[Verdict]) -> RunDirectory:
     """A run directory with these verdicts, and nothing measured."""
-    last = conclude(
-        plan, planned=len(plan), whole_scope=True, ordered=True, origin="cluster",
-        demonstration=False, interrupted="",
-    )  # fmt: skip
-    verdict = {
-        **vars(last), "schema": 1, "run_id": "20261120-141500-3fa2",
-        "scope": {"tier": "standard", "whole": True, "origin": "cluster", "gpus_per_node": 8,
-                  "gpu_model": "H200 SXM", "nodes": ["worker0", "worker1", "worker2"]},
-        "criteria": [v.to_json() for v in plan],
-    }  # fmt: skip
-    run = {
-        "schema": 2,
-        "suite_version": version(),
-        "id": verdict["run_id"],
-        "nonce": "n",
-        "contract": {"nodes": 3},
-    }
-    (root / "records").mkdir(parents=True)
-    (root / "run.json").write_text(json.dumps(run))
-    (root / "verdict.json").write_text(json.dumps(verdict))
-    directory = RunDirectory(root)
+    directory = judged_runs.written(
+        root, judged_runs.verdict_of(plan), suite_version=version(), contract={"nodes": 3}
+    )
     directory.write_manifest()
     return directory
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.conclusion.run_verdict import conclude
 from fixtures.records.run_directory import RunDirectory
 from reports import certificate, figures
+from tests.selftests import judged_runs
 from tests.selftests.reports.test_page import HOSTILE, PLAN
 
 pytestmark = pytest.mark.cpu
@@ -18,25 +18,11 @@ pytestmark = pytest.mark.cpu
 
 def written(root: Path, plan=PLAN, **more) -> RunDirectory:
     """A run directory with a verdict, and nothing measured."""
-    last = conclude(
-        plan, planned=len(plan), whole_scope=True, ordered=True, origin="cluster",
-        demonstration=False, interrupted=more.get("interrupted", ""),
+    directory = judged_runs.written(
+        root, judged_runs.verdict_of(plan, **more), commands=[f"pytest {HOSTILE}"],
+        contract={"nodes": 3, "gpus_per_node": 8, "gpu_model": HOSTILE},
+        thresholds={"sha256": "ab" * 32, "path": "none"}, versions={"python": HOSTILE},
     )  # fmt: skip
-    verdict = {
-        **vars(last), "schema": 1, "run_id": "20261120-141500-3fa2",
-        "scope": {"tier": "standard", "whole": True, "origin": "cluster", "gpus_per_node": 8,
-                  "gpu_model": "H200 SXM", "nodes": ["worker0", "worker1", "worker2"]},
-        "criteria": [v.to_json() for v in plan],
-    }  # fmt: skip
-    run = {
-        "schema": 2, "id": verdict["run_id"], "nonce": "n", "commands": [f"pytest {HOSTILE}"],
-        "contract": {"nodes": 3, "gpus_per_node": 8, "gpu_model": HOSTILE},
-        "thresholds": {"sha256": "ab" * 32, "path": "none"}, "versions": {"python": HOSTILE},
-    }  # fmt: skip
-    (root / "records").mkdir(parents=True)
-    (root / "run.json").write_text(json.dumps(run))
-    (root / "verdict.json").write_text(json.dumps(verdict))
-    directory = RunDirectory(root)
     directory.write_manifest()
     return directory
 

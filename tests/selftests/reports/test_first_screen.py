@@ -6,7 +6,6 @@ Five questions: which cluster, accepted or not, what is wrong, where, what to do
 from __future__ import annotations
 
 import functools
-import json
 import re
 import shutil
 import subprocess
@@ -17,14 +16,13 @@ from typing import Any
 
 import pytest
 
-from fixtures.conclusion.run_verdict import conclude
 from fixtures.records.files import read_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.verdict.causes import Cause
 from fixtures.verdict.model import Outcome, Verdict
 from reports import certificate
 from reports.page import page
-from tests.selftests import support
+from tests.selftests import judged_runs, support
 from tests.selftests.reports.test_page import measured, planned
 from tests.tools import browser
 
@@ -68,23 +66,13 @@ def made(root: Path, word: str, count: int) -> Path:
     """The report and certificate of a run with this verdict over so many nodes."""
     nodes = [f"gpu{k:03d}" for k in range(1, count + 1)]
     rows = list(rows_of(word, nodes))
-    last = conclude(
-        rows, planned=len(rows), whole_scope=True, ordered=True, origin="cluster",
-        demonstration=False,
+    verdict = judged_runs.verdict_of(rows, nodes=nodes) | {"schema": 2}
+    assert verdict["verdict"] == word
+    directory = judged_runs.written(
+        root, verdict, origin="cluster", planned=len(rows), path="/runs/r",
+        created="2026-11-20T14:15:00+00:00", ended="2026-11-20T14:41:00+00:00",
+        thresholds={"sha256": "fe2a9ad1" * 8}, contract={**CONTRACT, "nodes": count},
     )  # fmt: skip
-    assert last.verdict == word
-    scope = {"tier": "standard", "whole": True, "origin": "cluster", "nodes": nodes,
-             "gpus_per_node": 8, "gpu_model": "H200 SXM"}  # fmt: skip
-    verdict = {**vars(last), "schema": 2, "run_id": "r", "scope": scope,
-               "criteria": [v.to_json() for v in rows]}  # fmt: skip
-    run = {"schema": 2, "id": "r", "origin": "cluster", "nonce": "0" * 32,
-           "created": "2026-11-20T14:15:00+00:00", "ended": "2026-11-20T14:41:00+00:00",
-           "thresholds": {"sha256": "fe2a9ad1" * 8}, "planned": len(rows), "path": "/runs/r",
-           "contract": {**CONTRACT, "nodes": count}}  # fmt: skip
-    directory = RunDirectory(root)
-    root.mkdir(parents=True, exist_ok=True)
-    directory.run_json.write_text(json.dumps(run))
-    directory.verdict.write_text(json.dumps(verdict))
     path = root / "report.html"
     path.write_text(page(directory), encoding="utf-8")
     certificate.write(directory)

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from fixtures.conclusion.run_verdict import conclude
 from fixtures.records.run_directory import RunDirectory
 from fixtures.verdict.model import Outcome, Verdict
 from reports import banner, blame, certificate, charts, cluster, export, figures, github, rows
+from tests.selftests import judged_runs
 
 pytestmark = pytest.mark.cpu
 
@@ -54,27 +53,18 @@ def made(tmp_path: Path):
     def make(text: str) -> tuple[RunDirectory, dict, dict]:
         """A run directory whose verdict and run.json hold `text` everywhere."""
         plan = [verdict(outcome, text) for outcome in Outcome]
-        last = conclude(
-            plan, planned=len(plan), whole_scope=True, ordered=True, origin="cluster",
-            demonstration=False, interrupted=text,
-        )  # fmt: skip
-        said = {
-            **vars(last), "schema": 1, "run_id": text, "replay": {"run": text, "path": text,
-            "thresholds_sha256": text, "created": text, "commit": text},
-            "scope": {"tier": text, "whole": True, "origin": text, "gpus_per_node": 8,
-                      "gpu_model": text, "nodes": [text]},
-            "criteria": [v.to_json() for v in plan],
-        }  # fmt: skip
+        said = judged_runs.verdict_of(
+            plan, interrupted=text, tier=text, origin=text, gpu_model=text, nodes=[text]
+        )
+        replayed = ("run", "path", "thresholds_sha256", "created", "commit")
+        said |= {"run_id": text, "replay": dict.fromkeys(replayed, text)}
         run = {
             "schema": 2, "id": text, "nonce": "n", "commands": [text], "commit": text,
             "contract": {"nodes": text, "gpus_per_node": 8, "gpu_model": text, "driver": text},
             "thresholds": {"sha256": text, "path": text}, "versions": {text: text},
         }  # fmt: skip
         root = tmp_path / str(len(list(tmp_path.iterdir())))
-        (root / "records").mkdir(parents=True)
-        (root / "run.json").write_text(json.dumps(run))
-        (root / "verdict.json").write_text(json.dumps(said))
-        return RunDirectory(root), said, run
+        return judged_runs.written(root, said, **run), said, run
 
     return make
 

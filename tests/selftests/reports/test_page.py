@@ -17,7 +17,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from fixtures.conclusion.run_verdict import conclude
 from fixtures.paths import CHECKOUT
 from fixtures.records.run_directory import RunDirectory
 from fixtures.verdict.model import Outcome, Verdict
@@ -25,6 +24,7 @@ from reports import figures
 from reports.artefacts import NAMES
 from reports.page import page as made_page
 from reports.plugin import Writer
+from tests.selftests import judged_runs
 from tests.selftests.support import DATA
 
 pytestmark = pytest.mark.cpu
@@ -158,16 +158,7 @@ def session(
 ) -> Path:
     """A pytest session in a process of its own that judges `plan`; report.html of its run."""
     (root / "run").mkdir()
-    last = conclude(
-        plan, planned=len(plan), whole_scope=True, ordered=True, origin="cluster",
-        demonstration=False,
-    )  # fmt: skip
-    verdict = {
-        **vars(last), "schema": 1, "run_id": "20261120-141500-3fa2",
-        "scope": {"tier": "standard", "whole": True, "origin": "cluster",
-                  "nodes": list(nodes)},
-        "criteria": [v.to_json() for v in plan],
-    }  # fmt: skip
+    verdict = judged_runs.verdict_of(plan, nodes=list(nodes))
     ran = [v for v in plan if (v.criterion, v.subject) != NEVER]
     said = {"verdict": verdict, "run": [v.to_json() for v in ran], "killed": killed,
             "ids": [f"{v.criterion}-{v.subject}" for v in ran]}  # fmt: skip
@@ -312,9 +303,7 @@ def test_what_was_made_of_a_verdict_goes_when_it_does_not_hold(tmp_path):
     writer = Writer(SimpleNamespace(pluginmanager=plugins))
     directory = RunDirectory(tmp_path)
     directory.run_json.write_text("{}")
-    accepted = conclude(
-        [], planned=0, whole_scope=True, ordered=True, origin="cluster", demonstration=False
-    )
+    accepted = judged_runs.concluded([])
     row = {"verdict": "ACCEPTED", "counts": {}, "reasons": [], "criteria": [], "scope": {}}
     writer.pytest_acceptance_concluded(None, directory, row)
     for name in NAMES:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from fixtures.conclusion.run_verdict import conclude
 from fixtures.errors import ConfigError
 from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory
@@ -23,6 +22,7 @@ from fixtures.statistics.mtbf import Decision
 from fixtures.thresholds.contract import Contract
 from reports.power import lines
 from tests.selftests import support
+from tests.selftests.judged_runs import concluded
 
 pytestmark = pytest.mark.cpu
 NODES = [f"worker{k}" for k in range(8)]
@@ -154,10 +154,7 @@ def test_the_plan_decides_on_the_run(decision, verdict):
 
     row = Verdict(criterion="c", title="", subject="s", outcome=Outcome.PASS)
     said = {"decision": decision, "ordered_days": 30.0, "sentence": "MTBF of a node >= 5 days"}
-    found = conclude(
-        [row], planned=1, whole_scope=False, ordered=True, origin="cluster",
-        demonstration=False, mtbf=said,
-    )  # fmt: skip
+    found = concluded([row], whole_scope=False, mtbf=said)
     assert found.verdict == verdict
     assert found.basis["mtbf"] == said
 

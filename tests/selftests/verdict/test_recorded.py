@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fixtures.conclusion.node_lists import RowNodes, node_lists
-from fixtures.conclusion.run_verdict import conclude, judged_of
+from fixtures.conclusion.run_verdict import judged_of
 from fixtures.records.absence import Kind
 from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory
@@ -24,6 +24,7 @@ from fixtures.verdict.model import Outcome, Verdict
 from reports import __main__ as command
 from reports import certificate, compare, github, tables
 from tests.selftests import derive_runs, support
+from tests.selftests.judged_runs import concluded
 from tests.selftests.judging import judged
 from tests.selftests.support import (
     DATA,
@@ -105,10 +106,7 @@ def test_what_is_missing_or_broken_is_not_measured_as_for_any_row(limits, name):
     assert verdict.outcome is Outcome.NOT_MEASURED
     assert why in verdict.reason
     assert verdict.next_step
-    run = conclude(
-        [verdict], planned=1, whole_scope=True, ordered=True, origin="cluster",
-        demonstration=False,
-    )  # fmt: skip
+    run = concluded([verdict])
     assert (run.verdict, run.exit_status) == ("INCOMPLETE", 2)
 
 
@@ -162,10 +160,7 @@ def test_it_never_accuses(limits):
 
 def test_a_run_of_which_all_is_recorded_accepts_nothing(limits):
     verdict = found(limits, node_record(300, 280))
-    run = conclude(
-        [verdict], planned=1, whole_scope=True, ordered=True, origin="cluster",
-        demonstration=False,
-    )  # fmt: skip
+    run = concluded([verdict])
     assert (run.verdict, run.exit_status) == ("INCOMPLETE", 2)
     assert run.reasons == ["everything measured is recorded only: no limit applies to it"]
     assert judged_of(run.counts) == (0, 0)
