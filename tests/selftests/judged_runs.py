@@ -1,5 +1,4 @@
-"""Runs with verdict, pages and manifest, as if this version of the suite had made them; keys of those
-who sign."""
+"""Runs with verdict, pages and manifest, as if this version of the suite had made them; their keys."""
 
 from __future__ import annotations
 
