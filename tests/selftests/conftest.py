@@ -1,6 +1,7 @@
 """The fixtures of several files: a sandbox, a checkout, a healthy run, an emulated driver."""
 
 import gc
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -50,6 +51,17 @@ def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def limits(tmp_path_factory: pytest.TempPathFactory) -> Thresholds:
     """Those of a small contract."""
     return support.load(tmp_path_factory.mktemp("limits"))
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Torch on one core, for small tensors."""
+    import torch  # not for who needs none
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture

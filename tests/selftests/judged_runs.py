@@ -1,4 +1,4 @@
-"""Runs with verdict, pages and manifest, as if this version of the suite had made them; their keys."""
+"""Runs with verdict, pages and manifest, as if this version had made them; keys to sign them."""
 
 from __future__ import annotations
 

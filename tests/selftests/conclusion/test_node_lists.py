@@ -19,20 +19,14 @@ from fixtures.records.model import Measurement
 from fixtures.thresholds import loader
 from fixtures.thresholds.loader import Criterion
 from fixtures.verdict.causes import Cause
-from fixtures.verdict.model import Outcome, Verdict
+from fixtures.verdict.model import Verdict
 from fixtures.verdict.samples import culprit, points_of
 from tests.selftests import support
+from tests.selftests.verdict.made import row_on as row
 
 pytestmark = pytest.mark.cpu
 
 NODES = ("n0", "n1", "n2")
-
-
-def row(subject: str, outcome: str = "PASS", **more: Any) -> Verdict:
-    return Verdict(
-        **{"criterion": "gemm.bf16", "title": "t", "subject": subject, "outcome": Outcome(outcome),
-           **more}
-    )  # fmt: skip
 
 
 def failed(subject: str, *, node: str | None = None, **more: Any) -> Verdict:

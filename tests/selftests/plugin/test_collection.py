@@ -13,14 +13,11 @@ from fixtures.plugin import collection
 from fixtures.plugin.collection import USAGE_ERROR, UsageErrorItem, selects
 from fixtures.plugin.node_tests import MAX_SEPARATE_TESTS, NodeTest
 from fixtures.plugin.state import SESSION_STATE
+from tests.selftests.verdict.made import item
 
 pytestmark = pytest.mark.cpu
 
 ROOT = Path("/suite")
-
-
-def item(criterion: str = "a", node: str = "n0") -> Item:
-    return Item(criterion=criterion, subject=node, nodes=(node,), workload="w", placement=node)
 
 
 # --- the self-tests

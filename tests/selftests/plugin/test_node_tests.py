@@ -13,6 +13,7 @@ from fixtures.plugin import node_tests as module
 from fixtures.plugin.node_tests import NodeTest
 from fixtures.plugin.state import SESSION_STATE
 from fixtures.verdict.model import Outcome, Verdict
+from tests.selftests.verdict.made import item
 
 pytestmark = pytest.mark.cpu
 
@@ -21,12 +22,6 @@ def verdict(outcome: Outcome, criterion: str = "a", reason: str = "") -> Verdict
     return Verdict(
         criterion=criterion, title="", subject="n0", outcome=outcome, value=1.5, unit="GB/s",
         reason=reason,
-    )  # fmt: skip
-
-
-def item(criterion: str, node: str) -> Item:
-    return Item(
-        criterion=criterion, subject=node, nodes=(node,), workload="w", placement=node
     )  # fmt: skip
 
 

@@ -9,14 +9,9 @@ import pytest
 
 from fixtures.plan.items import Item
 from fixtures.plugin import resolve
+from tests.selftests.verdict.made import item
 
 pytestmark = pytest.mark.cpu
-
-
-def item(criterion: str, node: str, **more: Any) -> Item:
-    return Item(
-        criterion=criterion, subject=node, nodes=(node,), workload="w", placement=node, **more
-    )
 
 
 class Evidence:

@@ -7,19 +7,15 @@ from typing import Any
 
 import pytest
 
-from fixtures.plan.items import Item
 from fixtures.plugin import state as module
 from fixtures.plugin.state import SESSION_STATE, SessionState
 from fixtures.records.files import write_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run.options import RunOptions
 from tests.selftests import support
+from tests.selftests.verdict.made import item
 
 pytestmark = pytest.mark.cpu
-
-
-def item(criterion: str, node: str) -> Item:
-    return Item(criterion=criterion, subject=node, nodes=(node,), workload="w", placement=node)
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from fixtures.records.absence import Kind
-from fixtures.records.files import RecordError
 from fixtures.records.model import (
     LOGIN_WORKLOAD,
     Measurement,
@@ -17,20 +16,12 @@ from fixtures.records.model import (
     record_name,
     typed,
 )
+from tests.selftests.records.test_fields import refusal
 from tests.selftests.support import NONCE, absent, bf16, rank, record, value
 
 pytestmark = pytest.mark.cpu
 
 LEAST = {"metric": "bf16", "unit": "TFLOPS"}
-
-
-def refusal(read: Any, *arguments: Any, **more: Any) -> str:
-    """What a reader says; "" where it reads."""
-    try:
-        read(*arguments, **more)
-    except RecordError as error:
-        return str(error)
-    return ""
 
 
 def test_a_flag_and_a_count_have_different_keys():

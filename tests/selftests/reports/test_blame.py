@@ -12,19 +12,16 @@ from fixtures.conclusion.node_lists import NodeLists
 from fixtures.records import located
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds.loader import Thresholds
-from fixtures.verdict.model import Outcome, Verdict
 from reports import blame as module
 from reports.blame import Blame, blame
 from tests.selftests import support
+from tests.selftests.verdict.made import row_on
 
 pytestmark = pytest.mark.cpu
 
 
 def row(subject: str, outcome: str = "PASS", **more: Any) -> dict[str, Any]:
-    verdict = Verdict(
-        criterion="gemm.bf16", title="Fast", subject=subject, outcome=Outcome(outcome)
-    )
-    return {**verdict.to_json(), **more}
+    return {**row_on(subject, outcome).to_json(), **more}
 
 
 def lost(subject: str, *nodes: str, cause: str = "node") -> dict[str, Any]:

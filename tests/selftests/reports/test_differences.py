@@ -17,10 +17,11 @@ from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import write_verdict
 from fixtures.thresholds.limits import RECORDED_TEXT
 from fixtures.verdict.causes import NEXT_STEP, Cause
-from fixtures.verdict.model import Outcome, Verdict
+from fixtures.verdict.model import Verdict
 from reports import differences as module
 from reports.differences import Differences, differences
 from tests.selftests.judged_runs import concluded
+from tests.selftests.verdict.made import row_on
 
 pytestmark = pytest.mark.cpu
 
@@ -29,10 +30,7 @@ INTERRUPTED = "interrupted by SIGTERM"
 
 
 def row(subject: str, outcome: str = "PASS", criterion: str = "gemm.bf16", **more: Any) -> Json:
-    verdict = Verdict(
-        criterion=criterion, title="Fast", subject=subject, outcome=Outcome(outcome),
-        unit="TFLOPS", limit=">= 605",
-    )  # fmt: skip
+    verdict = row_on(subject, outcome, criterion=criterion, unit="TFLOPS", limit=">= 605")
     value = None if outcome == "NOT_MEASURED" else 641.5
     return {**verdict.to_json(), "value": value, **more}
 

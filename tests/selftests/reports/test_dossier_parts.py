@@ -11,9 +11,9 @@ import pytest
 
 from fixtures.records.files import append_line, write_json
 from fixtures.records.run_directory import RunDirectory
-from fixtures.verdict.model import Outcome, Verdict
 from reports import dossier
 from reports.run_files import CommandError
+from tests.selftests.verdict.made import row_on
 
 pytestmark = pytest.mark.cpu
 
@@ -22,10 +22,7 @@ GPU = {"index": 0, "uuid": "GPU-0"}
 
 
 def row(subject: str = "n0", outcome: str = "FAIL", **more: Any) -> Json:
-    verdict = Verdict(
-        criterion="gemm.bf16", title="Fast", subject=subject, outcome=Outcome(outcome), value=541.0,
-        unit="TFLOPS", limit=">= 605", margin=-0.1,
-    )  # fmt: skip
+    verdict = row_on(subject, outcome, value=541.0, unit="TFLOPS", limit=">= 605", margin=-0.1)
     return {**verdict.to_json(), **more}
 
 

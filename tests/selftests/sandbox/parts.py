@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+
+import pytest
 
 from fixtures.sandbox.cgroups import Cgroups
 from fixtures.sandbox.processes import Process
@@ -58,6 +61,21 @@ def tools(*names: str) -> Tools:
 def faked(module: ModuleType, **changes: Any) -> Any:
     """The module with other functions, to be put in its place in one module that uses it."""
     return SimpleNamespace(**vars(module) | changes)
+
+
+def clock(
+    monkeypatch: pytest.MonkeyPatch, *modules: ModuleType, step: float | None = None
+) -> list[float]:
+    """Let only sleeping move the clock of these modules: by a step, or by what is slept."""
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds if step is None else step
+
+    for module in modules:
+        changed = faked(time, monotonic=lambda: now[0], sleep=sleep)
+        monkeypatch.setattr(module, "time", changed)
+    return now
 
 
 class Calls(list[Any]):

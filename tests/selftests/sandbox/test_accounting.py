@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from fixtures.sandbox import accounting, network, processes
 from fixtures.sandbox.cgroups import Cgroups
 from fixtures.sandbox.errors import SandboxError
 from tests.selftests.sandbox import parts
-from tests.selftests.sandbox.parts import DEAD, Calls, faked
+from tests.selftests.sandbox.parts import DEAD, Calls
 
 pytestmark = pytest.mark.cpu
 
 
 @pytest.fixture
 def clock(monkeypatch) -> list[float]:
-    """A clock that only sleeping moves."""
-    now = [0.0]
-
-    def sleep(seconds: float) -> None:
-        now[0] += seconds
-
-    monkeypatch.setattr(processes, "time", faked(time, monotonic=lambda: now[0], sleep=sleep))
-    return now
+    return parts.clock(monkeypatch, processes)
 
 
 def test_database_and_slurmdbd_are_started_and_closed_to_others(tmp_path, monkeypatch):

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +18,7 @@ from fixtures.sandbox import faults, light, network, node, processes, startup
 from fixtures.sandbox.cgroups import Cgroups
 from fixtures.sandbox.errors import SandboxError
 from tests.selftests.sandbox import parts
-from tests.selftests.sandbox.parts import DEAD, Calls, faked
+from tests.selftests.sandbox.parts import DEAD, Calls
 
 pytestmark = pytest.mark.cpu
 
@@ -31,16 +30,7 @@ def sandbox(tmp_path):
 
 @pytest.fixture
 def clock(monkeypatch) -> list[float]:
-    """A clock that only sleeping moves."""
-    now = [0.0]
-
-    def sleep(seconds: float) -> None:
-        now[0] += seconds
-
-    for module in (faults, processes):
-        changed = faked(time, monotonic=lambda: now[0], sleep=sleep)
-        monkeypatch.setattr(module, "time", changed)
-    return now
+    return parts.clock(monkeypatch, faults, processes)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from fixtures.sandbox.errors import SandboxError
 from fixtures.sandbox.resources import Gpu
 from fixtures.sandbox.state import State
 from tests.selftests.sandbox import parts
-from tests.selftests.sandbox.parts import DEAD, Calls, faked
+from tests.selftests.sandbox.parts import DEAD, Calls
 
 pytestmark = pytest.mark.cpu
 
@@ -29,16 +28,7 @@ def two(tmp_path) -> State:
 
 @pytest.fixture
 def clock(monkeypatch) -> list[float]:
-    """A clock that only sleeping moves, in both modules that wait here."""
-    now = [0.0]
-
-    def sleep(seconds: float) -> None:
-        now[0] += 1
-
-    for module in (node, processes):
-        changed = faked(time, monotonic=lambda: now[0], sleep=sleep)
-        monkeypatch.setattr(module, "time", changed)
-    return now
+    return parts.clock(monkeypatch, node, processes, step=1)
 
 
 # --- its namespaces and devices

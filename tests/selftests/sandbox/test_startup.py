@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from fixtures.sandbox.errors import SandboxError
 from fixtures.sandbox.resources import Gpu
 from fixtures.sandbox.state import State, load
 from tests.selftests.sandbox import parts
-from tests.selftests.sandbox.parts import DEAD, Calls, faked
+from tests.selftests.sandbox.parts import DEAD, Calls
 
 pytestmark = pytest.mark.cpu
 
@@ -38,14 +37,7 @@ def two(tmp_path) -> State:
 
 @pytest.fixture
 def clock(monkeypatch) -> list[float]:
-    """A clock that only sleeping moves."""
-    now = [0.0]
-
-    def sleep(seconds: float) -> None:
-        now[0] += 1
-
-    monkeypatch.setattr(processes, "time", faked(time, monotonic=lambda: now[0], sleep=sleep))
-    return now
+    return parts.clock(monkeypatch, processes, step=1)
 
 
 # --- the state

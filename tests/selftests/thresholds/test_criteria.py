@@ -14,9 +14,10 @@ from fixtures.hardware import MissingFact
 from fixtures.thresholds import criteria as schema
 from fixtures.thresholds import limits
 from fixtures.thresholds.contract import Contract
-from fixtures.thresholds.criteria import DEPTHS, TIERS, Criterion, CriterionBody, ValidWhere
+from fixtures.thresholds.criteria import DEPTHS, TIERS, CriterionBody, ValidWhere
 from fixtures.thresholds.limits import Limit
 from tests.selftests.small_thresholds import SMALL, load
+from tests.selftests.verdict.made import criterion
 
 pytestmark = pytest.mark.cpu
 
@@ -29,17 +30,6 @@ def row(**given: Any) -> Limit:
 
 def upper(**given: Any) -> Limit:
     return Limit.model_validate({"source": "x", "fail_above": 1, **given})
-
-
-def criterion(*rows: Limit, **given: Any) -> Criterion:
-    fields: dict[str, Any] = {
-        "key": "own.rate", "title": "x", "per": "node", "unit": "GB/s", "measured_unit": "GB/s",
-        "workload": "own", "metric": "rate", "at": {}, "statistic": "median", "over": "slowest",
-        "tier": "standard", "gate": False, "when": (), "ceiling": None, "valid": {},
-        "valid_where": (), "spread": None, "tail": None, "synchronous": False,
-        "sweep": (None, None), "limits": rows,
-    }  # fmt: skip
-    return Criterion(**fields | given)
 
 
 def test_a_criterion_says_what_it_measures_and_how_it_compares():

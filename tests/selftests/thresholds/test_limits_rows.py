@@ -10,14 +10,11 @@ from fixtures.errors import ConfigError
 from fixtures.thresholds import limits
 from fixtures.thresholds.contract import Contract
 from fixtures.thresholds.limits import Limit, Value, choose, possible_facts
+from tests.selftests.verdict.made import row
 
 pytestmark = pytest.mark.cpu
 
 ORDER = Contract(nodes=4, gpus_per_node=8, gpu_model="H200 SXM", shared_tb=200, driver="535.10")
-
-
-def row(**given: Any) -> Limit:
-    return Limit.model_validate({"source": "x", **given})
 
 
 VALUES: list[tuple[Any, Value, str]] = [

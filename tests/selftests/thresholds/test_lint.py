@@ -17,15 +17,11 @@ from fixtures.thresholds import lint
 from fixtures.thresholds.kinds import KINDS, SPANS
 from fixtures.thresholds.limits import Limit
 from fixtures.thresholds.strict_yaml import Problem
+from tests.selftests.verdict.made import row
 
 pytestmark = pytest.mark.cpu
 
 RATE = {"expect": 660, "fail_below": 605}
-
-
-def row(**given: Any) -> Limit:
-    """A row of a limits file, with a source where it needs one."""
-    return Limit.model_validate({"source": "x", **given})
 
 
 def body(**given: Any) -> Any:

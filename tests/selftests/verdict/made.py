@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from fixtures.plan.items import Item
 from fixtures.records.absence import Absence
 from fixtures.records.model import Measurement, RankResult, Record
 from fixtures.statistics.fleet_slots import NO_FLEET
@@ -33,6 +34,12 @@ def criterion(*rows: Limit, **given: Any) -> Criterion:
 def row(**given: Any) -> Limit:
     """A row of a criterion's limits, with a source."""
     return Limit.model_validate({"source": "x", **given})
+
+
+def item(criterion: str = "a", node: str = "n0", workload: str = "w", **more: Any) -> Item:
+    """The planned item of a criterion on a node."""
+    return Item(criterion=criterion, subject=node, nodes=(node,), workload=workload,
+                placement=node, **more)  # fmt: skip
 
 
 def case(
@@ -71,6 +78,12 @@ def verdict(**given: Any) -> Verdict:
         "outcome": Outcome.NOT_MEASURED, "devices": {"planned": 2, "measured": 0},
     }  # fmt: skip
     return Verdict(**fields | given)
+
+
+def row_on(subject: str = "n0", outcome: str = "PASS", **given: Any) -> Verdict:
+    """A row of a run's verdict."""
+    fields = {"criterion": "gemm.bf16", "title": "Fast", **given}
+    return Verdict(subject=subject, outcome=Outcome(outcome), **fields)
 
 
 def measured(metric: str = "rate", *samples: float, **given: Any) -> Measurement:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -12,35 +11,17 @@ import pytest
 
 from fixtures.hardware import MIG_INSTANCE, VGPU
 from fixtures.workloads.devices import devices
+from tests.selftests.workloads.health import made_up_nvml
 
 pytestmark = pytest.mark.cpu
 
 
-class Driver:
-    """As much of pynvml as devices.py asks; `answers`: function -> its answer, or an error."""
+class Driver(made_up_nvml.Driver):
+    """As much of pynvml as devices.py asks."""
 
     NVML_ERROR_NO_PERMISSION = 4
     NVML_NVLINK_MAX_LINKS = 3
     NVML_CLOCK_SM, NVML_CLOCK_MEM = 1, 2
-
-    class NVMLError(Exception):
-        def __init__(self, value: int) -> None:
-            self.value = value
-
-    def __init__(self, **answers: Any) -> None:
-        self.answers = answers
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        if not name.startswith("nvml") or name not in self.answers:
-            raise AttributeError(name)
-        answer = self.answers[name]
-
-        def call(*arguments: Any) -> Any:
-            if isinstance(answer, Exception):
-                raise answer
-            return answer(*arguments) if callable(answer) else answer
-
-        return call
 
 
 def install(monkeypatch: pytest.MonkeyPatch, driver: Driver | None) -> None:

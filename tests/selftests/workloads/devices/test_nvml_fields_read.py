@@ -9,6 +9,13 @@ import pytest
 
 from fixtures.workloads.devices import nvml_fields
 from fixtures.workloads.devices.nvml_fields import NotOffered, number_of
+from tests.selftests.workloads.health.made_up_nvml import (
+    Driver,
+    NVMLError,
+    NVMLError_FunctionNotFound,
+    NVMLError_InvalidArgument,
+    NVMLError_NotSupported,
+)
 
 pytestmark = pytest.mark.cpu
 
@@ -21,47 +28,21 @@ def test_field_value_that_is_unsupported_raises(monkeypatch):
         nvml_fields.read_field(pynvml, None, nvml_fields.POWER_CAP_NS)
 
 
-class Error(Exception):
-    def __init__(self, value: int = 0) -> None:
-        self.value = value
-
-
-class NotSupported(Error): ...
-
-
-class InvalidArgument(Error): ...
-
-
-class FunctionNotFound(Error): ...
-
-
-def library(**answers: Any) -> Any:
+class Library(Driver):
     """As much of pynvml as a query needs; an answer that is an error is raised."""
 
-    def call(answer: Any) -> Any:
-        def function(*arguments: Any) -> Any:
-            if isinstance(answer, Exception):
-                raise answer
-            return answer(*arguments) if callable(answer) else answer
-
-        return function
-
-    return SimpleNamespace(
-        NVMLError=Error, NVMLError_NotSupported=NotSupported, NVML_NVLINK_MAX_LINKS=3,
-        NVMLError_InvalidArgument=InvalidArgument, NVMLError_FunctionNotFound=FunctionNotFound,
-        NVML_SUCCESS=0, NVML_VALUE_TYPE_UNSIGNED_INT=1, NVML_VALUE_TYPE_SIGNED_INT=5,
-        **{name: call(answer) for name, answer in answers.items()},
-    )  # fmt: skip
+    NVML_NVLINK_MAX_LINKS = 3
+    NVML_VALUE_TYPE_UNSIGNED_INT, NVML_VALUE_TYPE_SIGNED_INT = 1, 5
 
 
 def test_the_release_is_that_of_driver_and_package(monkeypatch):
     assert nvml_fields.release_of("580.159.04") == (580, 159)
     assert nvml_fields.release_of("emulated") is None
     driver = nvml_fields.driver_release.__wrapped__
-    assert driver(library(nvmlSystemGetDriverVersion=b"580.1")) == (580, 1)
-    assert driver(library(nvmlSystemGetDriverVersion="575.51.2")) == (575, 51)
-    assert driver(library(nvmlSystemGetDriverVersion=Error())) is None
-    assert driver(library()) is None
+    assert driver(Library(nvmlSystemGetDriverVersion=b"580.1")) == (580, 1)
+    assert driver(Library(nvmlSystemGetDriverVersion="575.51.2")) == (575, 51)
+    assert driver(Library(nvmlSystemGetDriverVersion=NVMLError())) is None
+    assert driver(Library()) is None
     package = nvml_fields.package_release.__wrapped__
     monkeypatch.setattr(nvml_fields.metadata, "version", lambda _: "13.580.65")
     assert package() == (580, 65)
@@ -104,40 +85,42 @@ def test_a_field_is_read_by_its_type_and_an_error_of_its_own_is_raised(monkeypat
             asked.append(wanted)  # noqa: B023
             return [SimpleNamespace(nvmlReturn=0, valueType=kind, value=value)]
 
-        nvml = library(nvmlDeviceGetFieldValues=fields)
+        nvml = Library(nvmlDeviceGetFieldValues=fields)
         assert nvml_fields.read_field(nvml, None, nvml_fields.HW_THERMAL_NS, 3) == found
         assert asked == [[(270, 3)]]
-    nvml = library(nvmlDeviceGetFieldValues=[SimpleNamespace(nvmlReturn=3)])
-    with pytest.raises(Error) as refused:
+    nvml = Library(nvmlDeviceGetFieldValues=[SimpleNamespace(nvmlReturn=3)])
+    with pytest.raises(NVMLError) as refused:
         nvml_fields.read_field(nvml, None, nvml_fields.HW_THERMAL_NS)
     assert refused.value.value == 3
 
 
 def test_reasons_of_the_clocks_are_named_and_read_by_their_former_name_too():
     new, old = "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
-    assert nvml_fields.clock_reasons(library(**{new: 5, old: 6}), None) == 5
-    assert nvml_fields.clock_reasons(library(**{old: 6}), None) == 6
-    assert nvml_fields.clock_reasons(library(**{new: FunctionNotFound(), old: 6}), None) == 6
-    names = nvml_fields.clock_reason_names(library(**{new: 0x4 | 0x80 | 0x1}), None)
+    assert nvml_fields.clock_reasons(Library(**{new: 5, old: 6}), None) == 5
+    assert nvml_fields.clock_reasons(Library(**{old: 6}), None) == 6
+    assert (
+        nvml_fields.clock_reasons(Library(**{new: NVMLError_FunctionNotFound(), old: 6}), None) == 6
+    )
+    names = nvml_fields.clock_reason_names(Library(**{new: 0x4 | 0x80 | 0x1}), None)
     assert names == ["power cap", "power brake"]
-    assert nvml_fields.clock_reason_names(library(**{new: 0x20 | 0x40}), None) == [
+    assert nvml_fields.clock_reason_names(Library(**{new: 0x20 | 0x40}), None) == [
         "heat (driver)", "heat (hardware)",
     ]  # fmt: skip
-    assert nvml_fields.clock_reason_names(library(**{new: NotSupported()}), None) is None
+    assert nvml_fields.clock_reason_names(Library(**{new: NVMLError_NotSupported()}), None) is None
 
 
 def test_links_are_listed_up_to_the_last_and_a_gpu_without_any_is_refused():
     def state(_: Any, link: int) -> int:
         if link == 2:
-            raise InvalidArgument
+            raise NVMLError_InvalidArgument
         return 1 - link
 
-    nvml = library(nvmlDeviceGetNvLinkState=state)
+    nvml = Library(nvmlDeviceGetNvLinkState=state)
     assert nvml_fields.link_states(nvml, None) == {0: True, 1: False}
-    assert nvml_fields.link_states(library(nvmlDeviceGetNvLinkState=1), None) == dict.fromkeys(
+    assert nvml_fields.link_states(Library(nvmlDeviceGetNvLinkState=1), None) == dict.fromkeys(
         range(3), True
     )
-    for error in (NotSupported(), InvalidArgument()):
-        with pytest.raises(Error):
-            nvml_fields.link_states(library(nvmlDeviceGetNvLinkState=error), None)
-    assert nvml_fields.refusals(nvml) == (Error, AttributeError, NotOffered)
+    for error in (NVMLError_NotSupported(), NVMLError_InvalidArgument()):
+        with pytest.raises(NVMLError):
+            nvml_fields.link_states(Library(nvmlDeviceGetNvLinkState=error), None)
+    assert nvml_fields.refusals(nvml) == (NVMLError, AttributeError, NotOffered)

@@ -9,6 +9,7 @@ import pytest
 
 from fixtures.workloads.filesystem import filesystem_checks
 from fixtures.workloads.filesystem.filesystem_checks import Faults
+from tests.selftests.workloads.filesystem import test_filesystem
 
 pytestmark = pytest.mark.cpu
 
@@ -87,13 +88,11 @@ def test_of_groups_of_one_size_the_login_node_s_own_is_right():
     assert right([["a"], ["b"]], mounts, {"inode": 1, "type": "tmpfs"}) == ["a"]
 
 
-class Team:
+class Team(test_filesystem.Team):
     """A team of which this process is the first node; a test answers for all of them."""
 
     def __init__(self, *members: str, answers: dict[str, Any] | None = None) -> None:
-        self.members, self.node = list(members), "a"
-        self.answers = answers or {}
-        self.asked: list[tuple[str, dict[str, Any]]] = []
+        super().__init__(*members, answers=answers)
         self.ranks = SimpleNamespace(spec={"nonce": "nonce"})
         self.scale = SimpleNamespace(
             visibility_timeout_s=10, lines=20, blocks=2, block_bytes=64,
@@ -101,14 +100,7 @@ class Team:
         self.gathered: list[dict[str, Any]] = []
         self.given: list[Any] = []
 
-    def peers(self, node: str) -> list[str]:
-        return [n for n in self.members if n != node]
-
-    observers = peers
-
-    def ask(self, operation: str, **arguments: Any) -> Any:
-        self.asked.append((operation, arguments))
-        return self.answers.get(operation)
+    observers = test_filesystem.Team.peers
 
     def ask_all(self, operation: str, **arguments: Any) -> Any:
         self.asked.append((operation, arguments))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from fixtures.records.model import Record, Result
 from fixtures.thresholds import loader
@@ -25,16 +24,7 @@ from tests.selftests.workloads.wiring.test_wiring_groups import (
     recorded_batches,
 )
 
-pytestmark = pytest.mark.cpu
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """As a rank on a CPU has it: threads that wait for each other spin on the cores of others."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = [pytest.mark.cpu, pytest.mark.usefixtures("one_thread")]
 
 
 LIMITS = loader.load(SHIPPED)

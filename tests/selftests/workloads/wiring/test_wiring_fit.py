@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,15 +13,7 @@ import torch
 from fixtures.workloads.wiring import wiring_fit
 from fixtures.workloads.wiring.wiring_fit import Fit
 
-pytestmark = pytest.mark.cpu
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = [pytest.mark.cpu, pytest.mark.usefixtures("one_thread")]
 
 
 def fabric(

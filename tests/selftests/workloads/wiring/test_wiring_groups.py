@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -26,16 +26,7 @@ from fixtures.workloads.wiring.wiring_groups import (
 )
 from tests.selftests.support import DATA
 
-pytestmark = pytest.mark.cpu
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """As a rank on a CPU has it: threads that wait for each other spin on the cores of others."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = [pytest.mark.cpu, pytest.mark.usefixtures("one_thread")]
 
 
 BASE_US = 12.0
