@@ -8,7 +8,7 @@ import random
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from fixtures.records.files import read_lines, write_json
 from fixtures.records.model import Record
 from fixtures.records.run_directory import assemble, new_nonce
 from fixtures.workloads.collectives.swept import SWEPT
+from fixtures.workloads.runtime.ranks import Identity, Ranks
 from fixtures.workloads.runtime.spec import module_of
 from tests.selftests import warm_ranks
 
@@ -74,6 +75,21 @@ def free_port() -> int:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
+
+
+def rank_of(
+    folder: Path | str, k: int = 0, nodes: Sequence[str] = ("n0",), *, per_node: int = 1,
+    world_size: int | None = None, node: str | None = None, store: Any = None, **spec: Any,
+) -> Ranks:  # fmt: skip
+    """Rank k of a job on the CPU, in this process; `spec`: what the job says besides."""
+    given = {
+        "nodes": [*nodes], "ranks_per_node": per_node, "directory": str(folder), "device": "cpu",
+        "nonce": "a", "attempt": 1, **spec,
+    }  # fmt: skip
+    size = len(nodes) * per_node if world_size is None else world_size
+    own = node or nodes[k // per_node]
+    me = Identity(rank=k, local_rank=k % per_node, world_size=size, node=own)
+    return Ranks(given, me, store)
 
 
 class Job:

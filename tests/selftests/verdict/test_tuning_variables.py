@@ -14,9 +14,8 @@ from fixtures.thresholds import loader
 from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.model import Outcome, Verdict
 from fixtures.workloads.runtime import process_group, tuning_variables
-from fixtures.workloads.runtime.identity import Identity
 from fixtures.workloads.runtime.ranks import Ranks
-from tests.selftests import support
+from tests.selftests import rank_job, support
 from tests.selftests.judging import judged
 
 pytestmark = pytest.mark.cpu
@@ -46,11 +45,9 @@ def test_files_are_those_that_nccl_reads(tmp_path: Path) -> None:
 
 
 def rank_of(tmp_path: Path, **spec: Any) -> Ranks:
-    fields = {
-        "nodes": ["n0", "n1"], "ranks_per_node": 1, "directory": str(tmp_path), "device": "cuda",
-        "addresses": {"n0": "127.0.0.1", "n1": "127.0.0.2"}, "nics": 8, **spec,
-    }  # fmt: skip
-    return Ranks(fields, Identity(rank=0, local_rank=0, world_size=2, node="n0"))
+    addresses = {"n0": "127.0.0.1", "n1": "127.0.0.2"}
+    given = {"device": "cuda", "addresses": addresses, "nics": 8, **spec}
+    return rank_job.rank_of(tmp_path, world_size=2, **{"nodes": ["n0", "n1"], **given})
 
 
 def test_nccl_s_ranks_meet_on_the_interface_of_slurm_s_address(

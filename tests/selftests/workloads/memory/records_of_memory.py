@@ -10,10 +10,10 @@ from fixtures.run.judge_item import judge_item
 from fixtures.thresholds import loader
 from fixtures.verdict.model import Verdict
 from fixtures.verdict.outliers import of_fleet, sibling_values
-from fixtures.workloads.runtime.identity import Identity
 from fixtures.workloads.runtime.ranks import Ranks
+from fixtures.workloads.timing.timing import Batches
 from tests.selftests import support
-from tests.selftests.rank_job import TORCH, Job
+from tests.selftests.rank_job import TORCH, Job, rank_of
 
 LIMITS = loader.load(support.SHIPPED)
 
@@ -49,8 +49,13 @@ def rate(metric: str, gbps: float, **more: Any) -> Measurement:
 
 def lone(tmp_path: Path) -> Ranks:
     """A rank on the CPU that has nobody to meet."""
-    spec = {"nodes": ["worker0"], "ranks_per_node": 1, "directory": str(tmp_path), "device": "cpu"}
-    return Ranks(spec, Identity(rank=0, local_rank=0, world_size=1, node="worker0"))
+    return rank_of(tmp_path, nodes=["worker0"])
+
+
+def batches(seconds: float, count: int = 4, **more: Any) -> Batches:
+    """So many batches of one launch that took as long as each other."""
+    given = {"started": 0.0, "ended": [1.0], "launches": 1, "wall_over_marks": 1.0, **more}
+    return Batches(seconds=[seconds] * count, inside=count, **given)
 
 
 HEAD = """\

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import statistics
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,9 +15,9 @@ from fixtures.thresholds import site_facts
 from fixtures.verdict.model import Outcome
 from fixtures.workloads.devices import numa
 from fixtures.workloads.memory import hostcopy
-from fixtures.workloads.timing.timing import Batches
 from tests.selftests import support
 from tests.selftests.rank_job import TORCH, Job
+from tests.selftests.workloads.memory import records_of_memory
 from tests.selftests.workloads.memory.records_of_memory import (
     LIMITS,
     host,
@@ -25,6 +26,7 @@ from tests.selftests.workloads.memory.records_of_memory import (
 )
 
 pytestmark = pytest.mark.cpu
+batches = partial(records_of_memory.batches, overlap=0.9)
 
 
 def test_host_copies_are_measured_in_turn_and_at_once(tmp_path):
@@ -81,13 +83,6 @@ def test_virtual_nodes_of_one_host_cannot_copy_alone():
 
 
 # --- how it is measured
-
-
-def batches(seconds: float) -> Batches:
-    return Batches(
-        seconds=[seconds] * 4, started=0.0, ended=[1.0], launches=1, wall_over_marks=1.0,
-        overlap=0.9, inside=4,
-    )  # fmt: skip
 
 
 class FakeBuffers:

@@ -7,6 +7,7 @@ import mmap
 import os
 import statistics
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from fixtures.workloads.devices import numa
 from fixtures.workloads.memory import memory
 from fixtures.workloads.timing.timing import Batches
 from tests.selftests import support
+from tests.selftests.workloads.memory import records_of_memory
 from tests.selftests.workloads.memory.records_of_memory import (
     job_with,
     judged,
@@ -27,6 +29,7 @@ from tests.selftests.workloads.memory.records_of_memory import (
 )
 
 pytestmark = pytest.mark.cpu
+batches = partial(records_of_memory.batches, count=20, launches=10, ended=[])
 
 GIB = support.GIB
 H200_MEMORY = {"memory_clock_mhz": 3201, "memory_bus_bits": 6016}
@@ -50,12 +53,6 @@ def test_arrays_are_as_large_as_memory_allows_and_the_cache_demands(memory_bytes
     assert found == array
     assert 3 * found < memory_bytes
     assert found >= 100 * cache_mib * memory.MIB
-
-
-def batches(seconds: float) -> Batches:
-    return Batches(
-        seconds=[seconds] * 20, started=0.0, ended=[], launches=10, wall_over_marks=1.0, inside=20
-    )
 
 
 def test_bytes_are_counted_as_stream_does():

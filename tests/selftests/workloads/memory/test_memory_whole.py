@@ -19,10 +19,8 @@ from fixtures.workloads.memory import memory_whole
 from fixtures.workloads.memory.memory import MIB
 from fixtures.workloads.memory.memory_whole import Coverage, mix, unmix
 from fixtures.workloads.memory.wrong_words import LOCATED, WrongWords
-from fixtures.workloads.runtime.identity import Identity
-from fixtures.workloads.runtime.ranks import Ranks
 from tests.selftests import support
-from tests.selftests.rank_job import TORCH, Job
+from tests.selftests.rank_job import TORCH, Job, rank_of
 
 pytestmark = pytest.mark.cpu
 
@@ -34,15 +32,9 @@ Disturb = Callable[[Coverage, int], object]
 """What disturbs the memory."""
 
 
-def lone() -> Ranks:
-    """A rank on the CPU that has nobody to meet."""
-    spec = {"nodes": ["worker0"], "ranks_per_node": 1, "directory": "/none", "device": "cpu"}
-    return Ranks(spec, Identity(rank=0, local_rank=0, world_size=1, node="worker0"))
-
-
 @pytest.fixture(scope="module")
 def coverage() -> Coverage:
-    return Coverage(lone(), RANGE)
+    return Coverage(rank_of("/none"), RANGE)
 
 
 @pytest.fixture
@@ -143,7 +135,7 @@ def test_a_stuck_bit_is_named_with_the_one_direction_that_it_has(small):
         word = coverage.word(0x212340)
         word &= ~(1 << 17)
 
-    measurement, wrong = measured(memory_whole.run(lone(), ["errors"], disturb=stuck))
+    measurement, wrong = measured(memory_whole.run(rank_of("/none"), ["errors"], disturb=stuck))
     assert measurement.value == 4, "the bit is 1 in half of the passes"
     assert {(w["byte"], w["chunk"], w["differ"], w["what"]) for w in wrong} == {
         (0x212340, 2, f"{1 << 17:016x}", "bit 17 from 1 to 0")
@@ -161,7 +153,7 @@ def test_a_stuck_line_is_counted_in_full_and_located_in_part(small):
         for chunk in coverage.chunks:
             chunk |= 1 << 5
 
-    result = memory_whole.run(lone(), ["errors"], disturb=stuck)
+    result = memory_whole.run(rank_of("/none"), ["errors"], disturb=stuck)
     measurement, wrong = measured(result)
     words = memory_whole.PASSES * RANGE // 8
     assert measurement.value == words // 2, "each bit is 0 once in a pattern and its complement"
@@ -221,7 +213,7 @@ def test_what_was_read_wrong_only_once_is_told(coverage, monkeypatch):
 
 def test_what_is_too_little_is_not_measured(small):
     for size, covered in ((None, 1.0), (RANGE // 2, 0.5), (RANGE - 1, 0.75), (CHUNK - 1, 0.0)):
-        measurement, _ = measured(memory_whole.run(lone(), ["errors"], size=size))
+        measurement, _ = measured(memory_whole.run(rank_of("/none"), ["errors"], size=size))
         assert measurement.checks["covered"] == covered
         assert (measurement.value, measurement.checks["passes"]) == (0, 8.0)
         verdict = judged("memory.whole", node([measurement]))

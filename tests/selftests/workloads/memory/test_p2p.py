@@ -20,6 +20,7 @@ from reports.tables import nvbandwidth_tables
 from tests.selftests import support
 from tests.selftests.rank_job import TORCH, Job
 from tests.selftests.workloads.memory.records_of_memory import (
+    batches,
     host,
     judged,
     node,
@@ -145,12 +146,6 @@ def test_tables_have_the_form_of_nvbandwidth():
 
 
 # --- how it is measured
-
-
-def batches(seconds: float) -> Batches:
-    return Batches(
-        seconds=[seconds] * 4, started=0.0, ended=[1.0], launches=1, wall_over_marks=1.0, inside=4
-    )
 
 
 class FakeSender:

@@ -14,18 +14,16 @@ import torch
 import torch.distributed as dist
 
 from fixtures.workloads.runtime import process_group, tuning_variables
-from fixtures.workloads.runtime.identity import Identity
 from fixtures.workloads.runtime.ranks import Ranks
+from tests.selftests import rank_job
 
 pytestmark = pytest.mark.cpu
 
 
 def rank_of(folder: Path, nodes: int = 2, size: int = 2, **more: Any) -> Ranks:
-    spec = {
-        "nodes": [f"n{k}" for k in range(nodes)], "ranks_per_node": 1, "directory": str(folder),
-        "device": "cpu", "addresses": {"n0": "10.0.0.1"}, "nics": 2, **more,
-    }  # fmt: skip
-    return Ranks(spec, Identity(rank=0, local_rank=0, world_size=size, node="n0"))
+    spec = {"addresses": {"n0": "10.0.0.1"}, "nics": 2, **more}
+    names = [f"n{k}" for k in range(nodes)]
+    return rank_job.rank_of(folder, nodes=names, world_size=size, **spec)
 
 
 @pytest.fixture

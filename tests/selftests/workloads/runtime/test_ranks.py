@@ -12,6 +12,7 @@ import pytest
 from fixtures.workloads.runtime import ranks as module
 from fixtures.workloads.runtime.identity import Identity
 from fixtures.workloads.runtime.ranks import Ranks
+from tests.selftests import rank_job
 from tests.selftests.rank_job import Job
 from tests.selftests.threads import as_ranks
 
@@ -19,12 +20,10 @@ pytestmark = pytest.mark.cpu
 
 
 def rank_of(folder: Path, k: int = 0, size: int = 1, *, store: Any = None, **more: Any) -> Ranks:
-    spec = {
-        "nodes": ["n0", "n1"], "ranks_per_node": 2, "directory": str(folder), "device": "cpu",
-        "job": "job", "attempt": 1, "master_address": "first", "master_port": 7, **more,
-    }  # fmt: skip
-    me = Identity(rank=k, local_rank=k % 2, world_size=size, node=f"n{k // 2}")
-    return Ranks(spec, me, store)
+    spec = {"job": "job", "master_address": "first", "master_port": 7, **more}
+    return rank_job.rank_of(
+        folder, k, ["n0", "n1"], per_node=2, world_size=size, store=store, **spec
+    )
 
 
 def test_a_gpu_that_torch_has_used_is_described_in_full(

@@ -8,9 +8,9 @@ import pytest
 
 from fixtures.records.model import Measurement
 from fixtures.workloads.devices import core_binding
-from fixtures.workloads.runtime.identity import Identity
 from fixtures.workloads.runtime.ranks import Ranks
 from fixtures.workloads.scheduler import binding
+from tests.selftests import rank_job
 from tests.selftests.workloads.numa_hosts import Kernel, host_of
 
 pytestmark = pytest.mark.cpu
@@ -32,9 +32,7 @@ def binding_row(
     monkeypatch.setattr(core_binding.os, "sched_setaffinity", kernel.set)
     monkeypatch.setattr(core_binding.os, "sched_getaffinity", kernel.get)
     bound = core_binding.bind_near_gpu(local_rank, ranks, folder)
-    spec = {"nodes": ["n0"], "ranks_per_node": ranks, "directory": "/", "device": "cuda"}
-    me = Identity(rank=local_rank, local_rank=local_rank, world_size=ranks, node="n0")
-    this_rank = Ranks(spec, me)
+    this_rank = rank_job.rank_of("/", local_rank, per_node=ranks, device="cuda")
     this_rank.core_binding = bound
     (measurement,) = binding.run(this_rank, ["numa"], system=folder).measurements
     return bound, measurement
@@ -72,11 +70,7 @@ def test_sets_of_cores_are_spelled():
 
 
 def rank_of(folder: Path, k: int, ranks: int = 2, **more: object) -> Ranks:
-    spec = {
-        "nodes": ["n0"], "ranks_per_node": ranks, "directory": str(folder), "device": "cpu",
-        "nonce": "a", "attempt": 1, **more,
-    }  # fmt: skip
-    found = Ranks(spec, Identity(rank=k, local_rank=k, world_size=ranks, node="n0"))
+    found = rank_job.rank_of(folder, k, per_node=ranks, **more)
     given = frozenset({k, k + 1})
     found.core_binding = core_binding.CoreBinding(given=given, of_job=given, bound=given)
     return found

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from fixtures.records.files import write_json
-from fixtures.workloads.runtime.identity import Identity
 from fixtures.workloads.runtime.ranks import Ranks
 from fixtures.workloads.scheduler import connectivity
 from fixtures.workloads.scheduler.connectivity import Listener
+from tests.selftests import rank_job
 from tests.selftests.rank_job import free_port
 from tests.selftests.threads import as_ranks
 
@@ -24,12 +24,9 @@ NODES = ["localhost", "127.0.0.2"]
 
 
 def rank_of(folder: Path, k: int, nodes: list[str] = NODES, **more: Any) -> Ranks:
-    spec = {
-        "nodes": nodes, "ranks_per_node": 1, "directory": str(folder), "device": "cpu",
-        "nonce": "a", "attempt": 1, "master_port": free_port(),
-        "addresses": dict.fromkeys(nodes, "127.0.0.1"), **more,
-    }  # fmt: skip
-    return Ranks(spec, Identity(rank=k, local_rank=0, world_size=len(nodes), node=nodes[k]))
+    addresses = dict.fromkeys(nodes, "127.0.0.1")
+    spec = {"master_port": free_port(), "addresses": addresses, **more}
+    return rank_job.rank_of(folder, k, nodes, **spec)
 
 
 def test_nodes_that_reach_each_other_are_none_unreached(tmp_path: Path):

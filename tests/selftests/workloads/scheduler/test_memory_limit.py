@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from fixtures.workloads.runtime.identity import Identity
-from fixtures.workloads.runtime.ranks import Ranks
 from fixtures.workloads.scheduler import job_steps, memory_limit
+from tests.selftests.rank_job import rank_of
 
 pytestmark = pytest.mark.cpu
 
@@ -37,12 +36,7 @@ def test_only_what_was_stopped_for_its_memory_is_enforced(
         raise error
 
     monkeypatch.setattr(memory_limit.job_steps, "attach", attach)
-    spec = {
-        "nodes": ["n0"], "ranks_per_node": 1, "directory": str(tmp_path), "device": "cpu",
-        "memory_mib": 256,
-    }  # fmt: skip
-    ranks = Ranks(spec, Identity(rank=0, local_rank=0, world_size=1, node="n0"))
-    (found,) = memory_limit.run(ranks, ["limit"]).measurements
+    (found,) = memory_limit.run(rank_of(tmp_path, memory_mib=256), ["limit"]).measurements
     assert found.value == value
     assert (found.notes == []) == (value == "enforced")
 
@@ -63,12 +57,8 @@ def limited(
         raise error
 
     monkeypatch.setattr(memory_limit.job_steps, "attach", attach)
-    spec = {
-        "nodes": ["n0"], "ranks_per_node": 2, "directory": str(tmp_path), "device": "cpu",
-        "memory_mib": 256,
-    }  # fmt: skip
-    me = Identity(rank=local_rank, local_rank=local_rank, world_size=2, node="n0")
-    return memory_limit.run(Ranks(spec, me), ["limit"]), asked
+    ranks = rank_of(tmp_path, local_rank, per_node=2, memory_mib=256)
+    return memory_limit.run(ranks, ["limit"]), asked
 
 
 def test_a_step_of_the_job_s_memory_takes_twice_as_much(
@@ -106,6 +96,4 @@ def test_only_the_first_rank_of_a_node_measures_the_limit(
 ):
     found, asked = limited(tmp_path, monkeypatch, "", local_rank=1)
     assert (found.measurements, asked) == ([], [])
-    spec = {"nodes": ["n0"], "ranks_per_node": 1, "directory": "/", "device": "cpu"}
-    me = Identity(rank=0, local_rank=0, world_size=1, node="n0")
-    assert memory_limit.run(Ranks(spec, me), ["other"]).measurements == []
+    assert memory_limit.run(rank_of("/"), ["other"]).measurements == []

@@ -9,9 +9,8 @@ import pytest
 
 from fixtures.records.absence import Kind
 from fixtures.records.files import write_json
-from fixtures.workloads.runtime.identity import Identity
-from fixtures.workloads.runtime.ranks import Ranks
 from fixtures.workloads.scheduler import placement
+from tests.selftests.rank_job import rank_of
 
 pytestmark = pytest.mark.cpu
 
@@ -62,13 +61,8 @@ class Job:
     """A rank of a job of two nodes, whose steps see what a test says."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, rank: int = 0) -> None:
-        spec = {
-            "nodes": ["n1", "n0"], "ranks_per_node": 1, "directory": str(folder), "device": "cpu",
-            "nonce": "a", "attempt": 1, "gpus_per_node": 4,
-        }  # fmt: skip
         self.node = f"n{rank}"
-        me = Identity(rank=rank, local_rank=0, world_size=2, node=self.node)
-        self.ranks = Ranks(spec, me)
+        self.ranks = rank_of(folder, rank, ["n1", "n0"], node=self.node, gpus_per_node=4)
         self.folder, self.emulated = folder, False
         self.steps: dict[str, Any] = {}
         self.asked: list[tuple[str, ...]] = []
