@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +47,38 @@ def made_whole(root: Path, **more: Any) -> int:
     (root / "jobs").mkdir(exist_ok=True)
     (root / "jobs" / "out.txt").write_text("what a rank printed\n")
     return command.main(["render", str(root)])
+
+
+KEPT = 40
+"""Judgements that are kept, of which each takes a megabyte or two."""
+
+
+@contextmanager
+def tools(folder: Path, name: Callable[[Path], str]) -> Iterator[pytest.MonkeyPatch]:
+    """The suite's commands in this process; they judge evidence of one name once."""
+    judged: dict[str, Path] = {}
+
+    def replay(source: Path, into: Path, *options: str) -> Any:
+        given = [o.partition("=")[2] for o in options if o.startswith("--thresholds=")]
+        limits = Path(given[0]) if given else support.SHIPPED
+        key = hashlib.sha256(f"{name(source)}{limits}".encode()).hexdigest()
+        if key not in judged:
+            if len(judged) == KEPT:
+                shutil.rmtree(judged.pop(next(iter(judged))))
+            try:
+                support.judged(source, folder / key, limits)
+            except Exception as error:
+                shutil.rmtree(folder / key, ignore_errors=True)
+                raise command.CommandError(str(error) or repr(error)) from error
+            judged[key] = folder / key
+        shutil.copytree(judged[key], into)
+        return json.loads((into / "verdict.json").read_text(encoding="utf-8"))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loader, "load", functools.cache(loader.load))
+        patch.setattr(command, "commit", lambda: None)
+        patch.setattr(command, "_replay", replay)
+        yield patch
 
 
 def key_of(folder: Path, name: str = "key") -> Path:

@@ -9,7 +9,6 @@ verdict: what gives him away is that the records are judged again.
 from __future__ import annotations
 
 import copy
-import functools
 import hashlib
 import json
 import re
@@ -24,11 +23,10 @@ from fixtures.conclusion.run_verdict import conclude
 from fixtures.records.files import json_lines
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run import run as run_module
-from fixtures.thresholds import loader
 from fixtures.verdict.model import Verdict
 from reports import __main__ as command
 from reports import artefacts, charts, page, statement
-from tests.selftests import derive_runs, support
+from tests.selftests import derive_runs, judged_runs, support
 from tests.selftests.judged_runs import made_whole
 
 pytestmark = pytest.mark.cpu
@@ -51,19 +49,8 @@ def evidence_of(root: Path) -> list[Path]:
 @pytest.fixture(scope="module")
 def tools(tmp_path_factory):
     """The replay in this process, and each page made once from the same files."""
-    patch = pytest.MonkeyPatch()
-    judged: dict[str, Path] = {}
     made: dict[tuple[str, str], bytes] = {}
     make = artefacts.Artefacts.make
-    kept = tmp_path_factory.mktemp("judged")
-
-    def replay(source: Path, into: Path, *_: str) -> dict[str, Any]:
-        key = digest(*evidence_of(source))
-        if key not in judged:
-            judged[key] = kept / key
-            support.judged(source, judged[key])
-        shutil.copytree(judged[key], into)
-        return json.loads((into / "verdict.json").read_text())
 
     def make_once(self: artefacts.Artefacts, name: str, now: Any = None) -> bytes:
         if name == statement.NAME:  # it lists whatever is there
@@ -76,12 +63,10 @@ def tools(tmp_path_factory):
             made[key] = make(self, name)
         return made[key]
 
-    patch.setattr(loader, "load", functools.cache(loader.load))
-    patch.setattr(command, "commit", lambda: None)
-    patch.setattr(command, "_replay", replay)
-    patch.setattr(artefacts.Artefacts, "make", make_once)
-    yield
-    patch.undo()
+    folder = tmp_path_factory.mktemp("judged")
+    with judged_runs.tools(folder, lambda root: digest(*evidence_of(root))) as patch:
+        patch.setattr(artefacts.Artefacts, "make", make_once)
+        yield
 
 
 @pytest.fixture(scope="module")
