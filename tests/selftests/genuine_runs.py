@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import functools
 import json
 import shutil
 from collections import Counter
@@ -14,15 +12,13 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from fixtures.paths import THRESHOLDS, version
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run import run as run_module
 from fixtures.thresholds import loader
 from reports import __main__ as command
 from reports import artefacts, page
-from tests.selftests import support
+from tests.selftests import judged_runs, support
 from tests.tools.fleet_run import Fleet
 
 Json = Any
@@ -47,20 +43,18 @@ def _ordered(run: Json, ordered: Mapping[str, Any]) -> str:
 def _slow_gpu(root: Path) -> None:
     """One GPU is slow in the first attempt, and well in the second."""
     path = root / "records" / f"{SLOW}.json"
-    whole = json.loads(path.read_text(encoding="utf-8"))
-    later = copy.deepcopy(whole)
-    later["attempt"] = 2
-    for rank in later["ranks"]:
-        for m in rank["measurements"]:
-            # Another attempt measures other numbers.
-            m["samples"] = [x * 1.0001 for x in m.get("samples", ())] or m.pop("samples", [])
-            if not m["samples"]:
-                del m["samples"]
-    path.with_name(f"{SLOW}.attempt2.json").write_text(json.dumps(later), encoding="utf-8")
-    for m in whole["ranks"][SLOW_GPU]["measurements"]:
-        if m.get("samples") and m["unit"] != "MHz":
-            m["samples"] = [x * 0.7 for x in m["samples"]]
-    path.write_text(json.dumps(whole), encoding="utf-8")
+    later = shutil.copy(path, path.with_name(f"{SLOW}.attempt2.json"))
+    with support.edited(later) as record:
+        record["attempt"] = 2
+        for rank in record["ranks"]:
+            for m in rank["measurements"]:
+                # Another attempt measures other numbers.
+                if m.get("samples"):
+                    m["samples"] = [x * 1.0001 for x in m["samples"]]
+    with support.edited(path) as record:
+        for m in record["ranks"][SLOW_GPU]["measurements"]:
+            if m.get("samples") and m["unit"] != "MHz":
+                m["samples"] = [x * 0.7 for x in m["samples"]]
 
 
 def _lost_record(root: Path) -> None:
@@ -114,16 +108,15 @@ class Genuine:
         limits = root.with_suffix(".yaml")
         Fleet(root, 2, 2).write()
         plant(root)
-        run = json.loads((root / "run.json").read_text(encoding="utf-8"))
-        limits.write_text(_ordered(run, ordered), encoding="utf-8")
-        loaded = loader.load(limits)
-        assert loaded.cluster is not None
-        run["thresholds"] = {"sha256": loaded.sha256, "path": str(limits)}
-        run["contract"] = loaded.cluster.model_dump(mode="json")
-        run["population"] |= ordered
-        run["versions"] |= run_module.PAGE_VERSIONS
-        run |= {"suite_version": version(), "path": str(root), "options": []}
-        (root / "run.json").write_text(json.dumps(run), encoding="utf-8")
+        with support.edited(root / "run.json") as run:
+            limits.write_text(_ordered(run, ordered), encoding="utf-8")
+            loaded = loader.load(limits)
+            assert loaded.cluster is not None
+            run["thresholds"] = {"sha256": loaded.sha256, "path": str(limits)}
+            run["contract"] = loaded.cluster.model_dump(mode="json")
+            run["population"] |= ordered
+            run["versions"] |= run_module.PAGE_VERSIONS
+            run |= {"suite_version": version(), "path": str(root), "options": []}
         genuine = cls(root, limits, healthy)
         genuine._write_ledger(root.with_suffix(".judged"))
         genuine.made_anew(root)
@@ -199,32 +192,12 @@ def rows_of(root: Path) -> dict[tuple[str, str], str]:
 
 @contextmanager
 def tools(folder: Path) -> Iterator[None]:
-    """The replay in this process, and no report, which says nothing that is asked here."""
-    patch = pytest.MonkeyPatch()
-    kept, of = folder / "replayed", ""
+    """The commands in this process, and no report, which says nothing that is asked here."""
 
-    def replay(source: Path, into: Path, *options: str) -> Json:
-        nonlocal of
-        given = [o.partition("=")[2] for o in options if o.startswith("--thresholds=")]
-        limits = Path(given[0]) if given else THRESHOLDS
-        # `render` and `verify` judge the same evidence.
-        key = f"{RunDirectory(source).manifest.read_text(encoding='utf-8')}{limits}"
-        if key != of:
-            shutil.rmtree(kept, ignore_errors=True)
-            try:
-                support.judged(source, kept, limits)
-            except Exception as error:
-                of = ""
-                raise command.CommandError(str(error) or repr(error)) from error
-            of = key
-        shutil.copytree(kept, into)
-        return json.loads((into / "verdict.json").read_text(encoding="utf-8"))
+    def evidence(root: Path) -> str:
+        return RunDirectory(root).manifest.read_text(encoding="utf-8")
 
-    patch.setattr(loader, "load", functools.cache(loader.load))
-    patch.setattr(command, "commit", lambda: None)
-    patch.setattr(command, "_replay", replay)
-    patch.setitem(artefacts._MAKERS, page.NAME, lambda _: "")
-    try:
+    # `render` and `verify` judge the same evidence.
+    with judged_runs.tools(folder / "replayed", evidence) as patch:
+        patch.setitem(artefacts._MAKERS, page.NAME, lambda _: "")
         yield
-    finally:
-        patch.undo()
