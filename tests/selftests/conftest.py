@@ -11,6 +11,7 @@ pytest.register_assert_rewrite("tests.selftests.sandboxes", "tests.selftests.fak
 
 from fixtures.records.run_directory import RunDirectory  # noqa: E402
 from fixtures.sandbox import emulation  # noqa: E402
+from fixtures.thresholds import loader  # noqa: E402
 from fixtures.thresholds.loader import Thresholds  # noqa: E402
 from tests.selftests import idle_guard, support  # noqa: E402
 from tests.selftests.sandboxes import (  # noqa: E402
@@ -51,6 +52,12 @@ def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def limits(tmp_path_factory: pytest.TempPathFactory) -> Thresholds:
     """Those of a small contract."""
     return support.load(tmp_path_factory.mktemp("limits"))
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Thresholds:
+    """The limits that the suite ships."""
+    return loader.load(support.SHIPPED)
 
 
 @pytest.fixture(scope="module")

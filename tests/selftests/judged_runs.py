@@ -112,8 +112,7 @@ def verdict_of(rows: Sequence[Verdict], *, interrupted: str = "", **scope: Any) 
 
 def written(root: Path, verdict: Any, **run: Any) -> RunDirectory:
     """A directory with these rows; `run`: what its run.json says."""
-    directory = support.run_directory(root)
     said = {"schema": 2, "id": verdict["run_id"], "nonce": "n", **run}
-    directory.run_json.write_text(json.dumps(said), encoding="utf-8")
+    directory = support.run_directory(root, **said)
     directory.verdict.write_text(json.dumps(verdict), encoding="utf-8")
     return directory

@@ -283,11 +283,13 @@ def result_line(k: int, *measurements: Measurement, **more: Any) -> Any:
     )  # fmt: skip
 
 
-def run_directory(root: Path) -> RunDirectory:
-    """A run in which nothing was measured."""
+def run_directory(root: Path, **run: Any) -> RunDirectory:
+    """A run in which nothing was measured; `run`: what its run.json says."""
     made = RunDirectory(root)
     made.records.mkdir(parents=True)
     made.jobs.mkdir()
+    if run:
+        write_json(made.run_json, run)
     return made
 
 

@@ -17,10 +17,9 @@ from fixtures.errors import ConfigError
 from fixtures.run.guest_results import KEY_OF, GuestFiles
 from fixtures.run.options import RunOptions
 from fixtures.run.run import Run
-from fixtures.thresholds import loader
 from fixtures.thresholds.loader import Thresholds
 from tests.selftests.run.small_run import PEOPLE, TEXT, small_run
-from tests.selftests.support import NONCE, SHIPPED, load, population
+from tests.selftests.support import NONCE, load, population
 
 pytestmark = pytest.mark.cpu
 
@@ -30,11 +29,6 @@ ENDING, GUEST = next(iter(KEY_OF.items()))
 @pytest.fixture
 def limits(tmp_path: Path) -> Thresholds:
     return load(tmp_path, TEXT)
-
-
-@pytest.fixture(scope="module")
-def shipped() -> Thresholds:
-    return loader.load(SHIPPED)
 
 
 def backend(folder: Path, **options: Any) -> LiveBackend:

@@ -91,8 +91,7 @@ class Runs:
             "ended": RECORDED["ended"], "tier": "standard",
             "scope": [list(i.key) for i in items if i.criterion in CRITERIA],
         }  # fmt: skip
-        (root / "records").mkdir(parents=True)
-        (root / "run.json").write_text(json.dumps(run | more))
+        support.run_directory(root, **run | more)
         for node in NODES:
             for workload in ("gemm", "allreduce", "inventory", "environment"):
                 self._record(root, workload, node, nonce)

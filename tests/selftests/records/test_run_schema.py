@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from fixtures.errors import ConfigError
-from fixtures.records.run_directory import RunDirectory
 from fixtures.records.run_schema import RUN_SCHEMA, refused_schema
 from fixtures.run import previous_runs
 from reports import __main__ as command
@@ -28,12 +27,10 @@ REFUSED = "no longer judged: the last that does is suite version 0.2.0 of commit
 @pytest.fixture
 def run(tmp_path) -> Path:
     """A run of schema 1 that ended: evidence, manifest, verdict and a certificate of them."""
-    root = tmp_path / "run"
-    (root / "records").mkdir(parents=True)
-    (root / "run.json").write_text(json.dumps({"schema": 1, "id": "r", "population": {}}))
+    directory = support.run_directory(tmp_path / "run", schema=1, id="r", population={})
+    root = directory.root
     (root / "records" / "gemm@n0.json").write_text("{}")
     (root / "verdict.json").write_text('{"schema": 1, "verdict": "ACCEPTED"}')
-    directory = RunDirectory(root)
     directory.write_manifest()
     (root / certificate.NAME).write_text(" ".join(certificate.hashes(directory).values()))
     return root

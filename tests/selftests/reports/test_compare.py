@@ -147,11 +147,10 @@ def test_sigma_and_direction_are_those_of_the_criterion(limits):
 
 
 def run_dir(root: Path, *records: Record, criteria: list[Json] | None = None) -> RunDirectory:
-    directory = RunDirectory(root)
-    directory.records.mkdir(parents=True)
-    run = {"id": support.RUN_ID, "nonce": support.NONCE, "origin": "cluster",
-           "population": {"gpu_model": "H200 SXM"}}  # fmt: skip
-    directory.run_json.write_text(json.dumps(run))
+    directory = support.run_directory(
+        root, id=support.RUN_ID, nonce=support.NONCE, origin="cluster",
+        population={"gpu_model": "H200 SXM"},
+    )  # fmt: skip
     for record in records:
         support.save(record, directory)
     if criteria is not None:
@@ -217,9 +216,8 @@ def test_changes_are_of_what_both_runs_measured_the_most_significant_first(tmp_p
 def test_the_model_of_the_run_gives_the_sigma(tmp_path, limits):
     before = run_dir(tmp_path / "a", support.node_record(600.0))
     after = run_dir(tmp_path / "b", support.node_record(600.0))
-    run = json.loads(after.run_json.read_text())
     for population, model in (({"gpu_model": "cpu"}, "cpu"), (None, "None")):
-        after.run_json.write_text(json.dumps({**run, "population": population}))
+        support.change(after.run_json, population=population)
         (found,) = compare.changes(before, after, limits)
         assert found.sigma == limits.spread["gemm"].for_model(model).run_sigma
     assert limits.spread["gemm"].for_model("cpu").run_sigma > 0.1

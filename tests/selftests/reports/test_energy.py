@@ -55,9 +55,7 @@ def tokens(metric: str = "tokens", **more) -> Measurement:
 
 def a_training(root: Path, *measurements: Measurement, workload: str = "training_ddp"):
     """A run with one record, of a GPU that drew 600 W all the time."""
-    run = RunDirectory(root)
-    run.records.mkdir(parents=True)
-    run.run_json.write_text(json.dumps({"schema": 2, "id": support.RUN_ID, "nonce": support.NONCE}))
+    run = support.run_directory(root, schema=2, id=support.RUN_ID, nonce=support.NONCE)
     support.save(support.record(support.rank(0, "worker0", *measurements), workload=workload), run)
     samples = [{"t": 99.0 + k, "gpus": {"GPU-worker0-0": {"power_w": 600}}} for k in range(6)]
     broken = [{"t": 101.5, "gpus": {"GPU-worker0-0": {"power_w": None}}}, {"t": 101.5, "gpus": 5},

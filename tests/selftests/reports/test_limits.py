@@ -11,7 +11,7 @@ import pytest
 
 from fixtures.hardware import GPUS
 from fixtures.paths import THRESHOLDS
-from fixtures.thresholds import definitions, loader, overview
+from fixtures.thresholds import definitions, overview
 from fixtures.thresholds.loader import Thresholds
 from reports import limits
 from reports.__main__ import main
@@ -31,11 +31,6 @@ cluster:
   shared_tb: 100
 {more}
 """
-
-
-@pytest.fixture(scope="module")
-def shipped() -> Thresholds:
-    return loader.load(THRESHOLDS)
 
 
 def order(folder: Path, more: str = "", name: str = "order.yaml") -> Path:

@@ -33,9 +33,7 @@ def verdict(name: str, status: int, *, run_id: str) -> dict:
 def run(tmp_path) -> Path:
     """A run that was killed: it has evidence, and no verdict."""
     root = tmp_path / "20261120-141500-3fa2"
-    (root / "records").mkdir(parents=True)
-    run_json = {"schema": 2, "id": root.name, "thresholds": {"sha256": "aaaa"}}
-    (root / "run.json").write_text(json.dumps(run_json))
+    support.run_directory(root, schema=2, id=root.name, thresholds={"sha256": "aaaa"})
     (root / "ledger.jsonl").write_text('{"event": "verdict"}\n')
     (root / "records" / "gemm@worker0.json").write_text("{}")
     return root
@@ -81,8 +79,7 @@ def test_render_concludes_a_killed_run_and_leaves_its_evidence(run, replayed, ca
 
 @pytest.mark.parametrize("same", [True, False])
 def test_render_leaves_the_last_word_of_a_run_that_ended(run, replayed, same, capsys):
-    ended = {**json.loads((run / "run.json").read_text()), "ended": "2026-11-20T14:41:00+00:00"}
-    (run / "run.json").write_text(json.dumps(ended))
+    support.change(run / "run.json", ended="2026-11-20T14:41:00+00:00")
     counts = {"planned": 3, "pass": 0, "fail": 0, "not_measured": 3, "not_applicable": 0,
               "waived": 0}  # fmt: skip
     replayed["verdict"]["counts"] = counts

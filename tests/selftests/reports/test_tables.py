@@ -109,10 +109,7 @@ def test_what_is_recorded_is_a_table_and_nothing_is_none():
 
 
 def test_the_newest_attempt_is_shown(tmp_path):
-    run = RunDirectory(tmp_path)
-    run.records.mkdir()
-    of_run = {"origin": "cluster", "id": support.RUN_ID, "nonce": support.NONCE}
-    run.run_json.write_text(json.dumps(of_run))
+    run = support.run_directory(tmp_path, origin="cluster", id=support.RUN_ID, nonce=support.NONCE)
     for attempt in (1, 2):
         support.save(support.node_record(650.0, attempt=attempt), run)
     (run.records / "torn@x.json").write_text("{")

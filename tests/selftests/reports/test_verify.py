@@ -257,7 +257,7 @@ def claiming(rendered, key, tmp_path_factory) -> dict[str, Path]:
     made = {}
     for claim, other in CLAIMS.items():
         root = Path(shutil.copytree(rendered, tmp_path_factory.mktemp("claiming") / "run"))
-        (root / "run.json").write_text(json.dumps(read_json(root / "run.json") | other))
+        support.change(root / "run.json", **other)
         stated_again(root)
         signed(root, key)
         made[claim] = root

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fixtures import hardware
 from fixtures.errors import ConfigError
-from fixtures.thresholds import limits, loader
+from fixtures.thresholds import limits
 from fixtures.thresholds.conditions import RECORD_ONLY
 from fixtures.thresholds.contract import Contract
 from fixtures.thresholds.lint import lint_row
@@ -21,11 +21,6 @@ from tests.selftests.small_thresholds import SMALL, load
 pytestmark = pytest.mark.cpu
 
 SHIPPED = Path(__file__).parents[3] / "thresholds.yaml"
-
-
-@pytest.fixture(scope="module")
-def shipped() -> Thresholds:
-    return loader.load(SHIPPED)
 
 
 @pytest.fixture

@@ -10,9 +10,8 @@ import pytest
 
 from fixtures import hardware
 from fixtures.hardware import MissingFact
-from fixtures.paths import THRESHOLDS
 from fixtures.records.fields import Scalar
-from fixtures.thresholds import loader, nccl_model
+from fixtures.thresholds import nccl_model
 from fixtures.thresholds.limits import possible_facts
 from fixtures.thresholds.loader import Criterion, Thresholds
 
@@ -236,8 +235,3 @@ def test_no_order_has_a_limit_that_a_healthy_cluster_misses(shipped):
 @pytest.mark.slow
 def test_no_order_of_1_to_1024_nodes_has_a_limit_that_a_healthy_cluster_misses(shipped):
     assert check_orders(shipped, GRID) > 1_000_000
-
-
-@pytest.fixture(scope="module")
-def shipped() -> Thresholds:
-    return loader.load(THRESHOLDS)

@@ -15,6 +15,7 @@ import pytest
 
 from reports.second_judge import records
 from reports.second_judge.records import Records
+from tests.selftests import support
 
 pytestmark = pytest.mark.cpu
 
@@ -65,10 +66,8 @@ class Runs:
     def __call__(self, *data: Any, people: Any = None, criteria: Any = (), **run: Any) -> Records:
         self.count += 1
         root = self.folder / str(self.count)
-        (root / "records").mkdir(parents=True)
-        (root / "jobs").mkdir()
         run = {**RUN, **run, "population": {**PEOPLE, **(people or {})}}
-        (root / "run.json").write_text(json.dumps(run), encoding="utf-8")
+        support.run_directory(root, **run)
         write(root, *data)
         return Records(root, criteria)
 
