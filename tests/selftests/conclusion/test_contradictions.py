@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from fixtures.conclusion.contradictions import with_contradictions
-from fixtures.verdict.model import Outcome, Verdict
+from fixtures.verdict.model import Verdict
+from tests.selftests.verdict.made import row_on
 
 pytestmark = pytest.mark.cpu
 
@@ -16,10 +17,7 @@ Notes = dict[str, list[str]]
 
 
 def row(criterion: str, outcome: str = "PASS", subject: str = "n0", *notes: str) -> Verdict:
-    return Verdict(
-        criterion=criterion, title="t", subject=subject, outcome=Outcome(outcome),
-        notes=list(notes),
-    )  # fmt: skip
+    return row_on(subject, outcome, criterion=criterion, notes=list(notes))
 
 
 GUEST = row("guests.dcgmi")

@@ -13,16 +13,13 @@ from fixtures.plugin import node_tests as module
 from fixtures.plugin.node_tests import NodeTest
 from fixtures.plugin.state import SESSION_STATE
 from fixtures.verdict.model import Outcome, Verdict
-from tests.selftests.verdict.made import item
+from tests.selftests.verdict.made import item, row_on
 
 pytestmark = pytest.mark.cpu
 
 
 def verdict(outcome: Outcome, criterion: str = "a", reason: str = "") -> Verdict:
-    return Verdict(
-        criterion=criterion, title="", subject="n0", outcome=outcome, value=1.5, unit="GB/s",
-        reason=reason,
-    )  # fmt: skip
+    return row_on("n0", outcome, criterion=criterion, value=1.5, unit="GB/s", reason=reason)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from tests.selftests.fleets import NODES, Data, fleet, names, whole_fleet
 from tests.selftests.support import NONCE, bf16, result_line
 
 __all__ = ["fleet", "whole_fleet"]
+from tests.selftests.verdict.made import row_on
 
 pytestmark = pytest.mark.cpu
 
@@ -67,10 +68,8 @@ def test_a_reason_lies_where_the_record_says_or_in_a_node_that_is_named():
 def verdict(
     outcome: Outcome, subject: str, cause: str = "", nodes: tuple[str, ...] = (), **more
 ) -> Verdict:
-    return Verdict(
-        criterion=more.pop("criterion", "gemm.bf16"), title="t", subject=subject,
-        outcome=outcome, cause=cause, cause_nodes=list(nodes), reason="why", **more,
-    )  # fmt: skip
+    more |= {"cause": cause, "cause_nodes": list(nodes), "reason": "why"}
+    return row_on(subject, outcome, **more)
 
 
 @pytest.mark.parametrize("cause", list(Cause))

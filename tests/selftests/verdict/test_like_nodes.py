@@ -15,6 +15,7 @@ from fixtures.verdict.causes import Cause
 from fixtures.verdict.judge import judge
 from fixtures.verdict.model import Outcome, Verdict
 from tests.selftests.support import SHIPPED, Kind, absent, case, rank, record
+from tests.selftests.verdict.made import row_on
 
 pytestmark = pytest.mark.cpu
 
@@ -63,10 +64,8 @@ def test_what_no_node_can_tell_is_not_asked_for_by_an_order():
 def row(
     node: str, outcome: Outcome, found: Any = None, key: str = "host.edac_corrected"
 ) -> Verdict:
-    return Verdict(
-        criterion=key, title="t", subject=node, outcome=outcome, value=found, reason="no driver",
-        record=f"host_errors@{node}.json",
-    )  # fmt: skip
+    given = {"value": found, "reason": "no driver", "record": f"host_errors@{node}.json"}
+    return row_on(node, outcome, criterion=key, **given)
 
 
 def held(*rows: Verdict) -> dict[str, Verdict]:
