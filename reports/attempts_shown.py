@@ -34,9 +34,11 @@ def check(
     """
     rows = list(stated)
     if not directory.ledger.exists():
-        found.notes.append("attempts: there is no ledger.jsonl, which lists them")
+        text = "attempts: there is no ledger.jsonl, which lists them"
+        (found.notes if run.get("origin") == "by-hand" else found.wrong).append(text)
         return
     ledger = read_ledger(directory)
+    ended = _has_ended(directory, run, found)
     named = set(ledger.outcomes)
     known = {str(row["record"]) for row in rejudged if row.get("record")}
     shown = {n for n in named if n in known and (directory.records / n).exists()}
@@ -47,11 +49,12 @@ def check(
         found.unchecked.append(f"{line}: not {names}")
     else:
         found.confirmed.append(line)
-    wrong = list(_rows_not_in_ledger(directory, rows)) if run.get("ended") else []
+    wrong = [f"ledger.jsonl: {line}" for line in ledger.unreadable[:1]]
+    wrong += list(_rows_not_in_ledger(directory, rows)) if ended else []
     unnamed = sorted(_unnamed(directory, ledger, rows, str(run.get("nonce"))))
     if unnamed:
         text = f"ledger.jsonl: does not name {counted(len(unnamed), 'attempt')}, as {unnamed[0]}"
-        if _left_some(directory, run):
+        if _left_some(directory, run, ended=ended):
             found.notes.append(f"{text}: a session ended before it was judged")
         else:
             wrong.append(text)
@@ -97,13 +100,32 @@ def _unnamed(
             yield inert(path.name)
 
 
-def _left_some(directory: RunDirectory, run: Mapping[str, Any]) -> bool:
+def _has_ended(directory: RunDirectory, run: Mapping[str, Any], found: Findings) -> bool:
+    """Whether the run has ended: by its ledger, with which run.json is compared."""
+    if run.get("origin") == "by-hand":
+        return bool(run.get("ended"))
+    if not isinstance(run.get("owner"), Mapping):
+        found.wrong.append("run.json: does not say which process owned the run")
+    events = [line.get("event") for line in lines_of(directory)]
+    ends = events.count("end")
+    by_ledger = events[-1:] == ["end"]
+    if run.get("ended"):
+        if not by_ledger:
+            found.wrong.append("ledger.jsonl: has no line on the end of the run, run.json has")
+        return True
+    if by_ledger and ends >= len(run.get("commands") or ()):  # fewer: a later session was killed
+        found.wrong.append("ledger.jsonl: has the end of the run, run.json has not")
+        return True
+    return False
+
+
+def _left_some(directory: RunDirectory, run: Mapping[str, Any], *, ended: bool) -> bool:
     """Whether a session of a run was killed or interrupted: it may have measured without judging.
 
     A killed one has no line on its end; one that was interrupted says so there.
     """
     ends = [line for line in lines_of(directory) if line.get("event") == "end"]
     sessions = run.get("commands") or []
-    if run.get("recertifies") or len(ends) < len(sessions) or not run.get("ended"):
+    if run.get("recertifies") or len(ends) < len(sessions) or not ended:
         return True
     return any(line.get("interrupted") for line in ends)

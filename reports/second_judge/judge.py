@@ -1,8 +1,7 @@
 """The second judge: outcome of every planned row of a run, and its verdict, found once more.
 
-All of it is standard library and PyYAML, and nothing of the suite: no mistake is shared. It plans
-from limits and order, judges each row's newest record, climbs the ladder; a row of an unknown rule,
-or of a failure that only the ledger has, is not covered.
+Standard library and PyYAML, nothing of the suite. It plans from limits and order, judges each row's
+newest record, climbs the ladder; unknown rules, and failures only in the ledger, are not covered.
 """
 
 from __future__ import annotations
@@ -92,7 +91,8 @@ class SecondJudge:
         outcome, value = self._judge(row, newest)
         if outcome == "NOT_APPLICABLE" and row.c["may_lack"] and self._like_have(row.c):
             return "NOT_MEASURED", None
-        if (told := self.records.failed.get(key)) and outcome not in ("FAIL", "WAIVED"):
+        told = {k for k, values in self.records.failed.get(key, {}).items() if values}
+        if told and outcome not in ("FAIL", "WAIVED"):
             shown = (r for r in (newest, *earlier) if self._judge(row, r)[0] in ("FAIL", "WAIVED"))
             if told - {record["attempt"] for record in shown}:
                 raise Unknown("a failed attempt that no usable record shows")

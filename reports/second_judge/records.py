@@ -1,7 +1,6 @@
 """The second judge's reader of records: the parts that are sound, and of the planned devices.
 
-A part that has not the shape that it must have, or is of other ranks or devices, is left out with
-its node.
+A part of another shape, or of other ranks or devices, is left out with its node.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import json
 import math
 import re
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import datetime
@@ -80,17 +79,18 @@ class Records:
                     m = json.loads(line)
                     if m["nonce"] == self.run["nonce"]:
                         self.missing[m["workload"], m["placement"]] = int(m.get("attempt", 0))
-        self.failed: dict[Key, set[int]] = {}  # attempts that the ledgers have as failed
+        self.failed: Any = defaultdict(lambda: defaultdict(set))  # row -> attempt -> failed values
         repairs = self.run.get("recertifies") or []
         for folder in (*(root / "recertified" / r["run"] for r in repairs), root):
             with suppress(OSError, ValueError):
                 for line in filter(None, read(folder / "ledger.jsonl").split("\n")):
                     with suppress(ValueError, KeyError, TypeError):
                         v = json.loads(line)
-                        of_row = self.failed.setdefault((v["criterion"], v["subject"]), set())
-                        if v["outcome"] != "NOT_MEASURED" or v["cause"] == "repetition":
-                            of_row.discard(v["attempt"])
-                        of_row |= {v["attempt"]} if v["outcome"] in ("FAIL", "WAIVED") else set()
+                        values = self.failed[v["criterion"], v["subject"]][v["attempt"]]
+                        if v["outcome"] in ("FAIL", "WAIVED"):
+                            values.add(v.get("value"))
+                        elif v["outcome"] != "NOT_MEASURED" or v["cause"] == "repetition":
+                            values.discard(v.get("value"))
         absent = {**dict.fromkeys(TABLES["false_by_default"], False), "bindable": True,
                   "memory_control": True, "nics_per_node": 0, "nic_gbps": 0, "installed": None,
                   "nic_fabric": "InfiniBand", "origin": self.run.get("origin")}  # fmt: skip

@@ -58,6 +58,19 @@ def test_a_replay_has_the_population_the_order_and_the_scope_of_its_source(sourc
     assert (backend.no_more_records(), backend.stop("x")) == (True, "")
 
 
+@pytest.mark.parametrize("scope", [[], [["gemm.bf16", "worker1"]], [["gemm.bf16 ", "worker0"]]])
+def test_a_row_that_the_ledger_has_is_judged_whatever_the_scope_says(source, scope):
+    line = {"event": "verdict", "criterion": "gemm.bf16", "subject": "worker0", "outcome": "FAIL"}
+    append_line(source.ledger, line)
+    append_line(source.ledger, {**line, "criterion": "of.older.limits"})
+    _, run = opened(source, scope=scope)
+    assert ("gemm.bf16", "worker0") in [tuple(k) for k in run.earlier["scope"]]
+    told = "run.json leaves out 1 row that ledger.jsonl has verdicts on"
+    assert told in run.order_differences
+    _, whole = opened(source)
+    assert told not in whole.order_differences
+
+
 def test_models_are_named_as_the_limits_have_them(source):
     people = {**PEOPLE.to_json(), "gpu_model": "NVIDIA H200"}
     assert opened(source, population=people)[1].population.gpu_model == "H200 SXM"

@@ -29,7 +29,8 @@ def story(tmp_path: Path) -> Story:
 
 def found(story: Story, *, sessions: int = 4, **more: Any) -> Findings:
     result = Findings()
-    run = {"nonce": story.run.nonce, "commands": ["pytest"] * sessions, "ended": "2026", **more}
+    run = {"nonce": story.run.nonce, "commands": ["pytest"] * sessions, "ended": "2026",
+           "owner": {"pid": 1}, **more}  # fmt: skip
     stated, now = story.run.extra["rows"], [story.first().to_json()]
     attempts_shown.check(story.run.directory, run, stated, now, result)
     return result
@@ -100,11 +101,47 @@ def test_what_a_killed_session_measured_needs_no_line(story):
     assert found(story).wrong == []
 
 
-def test_a_run_of_before_there_was_a_ledger_is_read(story):
+def test_a_run_of_the_suite_has_a_ledger_and_one_by_hand_has_none(story):
     story.run.directory.ledger.unlink()
-    result = found(story)
-    assert (result.wrong, result.unchecked) == ([], [])
-    assert result.notes == ["attempts: there is no ledger.jsonl, which lists them"]
+    text = "attempts: there is no ledger.jsonl, which lists them"
+    assert found(story).wrong == [text]
+    by_hand = found(story, origin="by-hand")
+    assert (by_hand.wrong, by_hand.notes) == ([], [text])
+
+
+@pytest.mark.parametrize(
+    ("forged", "says"),
+    [({"ended": ""}, "has the end of the run, run.json has not"),
+     ({"owner": None}, "does not say which process owned the run"),
+     ({"owner": "me"}, "does not say which process owned the run")],
+)  # fmt: skip
+def test_whether_a_run_has_ended_is_not_the_word_of_run_json_alone(story, forged, says):
+    lines = story.lines()
+    story.rewrite(*[n for n in lines if n.get("attempt") != 2])
+    wrong = found(story, **forged).wrong
+    assert any(says in line for line in wrong), wrong
+    assert any("does not name 1 attempt" in line for line in wrong), "and all else is compared"
+
+
+def test_an_end_that_only_run_json_has_is_wrong(story):
+    story.rewrite(*[n for n in story.lines() if n["event"] != "end"])
+    assert any("has no line on the end of the run" in line for line in found(story).wrong)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"event": "Verdict"},
+        {"outcome": "fail"},
+        {"record": "./x"},
+        {"record": 7},
+        {"outcome": None},
+    ],
+)
+def test_a_line_that_no_suite_writes_is_wrong(story, forged):
+    first, *others = story.lines()
+    story.rewrite({**first, **forged}, *others)
+    assert any(line.startswith("ledger.jsonl: a") for line in found(story).wrong)
 
 
 def test_a_verdict_that_was_made_of_a_killed_run_is_in_no_ledger(story):

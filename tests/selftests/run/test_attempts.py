@@ -138,7 +138,9 @@ def test_a_failure_that_was_judged_again_by_another_fleet_is_none(story):
     story.rewrite(by_limit)
     assert story.judged().outcome is FAIL  # no fleet makes that of it
     story.rewrite(by_limit, line)
-    assert story.judged().outcome is PASS
+    assert story.judged().outcome is FAIL  # another value is of another record
+    story.rewrite(by_fleet, line)
+    assert story.judged().outcome is PASS  # the fleet was measured again
 
 
 @pytest.mark.parametrize(

@@ -126,8 +126,9 @@ def test_leave_to_destroy_holds_for_one_session():
     previous_runs.refuse_destructive({}, Path("/run"), allowed=True)
 
 
-def test_a_run_has_ended_that_says_so_or_has_no_owner():
-    assert previous_runs.has_ended({}) is True
+def test_a_run_has_ended_that_says_so_or_was_made_by_hand():
+    assert previous_runs.has_ended({"origin": "by-hand"}) is True
+    assert previous_runs.has_ended({}) is False
     assert previous_runs.has_ended({"owner": {}}) is False
     assert previous_runs.has_ended({"owner": {}, "ended": "2026"}) is True
 

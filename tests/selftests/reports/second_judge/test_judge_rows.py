@@ -231,10 +231,10 @@ def test_a_failure_that_only_the_ledger_has_is_not_covered():
     """What it means, where a device was replaced, only the first judge knows."""
     good = [{**both(), "attempt": k} for k in (4, 3, 2)]
     bad = {**both(5.0), "attempt": 1}
-    told = {("k", "a"): {1}}
+    told = {("k", "a"): {1: {5.0}}}
     assert judge_of(row_of(), attempts=[*good, bad], failed=told).outcome(("k", "a"))[0] == "PASS"
     for shown in (good, [None], [None, bad], [*good, {**both(), "attempt": 1}]):
-        judge = judge_of(row_of(), attempts=shown, failed={("k", "a"): {1, 9}})
+        judge = judge_of(row_of(), attempts=shown, failed={("k", "a"): {1: {5.0}, 9: {5.0}}})
         with pytest.raises(Unknown, match="no usable record"):
             judge.outcome(("k", "a"))
     assert judge_of(row_of(), attempts=[bad], failed=told).outcome(("k", "a"))[0] == "FAIL"

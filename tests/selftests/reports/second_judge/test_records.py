@@ -113,13 +113,15 @@ def test_the_ledgers_say_which_attempts_failed(runs, tmp_path):
     def failed(*lines: str) -> set[int]:
         read = runs(record())
         (read.root / "ledger.jsonl").write_text("".join(lines))
-        return Records(read.root).failed.get(("k", "a"), set())
+        of_row = Records(read.root).failed.get(("k", "a"), {})
+        return {attempt for attempt, values in of_row.items() if values}
 
     assert failed(line("FAIL"), line("PASS", 2)) == {1}
     assert failed(line("WAIVED", 3), '{"event": "end"}\n', "no JSON\n", "[]\n") == {3}
     assert failed(line("FAIL"), line("NOT_MEASURED")) == {1}
     assert failed(line("FAIL"), line("NOT_MEASURED", cause="repetition")) == set()
     assert failed(line("FAIL"), line("PASS")) == set()
+    assert failed(line("FAIL", value=5), line("PASS", value=6)) == {1}, "of another record"
     assert failed() == set()
 
 
