@@ -71,8 +71,8 @@ def test_the_newest_attempt_counts_also_where_it_cannot_be_used(directory):
     assert counted(directory) == [("gemm", 2)]
     directory.record("gemm", "worker0", 3).write_text("{")
     assert counted(directory) == []
-    devices = reader.devices_of(directory, RUN)
-    every = [r.attempt for r in reader.every_record(directory, devices, "gemm")]
+    run = reader.RunReader.of(directory, RUN)
+    every = [r.attempt for r in run.every(run.record_keys("gemm"))]
     assert sorted(every) == [1, 2]
 
 
