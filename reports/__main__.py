@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -257,11 +257,17 @@ def render(source: Path, run: dict[str, Any], thresholds: Path | None = None) ->
 
 
 def confirmed_verdict(
-    source: Path, run: dict[str, Any], thresholds: Path | None = None
+    source: Path,
+    run: dict[str, Any],
+    thresholds: Path | None = None,
+    rejudge: Callable[[], Rejudged] | None = None,
 ) -> dict[str, Any]:
-    """Return verdict.json; EvidenceError where evidence, manifest and it do not agree."""
+    """Return verdict.json; EvidenceError where evidence, manifest and it do not agree.
+
+    `rejudge`: returns what its records give by its own limits, where they are judged anyway.
+    """
     verdict = read_verdict(source)
-    judged = functools.cache(lambda: _rejudge(source, run, thresholds))
+    judged = functools.cache(rejudge or (lambda: _rejudge(source, run, thresholds)))
     found = verify.check_verdict(RunDirectory(source), judged)
     if found.wrong:
         raise EvidenceError(
@@ -374,11 +380,13 @@ def calibrate(runs: Sequence[Path], out: Path | None) -> int:
     started = {run: str(read_run(run).get("created")) for run in runs}
     newest = max(started, key=lambda run: started[run])
     others = [f"--calibrate-with={run}" for run in started if run != newest]
-    remarks = [reference.remark(run, confirmer()) for run in runs]
+    remarks = [reference.remark(run, confirmer()) for run in started if run != newest]
     with tempfile.TemporaryDirectory(prefix="acceptance-calibrate-") as temporary:
         replay_dir = Path(temporary) / "run"
         # Always given, because without it other runs beside the newest would be searched.
-        _replay(newest, replay_dir, "--calibrate", *(others or [f"--calibrate-with={newest}"]))
+        given = others or [f"--calibrate-with={newest}"]
+        verdict = _replay(newest, replay_dir, "--calibrate", *given)
+        remarks.append(reference.remark(newest, _confirmed_by(verdict, RunDirectory(replay_dir))))
         if not (replay_dir / PROPOSAL).exists():
             raise CommandError("the replay left no proposal", BROKEN)
         text = read_text(replay_dir / PROPOSAL)
@@ -394,6 +402,20 @@ def calibrate(runs: Sequence[Path], out: Path | None) -> int:
     return 0 if yaml.safe_load(text)["proposal"]["limits"] else INCOMPLETE
 
 
+def _confirmed_by(verdict: dict[str, Any], replayed: RunDirectory) -> reference.Confirm:
+    """Return what confirms a run by a replay that was made by the shipped limits, if they are its
+    own; else it is judged again by those."""
+
+    def confirm(source: Path) -> Mapping[str, Any]:
+        run = read_run(source)
+        same = limits_file(run, None) is None
+        return confirmed_verdict(
+            source, run, None, (lambda: _rejudged(run, verdict, replayed)) if same else None
+        )
+
+    return confirm
+
+
 def _first(wrong: Sequence[str], source: Path) -> str:
     """Return the first finding of verify, and the command that prints all."""
     more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
@@ -407,9 +429,14 @@ def _rejudge(source: Path, run: dict[str, Any], thresholds: Path | None) -> Reju
     with tempfile.TemporaryDirectory(prefix="acceptance-verify-") as temporary:
         replay_dir = RunDirectory(Path(temporary) / "run")
         verdict = _replay(source, replay_dir.root, *options, "-p", "no:html")
-        require_same_limits(run, read_json(replay_dir.run_json))
-        limits_csv = read_bytes(replay_dir.limits) if replay_dir.limits.exists() else b""
-        return Rejudged(verdict, limits_csv)
+        return _rejudged(run, verdict, replay_dir)
+
+
+def _rejudged(run: dict[str, Any], verdict: dict[str, Any], replayed: RunDirectory) -> Rejudged:
+    """Return what a replay came to; CommandError where it was made by other limits."""
+    require_same_limits(run, read_json(replayed.run_json))
+    limits_csv = read_bytes(replayed.limits) if replayed.limits.exists() else b""
+    return Rejudged(verdict, limits_csv)
 
 
 def _replay(source: Path, run_dir: Path, *options: str) -> dict[str, Any]:

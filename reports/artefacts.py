@@ -15,6 +15,7 @@ from typing import Any
 from fixtures.conclusion.node_lists import NodeLists
 from fixtures.records.files import replace_file
 from fixtures.records.run_directory import RunDirectory
+from fixtures.run.reader import RunReader
 from reports import blame, certificate, export, junit, page, statement
 
 CERTIFIED_ORIGINS = ("cluster", "sandbox", "local")
@@ -35,6 +36,11 @@ class Artefacts:
         run: Mapping[str, Any] = self.directory.read_run()
         return run
 
+    @cached_property
+    def reader(self) -> RunReader:
+        """One reader of the records for all files."""
+        return RunReader.of(self.directory, self.run)
+
     @property
     def names(self) -> list[str]:
         """What a run of this origin has."""
@@ -53,7 +59,7 @@ class Artefacts:
     def write(self, name: str) -> None:
         """Write a file; a signature on another certificate or statement is removed."""
         if name == certificate.NAME:
-            certificate.write(self.directory, self.verdict)
+            certificate.write(self.directory, self.verdict, self.reader)
         elif name == statement.NAME:
             statement.write(self.directory, self.verdict)
         elif name == export.NAME:
@@ -73,7 +79,7 @@ class Artefacts:
 def _report(artefacts: Artefacts) -> str:
     return page.page(
         artefacts.directory, artefacts.verdict, thresholds=artefacts.thresholds,
-        run=artefacts.run, ledger=artefacts.ledger, lists=artefacts.lists,
+        run=artefacts.run, ledger=artefacts.ledger, lists=artefacts.lists, reader=artefacts.reader,
     )  # fmt: skip
 
 
@@ -84,7 +90,7 @@ def _junit(artefacts: Artefacts) -> str:
 
 _MAKERS: dict[str, Callable[[Artefacts], str]] = {
     page.NAME: _report,
-    certificate.NAME: lambda a: certificate.page(a.directory, a.verdict),
+    certificate.NAME: lambda a: certificate.page(a.directory, a.verdict, a.reader),
     junit.NAME: _junit,
     export.NAME: lambda a: export.results(a.verdict),
     "good-nodes.txt": lambda a: a.lists.text("good"),

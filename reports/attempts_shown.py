@@ -13,7 +13,7 @@ from fixtures.records.fast_reader import read_record
 from fixtures.records.files import RecordError
 from fixtures.records.foreign_folders import files_in
 from fixtures.records.inert import inert
-from fixtures.records.ledger import Ledger, RowKey, lines_of, read_ledger, verdict_lines
+from fixtures.records.ledger import OF_ROW, Ledger, RowKey, lines_of, read_ledger
 from fixtures.records.run_directory import RunDirectory, attempt_of
 from fixtures.wording import abbreviated, counted
 from reports.findings import Findings, bounded
@@ -37,7 +37,8 @@ def check(
         text = "attempts: there is no ledger.jsonl, which lists them"
         (found.notes if run.get("origin") == "by-hand" else found.wrong).append(text)
         return
-    ledger = read_ledger(directory)
+    last: dict[RowKey, Row] = {}
+    ledger = read_ledger(directory, last)
     ended = _has_ended(directory, run, found)
     named = set(ledger.outcomes)
     known = {str(row["record"]) for row in rejudged if row.get("record")}
@@ -50,7 +51,7 @@ def check(
     else:
         found.confirmed.append(line)
     wrong = [f"ledger.jsonl: {line}" for line in ledger.unreadable[:1]]
-    wrong += list(_rows_not_in_ledger(directory, rows)) if ended else []
+    wrong += list(_rows_not_in_ledger(last, rows)) if ended else []
     unnamed = sorted(_unnamed(directory, ledger, rows, str(run.get("nonce"))))
     if unnamed:
         text = f"ledger.jsonl: does not name {counted(len(unnamed), 'attempt')}, as {unnamed[0]}"
@@ -70,16 +71,14 @@ def _is_usable(directory: RunDirectory, name: str, nonce: str) -> bool:
     return record.name == name
 
 
-def _rows_not_in_ledger(directory: RunDirectory, rows: Iterable[Row]) -> Iterator[str]:
+def _rows_not_in_ledger(last: Mapping[RowKey, Row], rows: Iterable[Row]) -> Iterator[str]:
     """Yield the rows that the last line of the ledger on them does not give."""
     judged = {(str(v["criterion"]), str(v["subject"])): v for v in rows if v.get("record")}
-    last: dict[RowKey, Row] = dict(verdict_lines(directory, judged))
     for key, row in judged.items():
         line = last.get(key)
-        names = ("outcome", "record", "value")
         if line is None:
             yield f"ledger.jsonl: has no line on {' '.join(key)}, verdict.json {row['outcome']}"
-        elif differing := [n for n in names if line.get(n) != row.get(n)]:
+        elif differing := [n for n in OF_ROW if line.get(n) != row.get(n)]:
             what = differing[0]
             yield (
                 f"ledger.jsonl: {what} of {' '.join(key)} is {line.get(what)!r:.60}, "

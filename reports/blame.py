@@ -14,6 +14,7 @@ from typing import Any
 
 from fixtures.conclusion.node_lists import NodeLists, RowNodes, lists_of_run
 from fixtures.records.run_directory import RunDirectory
+from fixtures.run.reader import RunReader
 from fixtures.slurm.hostlist import hostlist
 from fixtures.thresholds.definitions import shipped
 from fixtures.thresholds.loader import Thresholds
@@ -36,7 +37,8 @@ def lists_of(
     nodes = tuple(str(n) for n in (verdict.get("scope") or {}).get("nodes") or ())
     verdicts = map(Verdict.of_row, verdict["criteria"])
     nodes_of = RowNodes(nodes, run.get("smaller_subjects") or {})
-    return lists_of_run(directory, str(run.get("nonce")), verdicts, nodes_of)
+    rail_of = RunReader.of(directory, run).rail_of
+    return lists_of_run(directory, str(run.get("nonce")), verdicts, nodes_of, rail_of)
 
 
 @dataclass(frozen=True)

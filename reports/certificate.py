@@ -20,6 +20,7 @@ from fixtures.records.files import replace_file
 from fixtures.records.foreign_files import is_content, read_text, sha256_of
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
+from fixtures.run.reader import RunReader
 from fixtures.slurm.hostlist import hostlist
 from fixtures.thresholds.contract import PARTIES
 from fixtures.thresholds.overview import LimitRow, read_csv
@@ -52,13 +53,17 @@ _WAIVED = re.compile(
 )
 
 
-def write(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> Path:
+def write(
+    directory: RunDirectory,
+    verdict: Mapping[str, Any] | None = None,
+    reader: RunReader | None = None,
+) -> Path:
     """Write certificate.html into the run directory.
 
     The signature is removed where the page changed, since it does not belong to the new page.
     """
     path = directory.root / NAME
-    content = page(directory, verdict).encode("utf-8", "replace")
+    content = page(directory, verdict, reader).encode("utf-8", "replace")
     if is_content(path, content):
         return path
     replace_file(path, (content,), durable=False)
@@ -66,7 +71,11 @@ def write(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> 
     return path
 
 
-def page(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> str:
+def page(
+    directory: RunDirectory,
+    verdict: Mapping[str, Any] | None = None,
+    reader: RunReader | None = None,
+) -> str:
     """Return the page, made from the files of the run directory alone."""
     run: Mapping[str, Any] = directory.read_run()
     if verdict is None:
@@ -74,7 +83,8 @@ def page(directory: RunDirectory, verdict: Mapping[str, Any] | None = None) -> s
     criteria = verdict["criteria"]
     rows = _criterion_rows(criteria)
     nodes = [str(node) for node in verdict["scope"].get("nodes") or []]
-    cluster = Cluster.of(directory, run, verdict["scope"])
+    reader = reader or RunReader.of(directory, run)
+    cluster = Cluster.of(directory, run, verdict["scope"], reader)
     not_accepted = [_not_accepted(v) for v in criteria if v["outcome"] in ("FAIL", "NOT_MEASURED")]
     waivers = [_waiver(v) for v in criteria if v["outcome"] == "WAIVED"]
     repeated = list(_repeated_rows(directory, criteria))

@@ -1,7 +1,8 @@
 """The cluster that a run measured: parties, hardware, software, and differences (login side).
 
 From the contract in run.json and from the nodes' own facts in the newest records of `environment`
-and `inventory`. A node without these records has no facts here; none are invented.
+and `inventory`, as far as the judge counts them. A node without such records has no facts here;
+none are invented.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from fixtures.records.files import RecordError, read_json
 from fixtures.records.run_directory import RunDirectory
+from fixtures.run.reader import RunReader
 from fixtures.slurm.hostlist import hostlist
 from fixtures.thresholds.contract import PARTIES
 from fixtures.wording import counted
@@ -21,6 +22,9 @@ from reports.banner import render
 
 MAX_NODES_WITH_GPUS = 64
 """Most nodes whose GPUs the report lists; the certificate's inventory has all."""
+
+SOURCES = ("environment", "inventory")
+"""Workloads whose facts are shown."""
 
 MAX_HEADLINE = 60
 """Most characters of the host list in the headline."""
@@ -79,15 +83,30 @@ class Cluster:
     found: Mapping[str, NodeFacts]
     planned: str = ""
     """The planned GPUs, for a run whose nodes reported no facts."""
+    not_counted: Sequence[str] = ()
+    """Why records of nodes without facts do not count, one line each."""
 
     @staticmethod
-    def of(directory: RunDirectory, run: Mapping[str, Any], scope: Mapping[str, Any]) -> Cluster:
+    def of(
+        directory: RunDirectory,
+        run: Mapping[str, Any],
+        scope: Mapping[str, Any],
+        reader: RunReader | None = None,
+    ) -> Cluster:
         """Read the records of the nodes in the scope of a verdict."""
+        reader = reader or RunReader.of(directory, run)
         nodes = [str(node) for node in scope.get("nodes") or []]
-        found = {node: facts for node in nodes if (facts := node_facts(directory, node))}
+        found = {node: facts for node in nodes if (facts := node_facts(reader, node))}
         count, model = scope.get("gpus_per_node"), scope.get("gpu_model")
         planned = f"{len(nodes) * count} x {model}" if count and model else ""
-        return Cluster(run.get("contract") or {}, nodes, found, planned)
+        why = dict.fromkeys(
+            reason
+            for node in nodes
+            if node not in found
+            for workload in SOURCES
+            for reason in reader.reasons_of(workload, node)
+        )
+        return Cluster(run.get("contract") or {}, nodes, found, planned, [*why])
 
     @property
     def parties(self) -> list[tuple[str, str]]:
@@ -166,22 +185,23 @@ class Cluster:
         return [(hostlist(nodes), matrices[key]) for key, nodes in ordered]
 
 
-def node_facts(directory: RunDirectory, node: str) -> NodeFacts | None:
-    """Return the facts of a node from its newest records; None without any."""
+def node_facts(reader: RunReader, node: str) -> NodeFacts | None:
+    """Return the facts of a node from its newest records that count; None without any."""
     found = NodeFacts()
     seen = False
-    for workload in ("environment", "inventory"):
-        attempt = directory.latest_attempt(workload, node)
-        with suppress(OSError, RecordError, KeyError, TypeError, IndexError, AttributeError):
-            data = read_json(directory.record(workload, node, max(1, attempt)))
-            ranks = data["ranks"]
-            first = ranks[0]["facts"]
+    for workload in SOURCES:
+        record = reader.newest(workload, node)
+        ranks = [] if record is None else record.ranks
+        if record is None or not ranks:
+            continue
+        with suppress(KeyError, TypeError, IndexError, AttributeError):
+            first = ranks[0].facts
             gpus = [_gpu(g) for g in first.get("gpus") or []]
-            gpus = _merged([_gpu(rank["device"]) for rank in ranks], gpus)
+            gpus = _merged([_gpu(rank.device) for rank in ranks], gpus)
             facts = {**found.facts, **{k: v for k, v in first.items() if k != "nics" or v}}
             if workload == "inventory" and found.facts.get("nics"):
                 facts["nics"] = found.facts["nics"]  # the inventory has their names only
-            provenance = {**found.provenance, **data["provenance"]}
+            provenance = {**found.provenance, **record.provenance}
             found = NodeFacts(facts, _merged(found.gpus, gpus), provenance)
             seen = True
     return found if seen else None

@@ -201,7 +201,7 @@ def _not_judged(run: Mapping[str, Any], stated: Mapping[str, Any], before: Row, 
 def _ledger_differences(directory: RunDirectory, unjudged: Mapping[Key, Row]) -> list[str]:
     """Rows that were judged according to the ledger, but not according to verdict.json."""
     newest: dict[Key, str] = {}
-    for key, line in verdict_lines(directory, unjudged):
+    for key, line in verdict_lines(directory, unjudged) if unjudged else ():
         newest[key] = str(line.get("outcome"))
     return [
         f"{' '.join(key)}: outcome is 'NOT_MEASURED', ledger.jsonl has {outcome!r}"

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from fixtures.records.files import read_json, read_lines, replace_file
-from fixtures.records.model import SCHEMA
+from fixtures.records.model import SCHEMA, Record
 from fixtures.records.run_directory import RunDirectory
+from fixtures.run.reader import RunReader
 from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.model import Verdict
 from fixtures.wording import counted, digits
@@ -28,8 +29,8 @@ from reports.dossier_evidence import (
     errors_of,
     first_of,
     lines_of_bug_report,
+    not_counted,
     ranks_of,
-    records_of,
     row_of,
     telemetry_of,
     thinned,
@@ -103,12 +104,13 @@ def of(
     nodes = [str(n) for n in verdict["scope"].get("nodes") or ()]
     if node not in nodes:
         raise CommandError(f"--node {node}: the run has {', '.join(nodes[:8])}")
-    records = dict(records_of(directory))
+    reader = RunReader.of(directory, run)
+    records = reader.gather(lambda record: [record] if node in record.nodes else [])
     gpus = _gpus(records, node)
     chosen = _chosen(gpus, gpu, node)
     red = [v for v in verdict["criteria"] if _concerns(v, node, chosen)]
     red.sort(key=lambda v: (v["outcome"] != "FAIL", v["subject"] != node, _without_part(v)))
-    rows = [row_of(v, thresholds, verdict, directory, node) for v in red]
+    rows = [row_of(v, thresholds, verdict, reader, node) for v in red]
     good = [v for v in verdict["criteria"] if v["outcome"] == "PASS" and v["subject"] == node]
     made: Json = {
         "schema": SCHEMA,
@@ -121,12 +123,13 @@ def of(
             "verdict": verdict["verdict"], "commands": run.get("commands"),
         },
         "gpus": gpus,
-        "nics": first_of(r["facts"].get("nics") for r in ranks_of(records, node, "inventory")),
-        "system": first_of(r["facts"] for r in ranks_of(records, node, "environment")),
+        "nics": first_of(r.facts.get("nics") for r in ranks_of(records, node, "inventory")),
+        "system": first_of(r.facts for r in ranks_of(records, node, "environment")),
         "rows": rows,
         "counted": {w: counters_of(records, node, w) for w in COUNTED},
         "good": [{k: v[k] for k in ("criterion", "title", "value", "unit", "limit", "margin")}
                  for v in good],
+        "not_counted": not_counted(reader, node),
         "errors": list(errors_of(directory, node))[:MAX_ERRORS],
         "missing": [line for line in read_lines(directory.missing) if node in str(line)],
         "telemetry": telemetry_of(directory, records, node, chosen),
@@ -141,19 +144,18 @@ def of(
 # --- which part, which rows
 
 
-def _gpus(records: Mapping[str, Json], node: str) -> list[Json]:
+def _gpus(records: Sequence[Record], node: str) -> list[Json]:
     """Return index, name, UUID, serial, PCI address, VBIOS, ... of each GPU of a node."""
     ranks = ranks_of(records, node, "inventory")
-    listed = first_of(r["facts"].get("gpus") for r in ranks) or []
+    listed = first_of(r.facts.get("gpus") for r in ranks) or []
     if listed:
         return [{"index": k, **gpu} for k, gpu in enumerate(listed)]
     found: dict[Any, Json] = {}
-    for data in records.values():
-        for r in data["ranks"]:
-            device = r.get("device") if isinstance(r, dict) and r.get("node") == node else None
-            if isinstance(device, dict) and device.get("uuid"):
-                own = {**device, "index": r.get("local_rank")}
-                found[device["uuid"]] = {**found.get(device["uuid"], {}), **own}
+    for record in records:
+        for r in record.ranks:
+            if r.node == node and (uuid := r.device.get("uuid")):
+                known = {k: value for k, value in r.device.items() if value is not None}
+                found[uuid] = {**found.get(uuid, {}), **known, "index": r.local_rank}
     return sorted(found.values(), key=lambda gpu: str(gpu["index"]))
 
 

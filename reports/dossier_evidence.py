@@ -1,6 +1,6 @@
 """The evidence of one node, as its dossier shows it: rows, counters, telemetry, errors.
 
-Reads records as plain JSON: what is broken in one of them costs its own part alone.
+Its records are those that the judge counts; what does not count stands there with the reason.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ import re
 import statistics
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fixtures.records.files import RecordError, read_json, read_lines
+from fixtures.records.files import RecordError, read_lines
 from fixtures.records.foreign_files import GIB, Bound, read_bytes
-from fixtures.records.foreign_folders import files_in
 from fixtures.records.inert import inert
-from fixtures.records.model import record_name
-from fixtures.records.run_directory import RunDirectory
+from fixtures.records.model import RankResult, Record
+from fixtures.records.run_directory import RunDirectory, attempt_of
+from fixtures.run.reader import RunReader
 from fixtures.thresholds.criteria import Criterion
 from fixtures.thresholds.loader import Thresholds
 from reports.run_files import CommandError
@@ -42,23 +41,26 @@ _OF_GPU = re.compile(
 """Lines of nvidia-bug-report's file about faults of a GPU."""
 
 
-def records_of(directory: RunDirectory) -> Iterator[tuple[str, Json]]:
-    """Yield name and content of every record that can be read; verify names the others."""
-    for path in files_in(directory.records, "*@*.json"):
-        with suppress(OSError, RecordError):
-            data = read_json(path)
-            if isinstance(data, dict) and isinstance(data.get("ranks"), list):
-                yield path.name, data
-
-
-def ranks_of(records: Mapping[str, Json], node: str, workload: str) -> list[Json]:
+def ranks_of(records: Iterable[Record], node: str, workload: str) -> list[RankResult]:
     """Return the ranks of a node in the newest record of a workload that has any."""
-    found: tuple[int, list[Json]] = (0, [])
-    for name, data in records.items():
-        ranks = [r for r in data["ranks"] if isinstance(r, dict) and r.get("node") == node]
-        if name.startswith(f"{workload}@") and ranks and data.get("attempt", 1) >= found[0]:
-            found = data.get("attempt", 1), ranks
+    found: tuple[int, list[RankResult]] = (0, [])
+    for record in records:
+        ranks = [r for r in record.ranks if r.node == node]
+        if record.workload == workload and ranks and record.attempt >= found[0]:
+            found = record.attempt, ranks
     return found[1]
+
+
+def not_counted(reader: RunReader, node: str) -> list[Json]:
+    """Return the records of the node that count for nothing, each with the reason."""
+    found = []
+    for name, reasons in sorted(reader.reasons.items()):
+        key = attempt_of(name)
+        here = key is not None and node in key[1].split("--")
+        reason = reasons.get(node) or (reasons.get("") if here else None)
+        if reason:
+            found.append({"record": name, "reason": reason})
+    return found
 
 
 def first_of(values: Iterable[Any]) -> Any:
@@ -69,7 +71,7 @@ def row_of(
     v: Mapping[str, Any],
     thresholds: Thresholds,
     verdict: Mapping[str, Any],
-    directory: RunDirectory,
+    reader: RunReader,
     node: str,
 ) -> Json:
     """Return a row with its samples, its earlier attempts, and the same criterion elsewhere."""
@@ -83,41 +85,39 @@ def row_of(
     row["elsewhere"] = {w["subject"]: w["value"] for w in elsewhere[:MAX_ELSEWHERE]}
     row["attempts"] = []
     row["measured"] = []
-    name = str(v.get("record") or "")
-    workload, _, place = name.removesuffix(".json").partition("@")
-    if criterion is None or not place:
+    key = attempt_of(str(v.get("record")))
+    if criterion is None or key is None:
         return row
-    place = place.partition(".attempt")[0]
     for attempt in range(1, int(v.get("attempt") or 1) + 1):
-        path = directory.records / record_name(workload, place, attempt)
-        with suppress(OSError, RecordError, KeyError, TypeError, AttributeError):
-            measured = list(measured_by(read_json(path), criterion, node))
-            if attempt == v.get("attempt"):
-                row["measured"] = measured
-            else:
-                figures = [{k: m[k] for k in ("gpu", "uuid", "median", "value")} for m in measured]
-                row["attempts"].append({"attempt": attempt, "record": path.name, "is": figures})
+        judged = attempt == v.get("attempt")
+        record = reader.of_row(v) if judged else reader.attempt(*key[:2], attempt)
+        if record is None:
+            continue
+        measured = list(measured_by(record, criterion, node))
+        if judged:
+            row["measured"] = measured
+        elif measured:
+            figures = [{k: m[k] for k in ("gpu", "uuid", "median", "value")} for m in measured]
+            row["attempts"].append({"attempt": attempt, "record": record.name, "is": figures})
     return row
 
 
-def measured_by(record: Json, criterion: Criterion, node: str) -> Iterator[Json]:
+def measured_by(record: Record, criterion: Criterion, node: str) -> Iterator[Json]:
     """Yield what each rank of the node measured for a criterion."""
-    for rank in record["ranks"]:
-        for m in rank["measurements"] if rank["node"] == node else ():
-            at = m.get("at", {})
-            if m["metric"] != criterion.metric:
+    for rank in record.ranks:
+        for m in rank.measurements if rank.node == node else ():
+            if m.metric != criterion.metric:
                 continue
-            if any(at.get(k) != value for k, value in criterion.at.items()):
+            if any(m.at.get(k) != value for k, value in criterion.at.items()):
                 continue
-            samples = m.get("samples", [])
             yield {
-                "rank": rank["rank"], "gpu": rank["device"].get("index"),
-                "uuid": rank["device"].get("uuid"), "at": at, "unit": m["unit"],
-                "value": m.get("value"), "median": statistics.median(samples) if samples else None,
-                "samples": thinned(samples, MAX_SAMPLES), "count": len(samples),
-                "rounds": [thinned(r, MAX_SAMPLES) for r in m.get("rounds", [])],
-                "checks": m.get("checks", {}), "conditions": m.get("conditions", {}),
-                "started": m.get("started"), "notes": m.get("notes", []),
+                "rank": rank.rank, "gpu": rank.device.get("index"),
+                "uuid": rank.device.get("uuid"), "at": m.at, "unit": m.unit,
+                "value": m.value, "median": statistics.median(m.samples) if m.samples else None,
+                "samples": thinned(m.samples, MAX_SAMPLES), "count": len(m.samples),
+                "rounds": [thinned(r, MAX_SAMPLES) for r in m.rounds],
+                "checks": m.checks, "conditions": m.conditions,
+                "started": m.started, "notes": m.notes,
             }  # fmt: skip
 
 
@@ -126,22 +126,22 @@ def thinned(values: Sequence[Any], most: int) -> list[Any]:
     return list(values[::step])
 
 
-def counters_of(records: Mapping[str, Json], node: str, workload: str) -> list[Json]:
+def counters_of(records: Iterable[Record], node: str, workload: str) -> list[Json]:
     """Return every value of a workload on the node, with what was counted before and after."""
     return [
         {
-            "gpu": r["device"].get("index"), "uuid": r["device"].get("uuid"),
+            "gpu": r.device.get("index"), "uuid": r.device.get("uuid"),
             "values": [
-                {"metric": m["metric"], "part": m.get("at", {}).get("part"), "unit": m["unit"],
-                 "value": m["value"] if m.get("value") is not None
-                 else statistics.median(m["samples"]) if m.get("samples") else None,
-                 "notes": m.get("notes", [])}
-                for m in r["measurements"]
+                {"metric": m.metric, "part": m.at.get("part"), "unit": m.unit,
+                 "value": m.value if m.value is not None
+                 else statistics.median(m.samples) if m.samples else None,
+                 "notes": m.notes}
+                for m in r.measurements
             ],
-            **{k: r["facts"][k]
+            **{k: r.facts[k]
                for k in ("before", "after", "matrix", "ports")
-               if k in r["facts"]},
-            "absent": r.get("absent", []),
+               if k in r.facts},
+            "absent": [a.to_json() for a in r.absent],
         }
         for r in ranks_of(records, node, workload)
     ]  # fmt: skip
@@ -157,7 +157,7 @@ def errors_of(directory: RunDirectory, node: str) -> Iterator[Json]:
 
 
 def telemetry_of(
-    directory: RunDirectory, records: Mapping[str, Json], node: str, gpu: Json | None
+    directory: RunDirectory, records: Iterable[Record], node: str, gpu: Json | None
 ) -> Json:
     """Return a summary per workload, and points over time per job, of the node's GPUs."""
     wanted = gpu.get("uuid") if gpu is not None else None
@@ -166,11 +166,11 @@ def telemetry_of(
         return {uuid: value for uuid, value in gpus.items() if wanted in (None, uuid)}
 
     summaries = {}
-    for name, data in records.items():
-        for r in data["ranks"]:
-            found = r["facts"].get("telemetry") if r.get("node") == node else None
+    for record in records:
+        for r in record.ranks:
+            found = r.facts.get("telemetry") if r.node == node else None
             if isinstance(found, dict) and isinstance(found.get("gpus"), dict):
-                summaries[name] = own(found["gpus"])
+                summaries[record.name] = own(found["gpus"])
     points = {}
     for path in directory.telemetry_files(node):
         lines = [line for line in read_lines(path) if isinstance(line.get("gpus"), dict)]

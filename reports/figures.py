@@ -12,12 +12,11 @@ from urllib.parse import quote
 
 from fixtures.errors import ConfigError
 from fixtures.paths import THRESHOLDS
-from fixtures.records.fast_reader import read_record
-from fixtures.records.files import RecordError, read_json
+from fixtures.records.files import RecordError
 from fixtures.records.foreign_files import is_plain
-from fixtures.records.foreign_folders import files_in
-from fixtures.records.model import Record
+from fixtures.records.model import RankResult, Record
 from fixtures.records.run_directory import RunDirectory
+from fixtures.run.reader import RunReader, unmeasured_parts
 from fixtures.thresholds import loader
 from fixtures.thresholds.definitions import shipped
 from fixtures.thresholds.loader import Thresholds
@@ -30,7 +29,6 @@ from reports.charts import Chart, DeviceValues
 from reports.key_figures import tiles
 from reports.limit_sources import LimitSources
 from reports.rows import low_is_bad
-from reports.tables import records_of
 from reports.tail_charts import tail_chart
 from reports.trainings import Trainings
 
@@ -81,11 +79,13 @@ def parts(
     verdict: Mapping[str, Any],
     run: Mapping[str, Any],
     thresholds: Path | None = None,
+    reader: RunReader | None = None,
 ) -> Parts:
     """Return the HTML; an error in making the charts is shown as a line in their place.
 
     `thresholds`: the run's limits, where they are no longer at the path that run.json names.
     """
+    reader = reader or RunReader.of(directory, run)
     criteria = verdict["criteria"]
     nodes = [str(n) for n in (verdict.get("scope") or {}).get("nodes") or []]
     matrix = coverage(criteria, nodes)
@@ -97,12 +97,12 @@ def parts(
     limits: Thresholds | None = None
     try:
         limits = _limits(run, thresholds)
-        drawn = _draw(directory, nodes, criteria, limits)
+        drawn = _draw(reader, nodes, criteria, limits)
     except (ConfigError, OSError, RecordError, ImportError) as error:
         drawn.error = f"No charts: {error}"
     failed = [v for v in criteria if v["outcome"] == "FAIL"][:MAX_FAILURES]
     with_chart = {chart.key for chart in drawn.charts}
-    entries = [_failure(directory, v, limits) for v in failed]
+    entries = [_failure(reader, v, limits) for v in failed]
     for entry in entries:
         key = str(entry["criterion"])
         entry["chart"] = banner.anchor(key) if key in with_chart else ""
@@ -142,7 +142,7 @@ class _Drawn:
 
 
 def _draw(
-    directory: RunDirectory,
+    reader: RunReader,
     nodes: Sequence[str],
     criteria: Sequence[Mapping[str, Any]],
     limits: Thresholds,
@@ -151,14 +151,14 @@ def _draw(
 
     def records() -> Iterator[Record]:
         failed_nodes = dict.fromkeys(str(v["subject"]) for v in criteria if v["outcome"] == "FAIL")
-        for record in _records_to_draw(directory, nodes, list(failed_nodes)):
+        for record in _records_to_draw(reader, nodes, list(failed_nodes), criteria):
             made.trainings.add(record)
             yield record
 
     drawn = charts.charts(records(), criteria, limits, made.values)
     if len(nodes) > MAX_NODES_IN_FULL:
         drawn = charts.charts_of_verdicts(criteria, limits) + drawn
-    sources = LimitSources.of(directory)
+    sources = LimitSources.of(reader.directory)
     limit_of = {str(v["criterion"]): str(v["limit"]) for v in criteria if v["limit"]}
     made.charts = [
         replace(chart, source=sources.of_limit(chart.key, limit_of.get(chart.key, "")))
@@ -222,25 +222,38 @@ def _limits(run: Mapping[str, Any], given: Path | None) -> Thresholds:
 
 
 def _records_to_draw(
-    directory: RunDirectory, nodes: Sequence[str], failed: Sequence[str]
+    reader: RunReader,
+    nodes: Sequence[str],
+    failed: Sequence[str],
+    criteria: Sequence[Mapping[str, Any]],
 ) -> Iterator[Record]:
+    """Yield the records that charts are made of, as far as they count.
+
+    Of a large run not all are read, so what only all of them show, such as the same samples twice,
+    is known from the verdict: a part of which no row was measured is not drawn.
+    """
     if len(nodes) <= MAX_NODES_IN_FULL:
-        yield from records_of(directory)
+        yield from reader.all_newest()
         return
     sampled = [n for n in failed if n in set(nodes)][:SAMPLED_NODES]
     sampled += [n for n in nodes if n not in sampled][: SAMPLED_NODES - len(sampled)]
-    for path in files_in(directory.records, "*.json"):
-        placement = path.stem.partition("@")[2]
-        if (
-            placement in sampled or placement == "all"
-        ) and path.lstat().st_size <= MAX_RECORD_BYTES:
-            with suppress(OSError, ValueError):
-                yield read_record(path)
+    directory = reader.directory
+    keys = [
+        key
+        for key in reader.record_keys()
+        if key[1] in (*sampled, "all")
+        and key[2] == reader.evidence.newest(*key[:2])
+        and directory.record(*key).lstat().st_size <= MAX_RECORD_BYTES
+    ]
+    unmeasured = unmeasured_parts(criteria)
+    for record in reader.every(keys):
+        void = unmeasured.get(record.name, set())
+        left = [rank for rank in record.ranks if rank.node not in void]
+        if left and record.placement not in void:
+            yield replace(record, ranks=left, nodes=[n for n in record.nodes if n not in void])
 
 
-def _failure(
-    directory: RunDirectory, v: Mapping[str, Any], limits: Thresholds | None
-) -> dict[str, Any]:
+def _failure(reader: RunReader, v: Mapping[str, Any], limits: Thresholds | None) -> dict[str, Any]:
     verdict = Verdict.from_json(v)
     criterion = limits.criteria.get(str(v["criterion"])) if limits is not None else None
     return {
@@ -252,28 +265,26 @@ def _failure(
         "record_url": quote(str(v.get("record") or ""), safe="", errors="replace"),
         "device": device_of(v.get("worst")),
         "workload": str(v.get("record") or "").partition("@")[0],
-        "telemetry": _telemetry(directory, v),
-        "over_time": tail_chart(directory, v, criterion),
+        "telemetry": _telemetry(reader, v),
+        "over_time": tail_chart(reader, v, criterion),
     }
 
 
-def _telemetry(directory: RunDirectory, v: Mapping[str, Any]) -> list[dict[str, str]]:
+def _telemetry(reader: RunReader, v: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return one row per GPU, measured while the workload ran, of the node that failed.
 
     For a failure of several nodes: of the first SAMPLED_NODES nodes of the record.
     """
     node = (v.get("worst") or {}).get("node") or v["subject"]
     with suppress(OSError, RecordError, KeyError, TypeError, AttributeError):
-        path = directory.records / str(v["record"])
-        if (
-            not is_plain(path.name)
-            or path.parent != directory.records
-            or path.lstat().st_size > MAX_RECORD_BYTES
-        ):
+        name = str(v["record"])
+        path = reader.directory.records / name
+        if not is_plain(name) or path.lstat().st_size > MAX_RECORD_BYTES:
             return []
-        by_node: dict[str, list[dict[str, Any]]] = {}
-        for rank in read_json(path)["ranks"]:
-            by_node.setdefault(rank["node"], []).append(rank)
+        record = reader.of_row(v)
+        by_node: dict[str, list[RankResult]] = {}
+        for rank in [] if record is None else record.ranks:
+            by_node.setdefault(rank.node, []).append(rank)
         if node in by_node:
             return list(_gpu_rows(by_node[node]))
         sampled = list(by_node.items())[:SAMPLED_NODES]
@@ -281,10 +292,10 @@ def _telemetry(directory: RunDirectory, v: Mapping[str, Any]) -> list[dict[str, 
     return []
 
 
-def _gpu_rows(ranks: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
+def _gpu_rows(ranks: list[RankResult]) -> Iterator[dict[str, str]]:
     """Yield the telemetry of each GPU of a node, from the ranks of that node."""
-    telemetry = next((f["telemetry"] for r in ranks if "telemetry" in (f := r["facts"])), None)
-    names = {r["device"].get("uuid"): f"gpu{r['local_rank']}" for r in ranks}
+    telemetry = next((r.facts["telemetry"] for r in ranks if "telemetry" in r.facts), None)
+    names = {r.device.get("uuid"): f"gpu{r.local_rank}" for r in ranks}
     for uuid, values in telemetry["gpus"].items() if telemetry else ():
         yield {"GPU": names.get(uuid, str(uuid)), **_telemetry_cells(values)}
 

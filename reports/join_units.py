@@ -7,13 +7,11 @@ two units would be accepted twice. Login side.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from fixtures.records.files import RecordError, read_json
 from fixtures.records.run_directory import RunDirectory
+from fixtures.run.reader import devices_of
 from fixtures.slurm.hostlist import expand_hostlist, hostlist
 from fixtures.wording import counted
 from reports.run_files import CommandError, read_run, read_verdict
@@ -48,25 +46,18 @@ def _hardware(run: Path) -> Iterator[tuple[str, Found]]:
     population = read_run(run).get("population") or {}
     if population.get("origin") == "sandbox":
         return
-    directory = RunDirectory(run)
+    known = devices_of(RunDirectory(run), read_run(run))
     for node in map(str, population.get("nodes") or ()):
-        attempt = directory.latest_attempt("inventory", node)
-        with suppress(OSError, RecordError, KeyError, TypeError):
-            for rank in read_json(directory.record("inventory", node, max(1, attempt)))["ranks"]:
-                for identity, what in _of_device(rank["device"]):
-                    yield identity, (what, node)
-
-
-def _of_device(device: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what identifies hardware in a rank's entry of its device, and what that is."""
-    uuid, serial, nics = (device.get(name) for name in ("uuid", "serial", "nics"))
-    if isinstance(uuid, str) and uuid.startswith(("GPU-", "MIG-")):
-        yield uuid, "GPU"
-    if serial:
-        yield f"serial number {serial}", "the board with"
-    for name, identity in nics.items() if isinstance(nics, dict) else ():
-        if is_of_hardware(str(identity)):
-            yield str(identity).lower(), f"the port of {name},"
+        # Also by an inventory that does not count: what is in it may be in another unit.
+        if (devices := known.of(node)) is None:
+            continue
+        for uuid in devices.slots:
+            yield uuid, ("GPU", node)
+        for serial in devices.serials.values():
+            yield f"serial number {serial}", ("the board with", node)
+        for name, identity in devices.nics.items():
+            if is_of_hardware(identity):
+                yield identity.lower(), (f"the port of {name},", node)
 
 
 def is_of_hardware(identity: str) -> bool:

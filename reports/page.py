@@ -27,6 +27,7 @@ from fixtures.paths import version
 from fixtures.records.ledger import RowKey, lines_of
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
+from fixtures.run.reader import RunReader
 from fixtures.verdict.model import Outcome, Verdict
 from reports import banner, blame, cluster, drills, figures, groups, policy, rows
 from reports.limit_sources import LimitSources
@@ -68,6 +69,7 @@ def page(
     run: Mapping[str, Any] | None = None,
     ledger: Ledger | None = None,
     lists: NodeLists | None = None,
+    reader: RunReader | None = None,
 ) -> str:
     """Return the page.
 
@@ -76,14 +78,15 @@ def page(
     where they are known.
     """
     run = directory.read_run() if run is None else run
+    reader = reader or RunReader.of(directory, run)
     if verdict is None:
         verdict = read_verdict(directory)
     criteria = verdict["criteria"]
     scope = verdict.get("scope") or {}
-    found = cluster.Cluster.of(directory, run, scope)
+    found = cluster.Cluster.of(directory, run, scope, reader)
     lists = lists or blame.lists_of(directory, verdict, run)
     blamed = blame.blame(verdict, lists).sentence
-    parts = _figures(directory, verdict, run, thresholds) if criteria else figures.Parts("", "")
+    parts = _figures(verdict, run, thresholds, reader) if criteria else figures.Parts("", "")
     head = banner.banner(
         verdict, run, cluster=found.headline, blamed=blamed,
         groups=groups.sentences(verdict), failures=parts.failures,
@@ -209,14 +212,14 @@ def _is_large(run: Mapping[str, Any]) -> bool:
 
 
 def _figures(
-    directory: RunDirectory,
     verdict: Mapping[str, Any],
     run: Mapping[str, Any],
     thresholds: Path | None,
+    reader: RunReader,
 ) -> figures.Parts:
     """Return the HTML of failures and charts, or a line with the error that prevented them."""
     try:
-        return figures.parts(directory, verdict, run, thresholds)
+        return figures.parts(reader.directory, verdict, run, thresholds, reader)
     except Exception as error:
         message = f"Coverage and charts could not be drawn ({error!r}); the table below is whole."
         return figures.Parts("", str(Markup("<p>{}</p>").format(message)))

@@ -6,15 +6,15 @@ own, the rest in `recertified/ID/`, with the manifest that each of them had.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fixtures.records.files import RecordError, read_json
 from fixtures.records.foreign_files import sha256_of
-from fixtures.records.foreign_folders import files_in
+from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory, changed_file
+from fixtures.run.reader import RunReader
 from fixtures.wording import counted
 
 TOLD = {"cable": "a moved cable", "firmware": "new firmware"}
@@ -50,6 +50,7 @@ class Return:
 def returns(directory: RunDirectory, run: Mapping[str, Any]) -> list[Return]:
     """Return a run's returns to service, oldest first; [] for all other runs."""
     repairs = run.get("recertifies") or []
+    measured = _measured_by_run(directory, run) if repairs else {}
     runs = [str(repair["run"]) for repair in repairs]
     found = []
     for k, repair in enumerate(repairs):
@@ -63,24 +64,28 @@ def returns(directory: RunDirectory, run: Mapping[str, Any]) -> list[Return]:
                 created=str(repair["created"]),
                 nodes=", ".join(repair["nodes"]),
                 told=" and ".join(told) or "a repair that the inventory shows",
-                measured=_measured(directory, of_run),
+                measured=measured.get(of_run, []),
                 not_repeated=[(str(c), str(s), str(why)) for c, s, why in repair["not_repeated"]],
             )
         )
     return found
 
 
-def _measured(directory: RunDirectory, run_id: str) -> list[str]:
-    """Return the records of a run, without those of the runs that it recertifies."""
-    found: Counter[str] = Counter()
-    for path in files_in(directory.records, "*.attempt*.json"):
-        try:
-            record = read_json(path)
-        except (OSError, RecordError):
-            continue
-        if isinstance(record, dict) and record.get("run_id") == run_id:
-            found[f"{record.get('workload')} on {record.get('placement')}"] += 1
-    return sorted(found)
+def _measured_by_run(directory: RunDirectory, run: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return run -> its records, without those of the runs that it recertifies.
+
+    Of the last one those that count; of the others all, also what a later repair has voided.
+    """
+    read: list[Record] = []
+    stated = RunReader.of(directory, run)
+    reader = RunReader(directory, stated.devices, run, unchecked=read.append)
+    later = [key for key in reader.record_keys() if key[2] > 1]
+    own = [record for record in reader.every(later) if record.run_id == run["id"]]
+    others = [r for r in read if r.attempt > 1 and r.run_id != run["id"]]
+    found: dict[str, set[str]] = {}
+    for record in (*own, *others):
+        found.setdefault(record.run_id, set()).add(f"{record.workload} on {record.placement}")
+    return {of_run: sorted(names) for of_run, names in found.items()}
 
 
 def differences(directory: RunDirectory, run: Mapping[str, Any]) -> Iterator[str]:

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from fixtures.records.fast_reader import read_record
 from fixtures.records.fields import is_number
 from fixtures.records.files import read_lines
 from fixtures.records.model import Points
 from fixtures.records.run_directory import RunDirectory
+from fixtures.run.reader import RunReader
 from fixtures.thresholds.loader import Criterion
 from fixtures.verdict.samples import points_of
 from fixtures.verdict.tails import COMES_AND_GOES, Series, whole_series
@@ -29,20 +29,23 @@ MAX_TELEMETRY_BYTES = 64_000_000
 
 
 def tail_chart(
-    directory: RunDirectory, v: Mapping[str, Any], criterion: Criterion | None
+    reader: RunReader, v: Mapping[str, Any], criterion: Criterion | None
 ) -> Chart | None:
-    """Return the chart of a verdict; None where it failed for another reason, or has no record."""
+    """Return the chart of a verdict; None where it failed for another reason, or where no record
+    that counts shows it."""
     if criterion is None or not str(v.get("reason")).startswith(COMES_AND_GOES):
         return None
     worst = v.get("worst") or {}
     with suppress(OSError, ValueError):
-        record = read_record(directory.records / str(v["record"]))
+        record = reader.of_row(v)
+        if record is None:
+            return None
         nodes = [str(worst.get("node"))] if criterion.span.of_one_node else record.nodes
         points = points_of(criterion, record, nodes, str(v["subject"]))
         if points:
             named, others = _lines(criterion, points, worst)
             uuid = named.rank.device.get("uuid")
-            telemetry = _telemetry(directory, named.rank.node, uuid, points)
+            telemetry = _telemetry(reader.directory, named.rank.node, uuid, points)
             return _draw(v, criterion, named, others, telemetry)
     return None
 

@@ -69,8 +69,8 @@ def summary(artefacts: Artefacts, width: int) -> list[str]:
     Paths and commands are not cut: they are to be pasted.
     """
     verdict, run, directory = artefacts.verdict, artefacts.run, artefacts.directory
-    lists = artefacts.lists
-    head = [_cut(Cluster.of(directory, run, verdict.get("scope") or {}).headline, width)]
+    lists, scope = artefacts.lists, artefacts.verdict.get("scope") or {}
+    head = [_cut(Cluster.of(directory, run, scope, artefacts.reader).headline, width)]
     head += _wrapped(blame.blame(verdict, lists).sentence, "", width)
     for sentence in groups.sentences(verdict)[:MAX_GROUPS]:
         head += _wrapped(sentence, "", width)

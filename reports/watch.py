@@ -25,10 +25,11 @@ from rich.text import Text
 
 from fixtures.paths import RUNS
 from fixtures.records.fields import is_number
-from fixtures.records.files import RecordError, Tail, read_json
-from fixtures.records.foreign_folders import files_in
+from fixtures.records.files import Tail
 from fixtures.records.inert import inert
+from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory
+from fixtures.run.reader import RunReader
 from fixtures.wording import abbreviated
 from reports.live import render as render_progress
 from reports.progress import Progress
@@ -283,22 +284,23 @@ def _rates(then: list[Any], now: list[Any], seconds: float) -> tuple[float, floa
 
 
 def frames_of_records(directory: RunDirectory) -> Iterator[Frame]:
-    """Yield a frame for each node and workload, from the means in the records.
+    """Yield a frame for each node and workload, from the means in the records that count.
 
     For runs whose telemetry files were not kept.
     """
-    samples = []
-    for path in files_in(directory.records, "*.json"):
-        with suppress(OSError, RecordError, KeyError, TypeError):
-            record = read_json(path)
-            for rank in record["ranks"]:
-                if summary := rank["facts"].get("telemetry"):
-                    node = _node_of_summary(summary, float(rank["end"]), record["workload"])
-                    samples.append((node.time, rank["node"], node))
     frame: Frame = {}
+    samples = RunReader.of(directory).gather(_summaries)
     for _, name, node in sorted(samples, key=lambda f: f[:2]):
         frame[name] = node
         yield dict(frame)
+
+
+def _summaries(record: Record) -> Iterator[tuple[float, str, Node]]:
+    """Yield time, name and means of each node of a record."""
+    for rank in record.ranks:
+        with suppress(KeyError, TypeError, ValueError, AttributeError):
+            if summary := rank.facts.get("telemetry"):
+                yield rank.end, rank.node, _node_of_summary(summary, rank.end, record.workload)
 
 
 def _node_of_summary(summary: Mapping[str, Any], when: float, workload: str) -> Node:

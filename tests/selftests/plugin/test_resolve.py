@@ -159,15 +159,21 @@ def test_there_is_one_reader_of_records_in_a_process(state, monkeypatch):
     state.evidence, state.run = None, SimpleNamespace(evidence=lambda: "of the owner")
     assert resolve._evidence(state) == "of the owner"
     state.evidence, state.run = None, None
-    state.directory, state.nonce = "place", "x"
-    settings = {
-        "expected": [["w", "n0", 2]], "missing_from": 7, "run_id": "r", "created": "today",
+    repair = {
+        "run": "before", "manifest_sha256": "", "verdict": "ACCEPTED", "nodes": ["n0"], "told": [],
+        "created": "1970-01-01T00:00:05+00:00", "not_repeated": [],
     }  # fmt: skip
-    monkeypatch.setattr(resolve, "session_settings", lambda directory: settings)
+    stated = {
+        "id": "r", "nonce": "x", "created": "1970-01-01T00:01:00+00:00", "recertifies": [repair],
+        "session": {"expected": [["w", "n0", 2]], "missing_from": 7},
+    }  # fmt: skip
+    state.directory = SimpleNamespace(read_run=lambda: stated)
+    state.nonce = "x"
     monkeypatch.setattr(resolve, "Evidence", lambda *given: given)
-    monkeypatch.setattr(resolve, "DeviceIndex", lambda *given, **more: (given, more))
     found = resolve._evidence(state)
-    assert found[:4] == ("place", "x", {("w", "n0"): 2}, 7)
-    more = {"run_id": "r", "created": "today", "ended": None}
-    assert found[4] == (("place", "x", "people"), more)
+    assert found[:4] == (state.directory, "x", {("w", "n0"): 2}, 7)
+    devices = found[4]
+    assert (devices.run_id, devices.population, devices.ended) == ("r", "people", None)
+    assert devices.created == 5.0, "records of the run that is recertified count for a worker too"
+    assert [one.run for one in devices.repairs] == ["before"]
     assert state.evidence is found

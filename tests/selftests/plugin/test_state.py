@@ -9,7 +9,6 @@ import pytest
 
 from fixtures.plugin import state as module
 from fixtures.plugin.state import SESSION_STATE, SessionState
-from fixtures.records.files import write_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run.options import RunOptions
 from tests.selftests import support
@@ -47,12 +46,6 @@ def test_the_state_is_kept_with_the_configuration(state):
     assert module.is_worker(config) is False
     config.workerinput = {}
     assert module.is_worker(config) is True
-
-
-def test_workers_read_what_the_owner_wrote_for_them(tmp_path):
-    directory = RunDirectory(tmp_path)
-    write_json(directory.run_json, {"session": {"expected": []}, "other": 1})
-    assert module.session_settings(directory) == {"expected": []}
 
 
 def test_the_parameter_of_a_test_stands_in_brackets():

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from fixtures.records.files import write_json
 from fixtures.records.run_directory import RunDirectory
 from reports import cluster as module
 from reports.cluster import Cluster, Fact, NodeFacts, node_facts
+from tests.selftests import support
+from tests.selftests.plain_records import RUN, plain_record, reader_of
 
 pytestmark = pytest.mark.cpu
 
@@ -38,14 +39,18 @@ def plain(html: str) -> str:
 def write(
     directory: RunDirectory, workload: str, *ranks: Json, attempt: int = 1, **more: Any
 ) -> None:
-    data = {"ranks": list(ranks), "provenance": {}, **more}
     directory.records.mkdir(exist_ok=True)
-    write_json(directory.record(workload, "n0", attempt), data)
+    name = directory.record(workload, "n0", attempt).name
+    support.save(plain_record(name, *ranks, **more), directory)
+
+
+def facts_of(directory: RunDirectory) -> NodeFacts | None:
+    return node_facts(reader_of(directory), "n0")
 
 
 def test_facts_are_of_the_newest_records_of_environment_and_inventory(tmp_path: Path):
     directory = RunDirectory(tmp_path)
-    assert node_facts(directory, "n0") is None
+    assert facts_of(directory) is None
     write(directory, "environment", {"facts": {"driver": "579"}, "device": {}})
     write(
         directory, "environment",
@@ -60,10 +65,11 @@ def test_facts_are_of_the_newest_records_of_environment_and_inventory(tmp_path: 
         {"facts": {}, "device": {"uuid": "B", "name": "H200"}},
         provenance={"torch": "2.8"},
     )  # fmt: skip
-    found = node_facts(directory, "n0")
+    found = facts_of(directory)
     assert found is not None
     assert found.gpus == [
-        {"uuid": "A", "serial": "1", "name": "H200", "vbios": "96"}, {"uuid": "B", "name": "H200"}
+        {"index": 0, "uuid": "A", "serial": "1", "name": "H200", "vbios": "96"},
+        {"index": 1, "uuid": "B", "name": "H200"},
     ]  # fmt: skip
     assert found.nics == [NIC], "the inventory has their names only"
     assert (found.facts["driver"], found.facts["cpu"], found.facts["sockets"]) == ("580", "EPYC", 0)
@@ -74,25 +80,26 @@ def test_an_inventory_alone_has_its_own_nics(tmp_path: Path):
     directory = RunDirectory(tmp_path)
     write(directory, "environment", {"facts": {"nics": []}, "device": {}})
     write(directory, "inventory", {"facts": {"nics": [{"name": "mlx5_0"}]}, "device": {}})
-    found = node_facts(directory, "n0")
+    found = facts_of(directory)
     assert found is not None
     assert found.nics == [{"name": "mlx5_0"}]
     write(directory, "inventory", {"facts": {"nics": []}, "device": {}})
     write(directory, "environment", {"facts": {"nics": [NIC]}, "device": {}})
-    found = node_facts(directory, "n0")
+    found = facts_of(directory)
     assert found is not None
     assert found.nics == [NIC]
 
 
 def test_a_record_that_is_broken_costs_its_own_part_alone(tmp_path: Path):
     directory = RunDirectory(tmp_path)
-    for rank in ({"device": {}}, "text"):
-        write(directory, "environment", rank)  # type: ignore[arg-type]
-        assert node_facts(directory, "n0") is None
+    write(directory, "environment", {"facts": {"gpus": 5}})
+    assert facts_of(directory) is None
+    directory.record("environment", "n0").write_text('{"ranks": ["text"]}')
+    assert facts_of(directory) is None
     write(directory, "inventory", {"facts": {"driver": "580"}, "device": {"uuid": "A"}})
-    found = node_facts(directory, "n0")
+    found = facts_of(directory)
     assert found is not None
-    assert (found.facts, found.gpus) == ({"driver": "580"}, [{"uuid": "A"}])
+    assert (found.facts, found.gpus) == ({"driver": "580"}, [{"index": 0, "uuid": "A"}])
 
 
 def test_gpus_of_two_lists_are_one_by_their_uuid():
@@ -117,7 +124,7 @@ def test_a_cluster_is_of_the_nodes_in_the_scope(tmp_path: Path):
     directory = RunDirectory(tmp_path)
     write(directory, "inventory", {"facts": {}, "device": {"name": "H200", "uuid": "A"}})
     scope = {"nodes": ["n0", "n1"], "gpus_per_node": 8, "gpu_model": "H200 SXM"}
-    found = Cluster.of(directory, {"contract": {"customer": "A"}}, scope)
+    found = Cluster.of(directory, {**RUN, "contract": {"customer": "A"}}, scope)
     assert (found.contract, found.nodes) == ({"customer": "A"}, ["n0", "n1"])
     assert (list(found.found), found.silent) == (["n0"], ["n1"])
     assert found.planned == "16 x H200 SXM"

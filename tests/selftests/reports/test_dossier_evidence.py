@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from fixtures.records.files import append_line, write_json
+from fixtures.records.files import append_line
 from fixtures.records.model import Measurement
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds.loader import Thresholds
 from reports import dossier_evidence as evidence
 from reports.run_files import CommandError
 from tests.selftests import support
+from tests.selftests.plain_records import plain_record, reader_of
 
 pytestmark = pytest.mark.cpu
 
@@ -26,29 +27,27 @@ Json = dict[str, Any]
 # --- records
 
 
-def test_records_that_cannot_be_read_are_left_out(directory):
-    for name, data in (("b@n0", {"ranks": []}), ("a@n0", {"ranks": [{}]}), ("c@n0", []),
-                       ("d@n0", {"ranks": {}}), ("e", {"ranks": []})):  # fmt: skip
-        write_json(directory.records / f"{name}.json", data)
-    (directory.records / "f@n0.json").write_text("{")
-    assert list(evidence.records_of(directory)) == [
-        ("a@n0.json", {"ranks": [{}]}), ("b@n0.json", {"ranks": []})
-    ]  # fmt: skip
+def test_records_that_do_not_count_stand_there_with_the_reason(directory):
+    for name in ("a@n0.json", "b@n1.json", "c@n0.json"):
+        support.save(plain_record(name, {}, nonce="f" * 32 if name[0] == "c" else support.NONCE),
+                     directory)  # fmt: skip
+    for name in ("f@n0.json", "g@n0--n1.json", "h@n1.json"):
+        (directory.records / name).write_text("{")
+    reader = reader_of(directory)
+    assert [r.workload for r in reader.every()] == ["a", "b"]
+    told = evidence.not_counted(reader, "n0")
+    assert [line["record"] for line in told] == ["c@n0.json", "f@n0.json", "g@n0--n1.json"]
+    assert "is of another run" in told[0]["reason"]
 
 
 def test_the_ranks_of_a_node_are_of_the_newest_record_that_has_any():
-    def record(attempt: int | None, *ranks: Any) -> Json:
-        return {"ranks": list(ranks), **({} if attempt is None else {"attempt": attempt})}
-
-    mine, other = {"node": "n0"}, {"node": "n1"}
-    records = {
-        "gemm@n0.json": record(None, mine, {"k": 1}, "text"),
-        "gemm@n1.json": record(9, other), "memory@n0.json": record(9, {**mine, "k": 9}),
-    }  # fmt: skip
-    assert evidence.ranks_of(records, "n0", "gemm") == [mine]
-    newer = {"gemm@n0.attempt3.json": record(3, {**mine, "k": 3}),
-             "gemm@n0.attempt2.json": record(2, {**mine, "k": 2})}  # fmt: skip
-    assert evidence.ranks_of({**records, **newer}, "n0", "gemm") == [{**mine, "k": 3}]
+    records = [
+        plain_record("gemm@n0.json", {}, {"node": "n1"}), plain_record("gemm@n1.attempt9.json", {}),
+        plain_record("memory@n0.attempt9.json", {}),
+    ]  # fmt: skip
+    assert evidence.ranks_of(records, "n0", "gemm") == records[0].ranks[:1]
+    newer = [plain_record(f"gemm@n0.attempt{k}.json", {}) for k in (3, 2)]
+    assert evidence.ranks_of([*records, *newer], "n0", "gemm") == newer[0].ranks
     assert evidence.ranks_of(records, "n2", "gemm") == []
 
 
@@ -72,7 +71,7 @@ def row(**more: Any) -> Json:
 
 
 def made_row(directory: RunDirectory, limits: Thresholds, v: Json, *others: Json) -> Json:
-    return evidence.row_of(v, limits, {"criteria": [v, *others]}, directory, "worker0")
+    return evidence.row_of(v, limits, {"criteria": [v, *others]}, reader_of(directory), "worker0")
 
 
 def test_a_row_has_its_samples_and_earlier_attempts(directory, limits):
@@ -122,7 +121,7 @@ def test_what_a_rank_measured_is_of_its_node_metric_and_size(limits):
     ]  # fmt: skip
     record = support.record(
         support.rank(0, "worker0", *ms), support.rank(1, "worker1", ms[0]), workload="allreduce"
-    ).to_json()
+    )
     first, second = evidence.measured_by(record, pair, "worker0")
     assert (first["median"], first["samples"], first["count"]) == (90.0, [90.0, 92.0, 80.0], 3)
     assert (first["rank"], first["gpu"], first["uuid"]) == (0, 0, "GPU-worker0-0")
@@ -130,7 +129,7 @@ def test_what_a_rank_measured_is_of_its_node_metric_and_size(limits):
     assert first["notes"] == ["a note"]
     assert (second["value"], second["median"], second["samples"]) == (7, None, [])
     exactly = Measurement(metric="busbw", unit="GB/s", samples=[1.0] * 400, at=at)
-    record = support.record(support.rank(0, "worker0", exactly)).to_json()
+    record = support.record(support.rank(0, "worker0", exactly))
     (shown,) = evidence.measured_by(record, pair, "worker0")
     assert len(shown["samples"]) == 400
 
@@ -146,7 +145,7 @@ def test_counters_have_their_values_and_what_was_before():
     absent = [{"metric": "ecc", "kind": "not offered by the driver", "why": "old"}]
     rank = {"node": "n0", "device": {"index": 0, "uuid": "A"}, "measurements": ms, "facts": facts,
             "absent": absent}  # fmt: skip
-    records = {"health@n0.json": {"ranks": [rank]}}
+    records = [plain_record("health@n0.json", rank)]
     assert evidence.counters_of(records, "n0", "health") == [{
         "gpu": 0, "uuid": "A", "before": {"xid": 0}, "absent": absent,
         "values": [
@@ -179,7 +178,7 @@ def test_telemetry_is_of_the_node_and_of_one_gpu_where_one_is_asked_for(director
              {"node": "n1", "facts": {"telemetry": {"gpus": {"C": {}}}}}]  # fmt: skip
     none = [{"node": "n0", "facts": facts} for facts in
             ({}, {"telemetry": {"gpus": []}}, {"telemetry": "none"})]  # fmt: skip
-    records = {"gemm@n0.json": {"ranks": ranks}, "memory@n0.json": {"ranks": none}}
+    records = [plain_record("gemm@n0.json", *ranks), plain_record("memory@n0.json", *none)]
     folder = directory.job("node-n0")
     folder.mkdir(parents=True)
     lines = [{"t": k, "gpus": gpus} for k in range(301)]
@@ -199,7 +198,7 @@ def test_three_hundred_points_of_telemetry_are_shown_whole(directory):
     folder = directory.job("node-n0")
     folder.mkdir(parents=True)
     write_lines(folder / "telemetry-n0.jsonl", *({"t": k, "gpus": {}} for k in range(300)))
-    found = evidence.telemetry_of(directory, {}, "n0", None)
+    found = evidence.telemetry_of(directory, [], "n0", None)
     assert len(found["points"]["node-n0"]) == 300
 
 

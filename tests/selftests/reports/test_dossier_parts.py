@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fixtures.records.files import append_line, write_json
+from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory
 from reports import dossier
 from reports.run_files import CommandError
+from tests.selftests import support
+from tests.selftests.plain_records import plain_record
 from tests.selftests.verdict.made import row_on
 
 pytestmark = pytest.mark.cpu
@@ -40,8 +44,8 @@ def run_of(tmp_path: Path, *rows: Json, **more: Any) -> tuple[Path, Json]:
 # --- which part
 
 
-def record_of(workload: str, *ranks: Json) -> dict[str, Json]:
-    return {f"{workload}@n0.json": {"ranks": list(ranks)}}
+def record_of(workload: str, *ranks: Json) -> list[Record]:
+    return [plain_record(f"{workload}@n0.json", *ranks)]
 
 
 def test_the_inventory_says_which_gpus_there_are():
@@ -58,12 +62,11 @@ def test_without_an_inventory_the_devices_of_all_ranks_are_the_gpus():
         {"node": "n0", "local_rank": 0, "device": {"uuid": "A"}},
         {"node": "n1", "local_rank": 0, "device": {"uuid": "C"}},
         {"node": "n0", "local_rank": 2, "device": {"name": "cpu"}},
-        {"node": "n0", "device": "text"}, "text",
     )  # fmt: skip
     other = record_of(
         "memory", {"node": "n0", "local_rank": 1, "device": {"uuid": "B", "pci": "p"}}
     )
-    assert dossier._gpus({**bare, **ranks, **other}, "n0") == [
+    assert dossier._gpus([*bare, *ranks, *other], "n0") == [
         {"index": 0, "uuid": "A"}, {"index": 1, "uuid": "B", "name": "H200", "pci": "p"}
     ]  # fmt: skip
 
@@ -224,8 +227,8 @@ def test_the_files_lie_beside_the_run_or_where_it_is_said(tmp_path, limits, caps
     directory = RunDirectory(source)
     rank = {"node": "n0", "facts": {"gpus": [GPU]}, "device": {}, "measurements": []}
     inventory = record_of("inventory", rank)
-    for name, data in inventory.items():
-        write_json(directory.records / name, data)
+    for record in inventory:
+        support.save(replace(record, run_id="r1", nonce="secret-nonce"), directory)
     for gpu, out, name in ((None, None, "dossier-r1-n0"), ("0", tmp_path / "out",
                                                           "dossier-r1-n0-gpu0")):  # fmt: skip
         options = argparse.Namespace(node="n0", gpu=gpu, bug_report=None, out=out)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +15,7 @@ from fixtures.verdict.model import Outcome
 from reports import figures
 from reports.charts import Chart
 from tests.selftests import support
+from tests.selftests.plain_records import plain_record, reader_of
 from tests.selftests.reports.test_page import measured, planned
 
 pytestmark = pytest.mark.cpu
@@ -110,7 +110,7 @@ def test_racks_are_shown_above_32_nodes(shown):
 def drawn_of(monkeypatch, nodes: list[str], criteria: list[Any]) -> tuple[Any, list[str]]:
     failed: list[str] = []
 
-    def records(directory: Any, all_nodes: Any, of: list[str]) -> list[Any]:
+    def records(reader: Any, all_nodes: Any, of: list[str], rows: Any) -> list[Any]:
         failed.extend(of)
         return [support.record(support.rank(0, "n0"))]
 
@@ -125,7 +125,7 @@ def drawn_of(monkeypatch, nodes: list[str], criteria: list[Any]) -> tuple[Any, l
         figures.LimitSources, "of", lambda _: SimpleNamespace(of_limit=lambda key, limit: limit)
     )
     made = figures._draw(
-        RunDirectory(Path("nowhere")), nodes, criteria, SimpleNamespace(criteria={})
+        reader_of(RunDirectory(Path("nowhere"))), nodes, criteria, SimpleNamespace(criteria={})
     )
     return made, failed
 
@@ -139,23 +139,30 @@ def test_of_a_large_run_the_verdicts_are_drawn_too(monkeypatch):
     assert [c.title for c in made.charts] == ["all", "one"]
 
 
-def test_of_a_large_run_the_records_of_four_nodes_are_drawn(tmp_path, monkeypatch):
+def test_of_a_large_run_the_records_of_four_nodes_are_drawn(tmp_path):
     run = RunDirectory(tmp_path)
     run.records.mkdir()
     nodes = [f"n{k}" for k in range(33)]
     for name in (*nodes, "all"):
-        (run.records / f"gemm@{name}.json").write_text("")
-    os.truncate(run.records / "gemm@n0.json", 16_000_000)
-    os.truncate(run.records / "gemm@n1.json", 16_000_001)
-    monkeypatch.setattr(figures, "read_record", lambda path: path.stem.partition("@")[2])
-    monkeypatch.setattr(figures, "records_of", lambda _: ["every one"])
+        support.save(plain_record(f"gemm@{name}.json", {"node": "n5" if name == "all" else name}),
+                     run)  # fmt: skip
+    for name, size in (("n0", 16_000_000), ("n1", 16_000_001)):
+        with (run.records / f"gemm@{name}.json").open("a") as file:
+            file.write(" " * (size - file.tell()))
 
-    def drawn(count: int, *failed: str) -> list[Any]:
-        return list(figures._records_to_draw(run, nodes[:count], failed))
+    def drawn(count: int, *failed: str, rows: Any = ()) -> list[str]:
+        found = figures._records_to_draw(reader_of(run), nodes[:count], failed, rows)
+        return [record.placement for record in found]
 
-    assert drawn(32) == ["every one"]
+    assert sorted(drawn(32)) == sorted([*nodes, "all"]), "every one"
     assert drawn(33, "n20", "cluster") == ["all", "n0", "n2", "n20"]  # n1 is too large
     assert drawn(33, *nodes[20:30]) == ["all", "n20", "n21", "n22", "n23"]
+    lost = row(Outcome.NOT_MEASURED, "n20", record="gemm@n20.json")
+    assert drawn(33, *nodes[20:30], rows=[lost]) == ["all", "n21", "n22", "n23"], "no measurement"
+    other = row(Outcome.FAIL, "n20", "gemm.fp8", record="gemm@n20.json")
+    assert "n20" in drawn(33, *nodes[20:30], rows=[lost, other]), "a row of it was measured"
+    support.save(plain_record("gemm@n20.attempt2.json", {}, nonce="f" * 32), run)
+    assert "n20" not in drawn(33, *nodes[20:30]), "its newest attempt is of another run"
 
 
 # --- what is not judged
@@ -201,7 +208,9 @@ def test_a_failure_names_part_and_device_record_and_workload(tmp_path, monkeypat
     limits = support.load(tmp_path)
 
     def entry(**more: Any) -> dict[str, Any]:
-        return figures._failure(RunDirectory(tmp_path), row(Outcome.FAIL, **more), limits)
+        return figures._failure(
+            reader_of(RunDirectory(tmp_path)), row(Outcome.FAIL, **more), limits
+        )
 
     found = entry()
     assert found["device"] == "gpu3 GPU-8f1c2d-n0"
@@ -212,7 +221,7 @@ def test_a_failure_names_part_and_device_record_and_workload(tmp_path, monkeypat
     assert entry(worst={"gpu": 0})["device"] == "gpu0"
     assert entry(worst=None)["device"] == ""
     assert (entry(record=None)["record_url"], entry(record=None)["workload"]) == ("", "")
-    bare = figures._failure(RunDirectory(tmp_path), row(Outcome.FAIL), None)
+    bare = figures._failure(reader_of(RunDirectory(tmp_path)), row(Outcome.FAIL), None)
     assert bare["over_time"] is None
 
 
@@ -230,7 +239,7 @@ def a_record(root: Path, nodes: list[str]) -> RunDirectory:
          "facts": {"telemetry": {"gpus": {f"GPU-{node}0": {}, f"GPU-{node}9": {}}}} if k else {}}
         for node in nodes for k in (0, 1)
     ]  # fmt: skip
-    (run.records / "x@n0.json").write_text(json.dumps({"ranks": ranks}))
+    support.save(plain_record("x@n0.json", *ranks), run)
     return run
 
 
@@ -238,7 +247,9 @@ def test_beside_a_failure_stands_the_telemetry_of_its_node_or_of_four(tmp_path):
     run = a_record(tmp_path, [f"n{k}" for k in range(5)])
 
     def rows(subject: str = "n1", worst: Any = None) -> list[tuple[str | None, str]]:
-        found = figures._telemetry(run, {"record": "x@n0.json", "subject": subject, "worst": worst})
+        found = figures._telemetry(
+            reader_of(run), {"record": "x@n0.json", "subject": subject, "worst": worst}
+        )
         return [(of.get("Node"), of["GPU"]) for of in found]
 
     assert rows() == [(None, "gpu0"), (None, "GPU-n19")]

@@ -105,6 +105,25 @@ def test_limits_are_proposed_from_the_newest_run_and_the_others(tmp_path, monkey
     assert raised.value.status == 3
 
 
+@pytest.mark.parametrize("own_limits", [False, True])
+def test_the_replay_that_proposes_limits_confirms_its_run_too(tmp_path, monkeypatch, own_limits):
+    old, new = (made(tmp_path / n, created=f"2026-01-0{k}") for k, n in ((1, "old"), (2, "new")))
+    calls = proposal(monkeypatch, "[1]")
+    judged: list[tuple[str, bool]] = []
+
+    def confirmed(source, run, thresholds, rejudge=None):
+        judged.append((source.name, rejudge is not None))
+        return VERDICT
+
+    monkeypatch.setattr(command, "confirmed_verdict", confirmed)
+    monkeypatch.setattr(command, "limits_file", lambda *_: tmp_path / "x" if own_limits else None)
+    for run in (old, new):
+        (run / "verdict.json").write_text("{}")
+    assert command.calibrate([new, old], None) == 0
+    assert judged == [("old", False), ("new", not own_limits)]
+    assert len(calls) == 1, "the newest is replayed once"
+
+
 def findings(monkeypatch, **more) -> list[tuple]:
     calls: list[tuple] = []
 

@@ -11,6 +11,8 @@ import pytest
 
 from fixtures.records.run_directory import RunDirectory
 from reports import recertified
+from tests.selftests import support
+from tests.selftests.plain_records import plain_record
 
 pytestmark = pytest.mark.cpu
 
@@ -36,11 +38,13 @@ def made(root: Path, run: Any = None, repair: Any = None, **earlier: Any) -> tup
     directory = RunDirectory(root)
     directory.records.mkdir()
     for name, content in (
-        ("gemm@b.attempt2.json", {"run_id": "NEW", "workload": "gemm", "placement": "b"}),
-        ("p2p@b.attempt2.json", {"run_id": "OLD", "workload": "p2p", "placement": "b"}),
-        ("x@b.attempt2.json", ["NEW"]),
+        ("gemm@b.attempt2.json", "NEW"),
+        ("p2p@b.attempt2.json", "OLD"),
+        ("fp8@b.attempt2.json", "OTHER"),
     ):
-        (directory.records / name).write_text(json.dumps(content))
+        record = plain_record(name, {}, run_id=content, nonce="N")
+        support.save(record, directory)
+    (directory.records / "x@b.attempt2.json").write_text('["NEW"]')
     (directory.records / "y@b.attempt2.json").write_text("{")
     return directory, current
 

@@ -8,10 +8,12 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from fixtures.records.run_directory import RunDirectory
+from fixtures.run.reader import RunReader
 from fixtures.thresholds import loader
 from fixtures.thresholds.kinds import KINDS, SPANS
 from fixtures.verdict.tails import COMES_AND_GOES
@@ -21,6 +23,7 @@ from reports.drawing import PALE_BLUE, RED
 from reports.tail_charts import tail_chart
 from tests.selftests import support
 from tests.selftests.mutations import Json
+from tests.selftests.plain_records import reader_of
 
 pytestmark = pytest.mark.cpu
 
@@ -48,7 +51,7 @@ def charted(
     jobs = folder / "judged" / "jobs" / criterion.workload
     jobs.mkdir(parents=True)
     (jobs / f"telemetry-{NODE}.jsonl").write_text(telemetry)
-    chart = tail_chart(RunDirectory(folder / "judged"), row, criterion)
+    chart = tail_chart(RunReader.of(RunDirectory(folder / "judged")), row, criterion)
     assert chart is not None, row
     return chart
 
@@ -109,20 +112,20 @@ def test_telemetry_of_another_form_is_left_out(tmp_path, line):
 
 
 def test_only_a_failure_that_comes_and_goes_has_a_chart(tmp_path):
-    directory = RunDirectory(tmp_path)
-    assert tail_chart(directory, {"reason": "too slow"}, kind_of()) is None
-    assert tail_chart(directory, {"reason": COMES_AND_GOES}, None) is None
+    reader = reader_of(RunDirectory(tmp_path))
+    assert tail_chart(reader, {"reason": "too slow"}, kind_of()) is None
+    assert tail_chart(reader, {"reason": COMES_AND_GOES}, None) is None
 
 
-def test_of_a_node_its_own_points_are_drawn_and_else_those_of_all(tmp_path, monkeypatch):
+def test_of_a_node_its_own_points_are_drawn_and_else_those_of_all(monkeypatch):
     asked: list[list[str]] = []
-    monkeypatch.setattr(tail_charts, "read_record", lambda _: SimpleNamespace(nodes=["a", "b"]))
+    reader: Any = SimpleNamespace(of_row=lambda _: SimpleNamespace(nodes=["a", "b"]))
     monkeypatch.setattr(
         tail_charts, "points_of", lambda criterion, record, nodes, subject: asked.append(nodes)
     )
     row = {"reason": COMES_AND_GOES, "record": "x", "subject": "a", "worst": {"node": "a"}}
     for per in ("node", "pair"):
-        assert tail_chart(RunDirectory(tmp_path), row, kind_of(per=per)) is None
+        assert tail_chart(reader, row, kind_of(per=per)) is None
     assert asked == [["a"], ["a", "b"]]
 
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from fixtures.errors import ConfigError
 from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory
-from fixtures.run import burn_in, reader
+from fixtures.run import burn_in, evidence, reader
 from fixtures.run.devices_of_record import DeviceIndex
 from fixtures.run.options import RunOptions
 from fixtures.statistics import mtbf
@@ -258,6 +258,41 @@ def test_nodes_without_a_slice_that_counts_are_named(loaded):
     whole = burn_in.judge(burn_in.BurnIn([(n, 0.0, 1.0) for n in NODES]), NODES, order())
     assert whole is not None
     assert "no burn-in of" not in whole["sentence"]
+
+
+def test_each_record_is_read_once_also_those_of_wrong_results(tmp_path, monkeypatch):
+    devices = devices_of(RunDirectory(tmp_path))
+    for k in range(1, 4):
+        made = slice_record("worker0", 2 * SLICE * k, 2 * SLICE * k + SLICE, attempt=k, wrong=k % 2)
+        support.save(made, devices.directory)
+    read: list[str] = []
+    whole = evidence.read_record
+
+    def reading(path, **more):
+        read.append(path.name)
+        return whole(path, **more)
+
+    monkeypatch.setattr(evidence, "read_record", reading)
+    monkeypatch.setattr(burn_in, "read_json", reading)
+    found = burn_in.read(devices, ["worker0"])
+    assert (len(found.slices), len(found.failures)) == (3, 2)
+    assert sorted(read) == sorted(set(read)), "each once"
+
+
+@pytest.mark.parametrize("change", ["rank", "device", "attempt"])
+def test_a_wrong_result_in_a_record_that_does_not_count_is_a_failure(tmp_path, change):
+    devices = devices_of(RunDirectory(tmp_path))
+    made = slice_record("worker0", 0.0, SLICE, wrong=1)
+    data = made.to_json()
+    if change == "rank":
+        data["ranks"][0]["start"] = "early"
+    elif change == "device":
+        data["ranks"][0]["device"] = 5
+    else:
+        data["attempt"] = 7
+    devices.directory.record("burnin", "worker0").write_text(json.dumps(data))
+    found = burn_in.read(devices, ["worker0"])
+    assert (found.slices, [kind for _, _, kind in found.failures]) == ([], ["wrong result"])
 
 
 # --- whose time it is

@@ -12,6 +12,7 @@ from fixtures.run.order_of_times import (
     Offset,
     Window,
     apart,
+    ends_of,
     of_another_clock,
     out_of_sequence,
     samples_in_order,
@@ -182,9 +183,9 @@ def test_ranks_of_one_job_run_together(parts, clocks, void, cause):
 
 def test_attempts_follow_each_other():
     one, two = record(rank(0, "worker0")), record(rank(0, "worker0"), attempt=2)
-    assert out_of_sequence(two, one) == {}
-    assert set(out_of_sequence(one, two)) == {"worker0"}
-    assert out_of_sequence(one, record(rank(0, "worker1"), attempt=2)) == {}
+    assert out_of_sequence(two, ends_of(one)) == {}
+    assert set(out_of_sequence(one, ends_of(two))) == {"worker0"}
+    assert out_of_sequence(one, ends_of(record(rank(0, "worker1"), attempt=2))) == {}
 
 
 def test_a_waiver_is_not_revived_by_a_judge_s_clock():

@@ -10,7 +10,7 @@ import pytest
 
 from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory
-from fixtures.run import reader
+from fixtures.run import evidence, reader
 from tests.selftests import support
 
 pytestmark = pytest.mark.cpu
@@ -71,8 +71,8 @@ def test_the_newest_attempt_counts_also_where_it_cannot_be_used(directory):
     assert counted(directory) == [("gemm", 2)]
     directory.record("gemm", "worker0", 3).write_text("{")
     assert counted(directory) == []
-    devices = reader.devices_of(directory, RUN)
-    every = [r.attempt for r in reader.every_record(directory, devices, "gemm")]
+    run = reader.RunReader.of(directory, RUN)
+    every = [r.attempt for r in run.every(run.record_keys("gemm"))]
     assert sorted(every) == [1, 2]
 
 
@@ -89,3 +89,95 @@ def test_a_run_json_without_a_population_checks_what_it_can(directory):
     assert [r.workload for r in reader.newest_records(directory, bare)] == ["gemm", "inventory"]
     assert reader.population_of(bare) is None
     assert reader.population_of({"population": {"nodes": None, "gpu_model": None}}) is None
+
+
+ATTEMPTS = 700
+"""More than calls can be nested: a burn-in of a month has thousands."""
+
+
+def test_of_many_attempts_each_is_read_once_and_the_newest_counts(directory, monkeypatch):
+    for attempt in range(1, ATTEMPTS + 1):
+        rates = 650.0 + attempt / 7, 660.0 + attempt / 7
+        support.save(support.node_record(*rates, attempt=attempt), directory)
+    read: list[str] = []
+    whole = evidence.read_record
+
+    def reading(path, **more):
+        read.append(path.name)
+        return whole(path, **more)
+
+    monkeypatch.setattr(evidence, "read_record", reading)
+    run = reader.RunReader.of(directory, RUN)
+    assert [r.attempt for r in run.every(run.record_keys("gemm"))] == [*range(1, ATTEMPTS + 1)]
+    assert len(read) == len(set(read)) == ATTEMPTS
+    alone = reader.RunReader.of(directory, RUN).newest("gemm", "worker0")
+    assert alone is not None
+    assert alone.attempt == ATTEMPTS
+
+
+def test_a_lost_newest_attempt_leaves_none(directory):
+    support.save(GOOD, directory)
+    line = {"event": "verdict", "criterion": "gemm.bf16", "subject": "worker0", "outcome": "PASS",
+            "record": "gemm@worker0.attempt2.json"}  # fmt: skip
+    directory.ledger.write_text(json.dumps(line) + "\n")
+    assert counted(directory) == []
+
+
+def test_what_is_void_is_told_with_its_reason(directory):
+    support.save(replace(GOOD, nonce="f" * 32), directory)
+    support.save(with_device(replace(GOOD, attempt=2), uuid="GPU-x"), directory)
+    run = reader.RunReader.of(directory, RUN)
+    assert [r.workload for r in run.every()] == ["inventory"]
+    first, second = (run.reasons[f"gemm@worker0{n}.json"] for n in ("", ".attempt2"))
+    assert "is of another run" in first[""]
+    assert "measured on GPU-x" in second["worker0"]
+    assert run.reasons_of("gemm", "worker0") == [second["worker0"]]
+
+
+def test_without_a_run_json_nothing_counts(directory):
+    support.save(GOOD, directory)
+    directory.run_json.unlink()
+    assert reader.RunReader.of(directory).every() == []
+    directory.run_json.write_text("[]")
+    assert reader.RunReader.of(directory).all_newest() == []
+
+
+def test_what_failed_on_an_unchanged_gpu_is_shown_though_its_neighbour_was_replaced(directory):
+    row = {"record": "gemm@worker0.json", "reason": "too slow"}
+    support.save(GOOD, directory)
+    later = support.record(
+        *(replace(r, measurements=[]) for r in with_device(GOOD, uuid="GPU-new").ranks),
+        workload="inventory", attempt=2,
+    )  # fmt: skip
+    support.save(later, directory)
+    run = reader.RunReader.of(directory, RUN)
+    assert run.every(run.record_keys("gemm")) == []
+    shown = run.of_row(row)
+    assert shown is not None
+    assert [r.device["uuid"] for r in shown.ranks] == ["GPU-worker0-1"]
+    assert run.of_row({**row, "reason": "ledger.jsonl says so of attempt 1: gone"}) is None
+    for name in (None, "gemm", "../x@y.json"):
+        assert run.of_row({**row, "record": name}) is None
+
+
+@pytest.mark.parametrize(
+    ("rails", "nic", "rail"),
+    [
+        ({"gpu0": ["mlx5_7"], "gpu10": ["mlx5_0", "mlx5_1"]}, "mlx5_1", 10),
+        ({"gpu0": ["mlx5_7"]}, "mlx5_7", 0),
+        ({"gpu0": ["mlx5_0"], "gpu1": ["mlx5_0"]}, "mlx5_0", None),
+        ({"gpu0": []}, "mlx5_0", None),
+        ({"other": ["mlx5_0"]}, "mlx5_0", None),
+        (5, "mlx5_0", None),
+        ({"gpu0": None}, "mlx5_0", None),
+        (None, "mlx5_0", None),
+    ],
+)
+def test_a_nic_has_the_rail_of_the_gpu_that_is_nearest_to_it(directory, rails, nic, rail):
+    first, second = GOOD.ranks
+    ranks = [replace(first, facts={"rails": rails} if rails is not None else {}), second]
+    made = replace(GOOD, workload="infiniband", ranks=ranks)
+    support.save(made, directory)
+    assert reader.RunReader.of(directory, RUN).rail_of("worker0", nic) == rail
+    support.save(replace(made, nonce="f" * 32), directory)
+    assert reader.RunReader.of(directory, RUN).rail_of("worker0", nic) is None

@@ -137,7 +137,7 @@ def test_the_nodes_of_an_accused_place_are_neither_good_nor_bad(
                 unit="GB/s", worst=worst)
     )  # fmt: skip
     nodes = ("n1", "n2", "n3", "n4")
-    lists = lists_of_run(directory, "nonce", verdicts, RowNodes(nodes, {}))
+    lists = lists_of_run(directory, "nonce", verdicts, RowNodes(nodes, {}), lambda node, nic: None)
     assert (lists.good, lists.bad) == (["n4"], ["n3"])
     assert lists.reasons[0].startswith("n1 neither: the search accuses what it shares")
 
