@@ -86,7 +86,9 @@ def page(
     found = cluster.Cluster.of(directory, run, scope, reader)
     lists = lists or blame.lists_of(directory, verdict, run)
     blamed = blame.blame(verdict, lists).sentence
-    parts = _figures(verdict, run, thresholds, reader) if criteria else figures.Parts("", "")
+    parts = (
+        _figures(directory, verdict, run, thresholds, reader) if criteria else figures.Parts("", "")
+    )
     head = banner.banner(
         verdict, run, cluster=found.headline, blamed=blamed,
         groups=groups.sentences(verdict), failures=parts.failures,
@@ -212,14 +214,15 @@ def _is_large(run: Mapping[str, Any]) -> bool:
 
 
 def _figures(
+    directory: RunDirectory,
     verdict: Mapping[str, Any],
     run: Mapping[str, Any],
     thresholds: Path | None,
-    reader: RunReader,
+    reader: RunReader | None = None,
 ) -> figures.Parts:
     """Return the HTML of failures and charts, or a line with the error that prevented them."""
     try:
-        return figures.parts(reader.directory, verdict, run, thresholds, reader)
+        return figures.parts(directory, verdict, run, thresholds, reader)
     except Exception as error:
         message = f"Coverage and charts could not be drawn ({error!r}); the table below is whole."
         return figures.Parts("", str(Markup("<p>{}</p>").format(message)))
