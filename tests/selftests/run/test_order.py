@@ -137,8 +137,12 @@ def test_virtual_nodes_are_not_released_from_what_their_records_have(
     run = {"origin": "sandbox", "contract": None, "population": people}
     order = order_of(limits, run)
     assert getattr(module.derive(run, order, source, NONCE, ()).population, field) is said[field]
-    needed = [c.metric for c in limits.criteria.values() if c.workload == workload
-              and {f for f, (name, _) in module.WORDS.items() if name == field} & {*c.when}]
+    needed = [
+        c.metric
+        for c in limits.criteria.values()
+        if c.workload == workload
+        and {f for f, (name, _) in module.WORDS.items() if name == field} & {*c.when}
+    ]
     assert needed
     metric = metric if metric in needed else needed[0]
     (source.records / f"{workload}@n1.json").write_text(json.dumps({"metric": metric}))

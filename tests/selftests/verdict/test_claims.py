@@ -147,7 +147,9 @@ def test_what_the_plan_says_is_no_claim_and_more_nics_than_ordered_lower_nothing
 
 
 def test_without_a_data_sheet_the_row_says_that_nothing_else_does():
-    assert said("gemm.bf16", model="B300", sm_count=148)[1].startswith("sm_count 148 by this record")
+    assert said("gemm.bf16", model="B300", sm_count=148)[1].startswith(
+        "sm_count 148 by this record"
+    )
     assert said("finetune.rate", sm_count=132, dtype="bf16", flops_per_token=3e10)[1].startswith(
         "flops_per_token"
     )
