@@ -76,7 +76,8 @@ def dcgm4(
         "entity_groups": [{
             "entity_group": "GPU", "entity_group_id": 1,
             "entities": [
-                {"entity_id": k, "device_id": "2330", **({"serial_num": serials[k]} if serials else {})}
+                {"entity_id": k, "device_id": "2330"}
+                | ({"serial_num": serials[k]} if serials else {})
                 for k in range(gpus)
             ],
         }],
@@ -97,7 +98,8 @@ def fio(error: int = 0, when: float | None = None, host: str = "") -> str:
         "fio version": "fio-3.39", "timestamp": int(time.time() if when is None else when),
         "timestamp_ms": 0, "time": "Wed Mar  5 22:04:36 2025", "global options": {"direct": "1"},
         "jobs": [{"jobname": "seq", "groupid": 0, "error": error, "eta": 0, "elapsed": 2, **sides}],
-        "disk_util": [], **({"client_stats": [{"jobname": "seq", "hostname": host}]} if host else {}),
+        "disk_util": [],
+        **({"client_stats": [{"jobname": "seq", "hostname": host}]} if host else {}),
     }, indent=1)  # fmt: skip
 
 
