@@ -56,7 +56,7 @@ def key_of(node: Any, start: Any) -> str:
 def compared(
     new: Sequence[Row], log: Sequence[Row], folder: Path, taken: Container[str]
 ) -> Compared:
-    """Return lines of a log held against the folders of their visits.
+    """Return lines of a log compared with the folders of their visits.
 
     `log`: all of its lines, `taken`: the visits that were taken in before.
     """

@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
-from reports.second_judge import physics as ph
 from reports.second_judge import samples as sm
 from reports.second_judge.absences import NONE, SILENT, gaps, lacks
 from reports.second_judge.physics import TABLES, Cannot, Json, Unknown, ceiling, model_of
@@ -86,8 +85,8 @@ class SecondJudge:
         row = self.plan.get(key)
         if row is None or not row.applies:
             return "NOT_MEASURED" if row is None else "NOT_APPLICABLE", None
-        if row.unknown:
-            raise Unknown(f"{', '.join(row.unknown)} of its definition")
+        if row.unknown or row.c["workload"] == "guests":
+            raise Unknown(f"{', '.join(row.unknown) or 'whose a file is'} of its definition")
         newest, *earlier = self.records.attempts(row.c["workload"], row.place)
         outcome, value = self._judge(row, newest)
         if outcome == "NOT_APPLICABLE" and row.c["may_lack"] and self._like_have(row.c):
@@ -125,8 +124,6 @@ class SecondJudge:
             outcome, value = self._measured(row, record, points)
         except (Cannot, ValueError, TypeError, KeyError, ArithmeticError):  # a broken record
             return "NOT_MEASURED", None
-        if outcome == "PASS" and self._by_claims(row, record, points):
-            return "NOT_MEASURED", value
         planned = self.p.nodes if row.place == "all" else row.nodes
         alone = row.c["per"] == "node" and len(record["nodes"]) > 1
         if outcome in ("PASS", "RECORDED") and not alone and set(planned) - record["left"]:
@@ -140,21 +137,6 @@ class SecondJudge:
         if any(w["node"] in row.nodes for w in waivers):
             raise Unknown("a waiver of one of several nodes")
         return outcome, value
-
-    @staticmethod
-    def _by_claims(row: Any, record: Json, points: list[Point]) -> bool:
-        """Whether it passes by what the record says alone, and another source says otherwise."""
-        facts, best = facts_of_record(row, record, points), dict[str, float]()
-        if row.c["ceiling"] == "alone":
-            metric = row.c["metric"].removesuffix("_all")
-            for rank, m in ((r, m) for r in record["ranks"] for m in r["measurements"]):
-                if m["metric"] == metric and m.get("samples"):
-                    median = statistics.median(m["samples"])
-                    best[rank["node"]] = max(best.get(rank["node"], 0.0), median)
-            said = ((best.get(r["node"]), m["conditions"]["alone_gbps"]) for r, m in points)
-            if any(known and abs(of / known - 1) > 0.02 for known, of in said):
-                return True
-        return ph.is_doubtful(row.c, facts, row.facts, choose(row.c["rows"], facts)["when"])
 
     def _measured(self, row: Any, record: Json, points: list[Point]) -> Answer:
         c = row.c

@@ -68,12 +68,10 @@ def ceiling(kind: Any, facts: Json) -> float | None:
     elif kind == "hbm":
         bits = 0.0 if cpu else need("memory_clock_mhz") * need("memory_bus_bits")
         bound = max(2e6 * bits / 8e9, hbm)
-    elif kind in ("nvlink", "memory"):
-        bound = (
-            memory
-            if kind == "memory"
-            else TABLES["nvlink_gbps"].get(10.0 if 10 <= capability < 11 else capability, 0)
-        )
+    elif kind == "memory":
+        bound = memory
+    elif kind == "nvlink":
+        bound = TABLES["nvlink_gbps"].get(10.0 if 10 <= capability < 11 else capability, 0)
     elif kind == "alone":
         bound = need("alone_gbps")
     elif need("gpus") < 2:
@@ -107,34 +105,3 @@ def _bus_bandwidth(kind: str, fast: float, facts: Json, need: Callable[[str], fl
         "all_to_all": nic * (n - 1) / (n - g), "send_recv": need("nic_gbps") / 8 * whole_nics,
         "rail": nic,
     }[kind]  # fmt: skip
-
-
-def is_doubtful(c: Json, facts: Json, planned: Json, asked: Any) -> bool:
-    """Whether a limit or bound rests on what the record says alone, and a second source differs.
-
-    `planned`: the facts that no record says; `asked`: those that chose the limit.
-    """
-    model, kind, wrong = str(facts.get("model")), str(c["ceiling"]), dict[str, bool]()
-    if model == "cpu" or model not in TABLES["gpus"]:
-        return False
-    if kind in ("gemm", "gemm_per_clock", "training"):
-        units = {m: n for n, models in TABLES["units"].items() for m in models}
-        shape = c["at"].get("preset") or TABLES["largest"].get(c["workload"])
-        wrong["sm_count"] = facts.get("sm_count") != units.get(model, facts.get("sm_count"))
-        meant = "bf16" if kind == "training" else c["metric"].partition("_")[0]
-        wrong["dtype"] = facts.get("dtype") != meant
-        if kind == "training" and (of := TABLES["flops_per_token"].get(shape)):
-            wrong["flops_per_token"] = not 0 < facts.get("flops_per_token", 0) <= 1.05 * of
-    elif kind == "pcie" and not model.startswith(("GB", "GH")):
-        most = TABLES["gpus"][model][2]
-        wrong["pcie_gen"] = facts.get("pcie_gen") not in range(min(5, most), most + 1)
-        wrong["pcie_width"] = facts.get("pcie_width") != 16
-    network, rack = kind in KINDS[KINDS.index("latency") :], model.startswith("GB")
-    nodes, domains, gpus = (facts.get(name, 0) for name in ("nodes", "domains", "gpus"))
-    if network or "domains" in asked:
-        wrong["domains"] = not 1 <= domains <= nodes if rack else domains != nodes
-    if network and kind != "latency":
-        least, each = -(-gpus // max(1, domains)), facts.get("gpus_per_domain", 0)
-        wrong["gpus_per_domain"] = not 0 < least <= each <= (gpus if rack else least)
-        wrong["nics_found"] = facts.get("nics_found", 0) < facts.get("nics_per_node", 0)
-    return any(w for name, w in wrong.items() if name in facts and name not in planned)

@@ -161,23 +161,8 @@ class Records:
                         del of_node[node]
                 data["left"] = {n for n in data["left"] if workload == "slurm" or n in of_node}
                 data["ranks"] = [r for r in data["ranks"] if r["node"] in of_node]
-                for rank in data["ranks"] if workload == "guests" else ():
-                    self._without_files_of_others(rank)
                 self._read[key] = {**data, "of_node": of_node}
         return self._read[key]
-
-    def _without_files_of_others(self, rank: Json) -> None:
-        """Take out of a rank the values of other tools' files that are of another host."""
-        tied, now = rank["facts"].get("tied") or {}, self._of(rank["node"])
-        own = {str(n).lower().split(".")[0] for n in (rank["node"], *tied.get("own", ()))}
-        whole = all(u.startswith("GPU-") for u in now.gpus)
-        known = {"uuids": {u.lower() for u in now.gpus}, "serials": now.serials} if whole else {}
-        for m in list(rank["measurements"]):
-            said = {k: {str(x).lower() for x in v} for k, v in tied.get(m["metric"], {}).items()}
-            compared = [bool(said[k] & of) for k, of in known.items() if of and said.get(k)]
-            hosts = {host.split(".")[0] for host in said.get("hosts", ())}
-            if not any(compared) and (compared or (hosts and not hosts & own)):
-                rank["measurements"].remove(m)
 
     def _load(self, workload: str, place: str, attempt: int) -> Json:
         suffix = "" if attempt == 1 else f".attempt{attempt}"
@@ -227,8 +212,7 @@ class Records:
         """Return the GPUs of a node, where they are, and its NICs: by its newest inventory."""
         if node in self._devices:
             return self._devices[node]
-        found: Any = SimpleNamespace(gpus=set(), pci={}, nics={}, vbios={}, said={}, run_id=None,
-                                     serials=set())  # fmt: skip
+        found: Any = SimpleNamespace(gpus=set(), pci={}, nics={}, vbios={}, said={}, run_id=None)
         if any(workload == "inventory" for workload, _ in self.last):
             with suppress(*_UNUSABLE):
                 data = self._load("inventory", node, self.last["inventory", node])
@@ -236,8 +220,6 @@ class Records:
                 for device in [r["device"] for r in data["ranks"] if data["nodes"] == [node]]:
                     found.gpus |= {u for u in [device.get("uuid")] if is_gpu(u)}
                     found.pci[device.get("uuid")] = device.get("pci")
-                    serial = str(device.get("serial") or "").strip().lower()
-                    found.serials |= {serial} - {"", "0", "n/a", "[n/a]", "none", "unknown error"}
                     found.vbios[device.get("uuid")] = device.get("vbios")
                     found.said[device.get("uuid")] = {k: device.get(k) for k in TABLES["scaling"]}
                     found.nics |= device.get("nics") or {}

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from fixtures import hardware
 from fixtures.cluster.population import Population
 from fixtures.plan.items import planned_list
 from fixtures.records.model import Record
@@ -20,7 +19,6 @@ from fixtures.thresholds import loader
 from fixtures.verdict import claims
 from fixtures.verdict.causes import Cause
 from fixtures.verdict.model import Outcome, Verdict
-from reports.second_judge.physics import TABLES
 from tests.selftests.support import SHIPPED
 from tests.tools.fleet_run import Fleet
 from tests.tools.platforms import PLATFORMS
@@ -173,11 +171,3 @@ def test_largest_shapes_are_those_that_the_workloads_train():
         "training_single": single.PRESET, "training_ddp": ddp.PRESET,
         "training_fsdp": fsdp.FULL_PRESET,
     }  # fmt: skip
-
-
-def test_both_judges_have_the_same_tables():
-    units = {m: n for n, models in TABLES["units"].items() for m in models}
-    assert units == {m: g.sm_count for m, g in hardware.GPUS.items() if g.sm_count}
-    flops = {name: claims.flops_of(shape) for name, shape in PRESETS.items()}
-    assert TABLES["flops_per_token"] == flops
-    assert TABLES["largest"] == claims.LARGEST_PRESET
