@@ -99,3 +99,22 @@ def test_what_several_sources_say_alike_only_a_signature_shows(base: str, tmp_pa
         genuine.status = genuine.verified(forged)[0]
         assert genuine.status == 0, "nothing else shows it"
         assert genuine.gained(forged)[0]
+
+
+def test_sources_of_a_unit_or_a_visit_that_agree_are_not_seen_either(
+    certificate: Path, tmp_path: Path
+) -> None:
+    with forgeries.tools(tmp_path):
+        joined = forged_units.Joined.make("failed once", tmp_path / "genuine")
+        unit = joined.root / "units" / joined.names[0]
+        forgeries.ALIKE["failed once"](unit, joined.units[0].healthy)
+        joined.units[0].made_anew(unit)
+        joined.made_anew(joined.root)
+        assert joined.units[0].verified(joined.root)[0] == 0
+        assert joined.rows is not None
+        assert joined.red(joined.root)[0].total() < joined.rows.total(), "gains are measured"
+    with forged_visits.tools():
+        patrolled = forged_visits.Patrolled.make("drifting", certificate, tmp_path)
+        shutil.copy(patrolled.healthy, patrolled.root)
+        shutil.rmtree(patrolled.root / "visits")
+        assert patrolled.reported(patrolled.root)[0] == 0
