@@ -74,7 +74,7 @@ OF_OTHERS = [
 ]
 
 
-@pytest.mark.parametrize(("tool", "text", "says"), OF_OTHERS)
+@pytest.mark.parametrize(("tool", "text", "says"), OF_OTHERS, ids=map(str, range(6)))
 @pytest.mark.parametrize("value", [0, 3])
 def test_a_file_of_another_host_is_no_result_of_this_one(directory, tool, text, says, value):
     found = record_of(directory, tool, text, value)
@@ -91,7 +91,7 @@ def test_a_file_of_another_host_is_no_result_of_this_one(directory, tool, text, 
     [
         ("nvidia_smi", guest_samples.smi(OWN), ""),
         ("nvidia_smi", guest_samples.smi((OWN[0], OTHER[1])), ""),
-        ("nvidia_smi", guest_samples.smi([u.upper().replace("GPU", "GPU") for u in OWN]), ""),
+        ("nvidia_smi", guest_samples.smi([u.replace("cafe", "CAFE") for u in OWN]), ""),
         ("dcgmi", guest_samples.dcgm4(serials=["165", "166"]), ""),
         ("dcgmi", guest_samples.dcgm4(host="WORKER0.cluster"), ""),
         ("dcgmi", guest_samples.dcgm4(host="host-of-worker0"), ""),
@@ -100,6 +100,7 @@ def test_a_file_of_another_host_is_no_result_of_this_one(directory, tool, text, 
         ("fio", guest_samples.fio(), "nothing in the file ties it to this host"),
         ("dcgmi", guest_samples.dcgm4(), "nothing in the file ties it to this host"),
     ],
+    ids=map(str, range(9)),
 )  # fmt: skip
 def test_a_file_of_this_host_counts_and_says_what_ties_it(directory, tool, text, note):
     verdict = verdict_of(record_of(directory, tool, text), tool)
