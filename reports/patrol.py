@@ -88,6 +88,7 @@ def main(options: argparse.Namespace, confirm: reference.Confirm) -> int:
     now = max([time.time(), *(row["end"] for row in rows)])
     silent = silence(rows, [str(n) for n in verdict["scope"]["nodes"]], places, now)
     unseen = [*silent.lines, *visit_history.replaced(history, rows, places)]
+    unseen += visit_history.differing(history, rows)
     try:
         findings, tests = assess(
             rows, certified, shift=options.shift, false_alarms=options.false_alarms

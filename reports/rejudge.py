@@ -24,6 +24,7 @@ from fixtures.thresholds.conditions import Range
 from fixtures.thresholds.limits import Limit
 from fixtures.thresholds.loader import Criterion, Thresholds
 from fixtures.thresholds.order import order_of
+from fixtures.verdict.claims import is_of_a_claim
 from fixtures.verdict.like_nodes import judged_by_word, ordered_as
 from fixtures.wording import counted
 from reports.run_files import CommandError, require_same_limits
@@ -134,13 +135,14 @@ def compare(root: Path, thresholds: Thresholds) -> Compared:
     wrong = [f"{' '.join(key)}: in the plan of the run, but not in verdict.json"
              for key in scope if key not in rows]  # fmt: skip
     wrong += [f"{' '.join(key)}: not in the plan of the run" for key in rows.keys() - set(scope)]
-    if len(rows) < len(stated["criteria"]):
-        wrong.append("verdict.json has a row twice")
+    wrong += ["verdict.json has a row twice"] * (len(rows) < len(stated["criteria"]))
     uncovered, outcomes = [], {}
     for key in scope:
         row = rows.get(key, {"outcome": "NOT_MEASURED", "value": None})
         try:
             outcomes[key], value = judge.outcome(key)
+            if outcomes[key] == "PASS" and is_of_a_claim(row):
+                raise Unknown("a claim that its second source contradicts")
         except Unknown as error:
             outcomes[key], value = row["outcome"], None
             uncovered.append(f"{' '.join(key)}: {error}")

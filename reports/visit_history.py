@@ -12,7 +12,7 @@ import io
 import json
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from fixtures.records.files import RecordError, read_json, read_lines, replace_f
 from fixtures.records.foreign_files import read_bytes
 from fixtures.records.foreign_folders import files_in
 from fixtures.wording import counted
+from reports import visit_folders
 from reports.run_files import CommandError
 from reports.silence import Place, Row, Stream, date_of
 
@@ -46,19 +47,39 @@ def take_in(log: Path, history: Path) -> int:
     new = lines[known - start :]
     if len(lines) < known - start or not _continues(lines, state):
         had = {_visit(row) for row in read(history)}
-        new = [line for line in lines if line.get("outcome") != BEGUN and _visit(line) not in had]
+        new = [line for line in lines if line.get("outcome") != BEGUN and not _is_in(had, line)]
         start, state = known + len(new) - len(lines), {**state, "replaced": time.time()}
-    rows = [row for line in new for row in _rows(line)]
+    taken = {visit_folders.key_of(row["node"], row["start"]) for row in read(history)}
+    found = visit_folders.compared(new, lines, log.parent / "visits", taken)
+    count, start = len(new) + found.added, start + found.added
+    rows = [row for line in found.lines for row in _rows(line)]
     if rows:
         arrow, parquet = _parquet()
         table = arrow.table({name: [row[name] for row in rows] for name in COLUMNS})
-        path = history / f"visits-{known + 1:08d}-{known + len(new):08d}.parquet"
+        path = history / f"visits-{known + 1:08d}-{known + count:08d}.parquet"
         content = io.BytesIO()
         parquet.write_table(table, content)
         replace_file(path, (content.getvalue(),))
-    taken = {"start": start, "lines": len(lines), "sha256": _digest(lines)}
-    write_json(history / LOG, {**state, **taken})
+    if found.differs:
+        newest = max((row["end"] for row in read(history)), default=0.0)
+        told = [{"node": node, "text": text, "since": newest} for node, text in found.differs]
+        known_texts = {entry["text"] for entry in told}
+        before = [e for e in state.get("differs", ()) if e["text"] not in known_texts]
+        state = {**state, "differs": [*before, *told]}
+    now = {"start": start, "lines": len(lines), "sha256": _digest(lines)}
+    write_json(history / LOG, {**state, **now})
     return len(new) if rows else 0
+
+
+def differing(history: Path, rows: Sequence[Row]) -> Iterator[str]:
+    """Yield what is not as the visits of a node left it, until the node was visited since."""
+    last: dict[str, float] = {}
+    for row in rows:
+        if row["value"] is not None:
+            last[row["node"]] = max(last.get(row["node"], 0.0), row["end"])
+    for entry in _state(history.resolve()).get("differs", ()):
+        if last.get(entry["node"], 0.0) <= entry["since"]:
+            yield entry["text"]
 
 
 def _continues(lines: Sequence[Row], state: Mapping[str, Any]) -> bool:
@@ -80,6 +101,12 @@ def _digest(lines: Sequence[Row]) -> str:
 
 def _visit(line: Row) -> tuple[str, float]:
     return str(line["node"]), float(line["start"])
+
+
+def _is_in(visits: Collection[tuple[str, float]], line: Row) -> bool:
+    with suppress(KeyError, TypeError, ValueError):
+        return _visit(line) in visits
+    return False
 
 
 def replaced(history: Path, rows: Iterable[Row], expected: Mapping[Stream, Place]) -> Iterator[str]:

@@ -85,8 +85,8 @@ class SecondJudge:
         row = self.plan.get(key)
         if row is None or not row.applies:
             return "NOT_MEASURED" if row is None else "NOT_APPLICABLE", None
-        if row.unknown:
-            raise Unknown(f"{', '.join(row.unknown)} of its definition")
+        if row.unknown or row.c["workload"] == "guests":
+            raise Unknown(f"{', '.join(row.unknown) or 'whose a file is'} of its definition")
         newest, *earlier = self.records.attempts(row.c["workload"], row.place)
         outcome, value = self._judge(row, newest)
         if outcome == "NOT_APPLICABLE" and row.c["may_lack"] and self._like_have(row.c):

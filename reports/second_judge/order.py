@@ -61,7 +61,7 @@ def settle(run: Json, of_file: Json, p: Any) -> list[str]:
         wrong.append(f"run.json states another order than the limits: {', '.join(names)}")
     meant: Json = {"ordered": bool(order)}
     if not p.virtual:
-        meant |= {"emulated": False, "light": False}
+        meant |= {"emulated": False, "light": False, "bindable": True, "memory_control": True}
     if order:
         meant |= {k: type(v)(order.get(k, v)) for k, v in DEFAULTS.items() if k != "nic_gbps"}
         meant |= {k: order.get(k, 0) for k in ("gpus_per_node", "gpu_model", "nic_gbps")}

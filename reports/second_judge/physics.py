@@ -68,12 +68,10 @@ def ceiling(kind: Any, facts: Json) -> float | None:
     elif kind == "hbm":
         bits = 0.0 if cpu else need("memory_clock_mhz") * need("memory_bus_bits")
         bound = max(2e6 * bits / 8e9, hbm)
-    elif kind in ("nvlink", "memory"):
-        bound = (
-            memory
-            if kind == "memory"
-            else TABLES["nvlink_gbps"].get(10.0 if 10 <= capability < 11 else capability, 0)
-        )
+    elif kind == "memory":
+        bound = memory
+    elif kind == "nvlink":
+        bound = TABLES["nvlink_gbps"].get(10.0 if 10 <= capability < 11 else capability, 0)
     elif kind == "alone":
         bound = need("alone_gbps")
     elif need("gpus") < 2:

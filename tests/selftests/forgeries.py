@@ -39,14 +39,14 @@ class Forgery:
         return f"{self.source}: {self.operation} {self.where}".strip()
 
 
-def _read(path: Path) -> Json:
+def read(path: Path) -> Json:
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".jsonl":
         return [json.loads(line) for line in text.splitlines()]
     return json.loads(text)
 
 
-def _write(path: Path, data: Json) -> None:
+def write(path: Path, data: Json) -> None:
     if path.suffix == ".jsonl":
         text = "".join(json.dumps(line) + "\n" for line in data)
     else:
@@ -120,7 +120,7 @@ def _exchanged(value: Json, one: str, other: str) -> Json:
     return json.loads(text.replace("\0", other))
 
 
-def _change(rng: random.Random, data: Json, operation: str) -> tuple[Json, str] | None:
+def change(rng: random.Random, data: Json, operation: str) -> tuple[Json, str] | None:
     """Do one operation to a document; None where it changes nothing."""
     before = json.dumps(data)
     path = _place(rng, data)
@@ -208,35 +208,35 @@ def _records(root: Path, pattern: str = "*.json") -> list[Path]:
 
 def _of_file(rng: random.Random, root: Path, path: Path, healthy: Path) -> Forgery | None:
     operation = rng.choice(OPERATIONS)
-    data = _read(path)
+    data = read(path)
     # The half of what is done to many lines is done to those that are not like the others.
     if path.suffix == ".jsonl" and operation == "dropped" and rng.random() < 0.5:
         kept = [line for line in data if line.get("outcome") in (*GREEN, None)]
         if len(kept) == len(data):
             return None
-        _write(path, kept)
+        write(path, kept)
         return Forgery(path.name, "dropped", "all that is not green")
     if operation == "taken from a healthy run":
         twin = healthy / path.relative_to(root)
-        done = _as_healthy(rng, data, _read(twin)) if twin.exists() else None
+        done = _as_healthy(rng, data, read(twin)) if twin.exists() else None
     else:
-        done = _change(rng, data, operation)
+        done = change(rng, data, operation)
     if done is None:
         return None
-    _write(path, done[0])
+    write(path, done[0])
     return Forgery(str(path.relative_to(root)), operation, done[1])
 
 
 def _other_run(rng: random.Random, root: Path, path: Path) -> None:
     """Write a record of another run in its place, with this run's head."""
-    head = {k: v for k, v in _read(path).items() if k != "ranks"}
+    head = {k: v for k, v in read(path).items() if k != "ranks"}
     place = rng.choice(["gpu0001", "gpu0002"])
-    donor = _read(rng.choice(_records(root, f"{path.name.partition('@')[0]}@*.json")))
+    donor = read(rng.choice(_records(root, f"{path.name.partition('@')[0]}@*.json")))
     shift = rng.choice(SHIFTS)
     ranks = _moved(donor["ranks"], shift)
     if len(head["nodes"]) == 1:
         ranks = json.loads(json.dumps(ranks).replace(place, head["nodes"][0]))
-    _write(path, {**head, "ranks": ranks})
+    write(path, {**head, "ranks": ranks})
 
 
 def _of_attempts(rng: random.Random, root: Path) -> Forgery | None:
@@ -254,11 +254,11 @@ def _of_attempts(rng: random.Random, root: Path) -> Forgery | None:
         content = path.read_bytes()
         path.write_bytes(content[: rng.randrange(len(content)) if operation == "torn" else 0])
     elif operation == "another attempt":
-        data = _read(path)
+        data = read(path)
         data["attempt"] = number = rng.choice([1, 2, 3, 4])
         name = record_name(*path.name.partition(".")[0].split("@"), number)
         path.unlink()
-        _write(path.with_name(name), data)
+        write(path.with_name(name), data)
         where += f" as {name}"
     elif operation == "of another run":
         _other_run(rng, root, path)
@@ -266,27 +266,27 @@ def _of_attempts(rng: random.Random, root: Path) -> Forgery | None:
         return None
     else:
         other = rng.choice(others)
-        mine, its = _read(path), _read(other)
+        mine, its = read(path), read(other)
         where += f" and {other.name}"
         heads = ("attempt", "placement", "nodes")
         if operation == "exchanged":
             for name in heads:
                 mine[name], its[name] = its[name], mine[name]
-            _write(path, its)
-            _write(other, mine)
+            write(path, its)
+            write(other, mine)
         elif operation == "of another node":
             text = json.dumps(its)
             if len(its["nodes"]) == len(mine["nodes"]) == 1:
                 text = text.replace(its["nodes"][0], mine["nodes"][0])
-            _write(path, {**json.loads(text), **{name: mine[name] for name in heads}})
+            write(path, {**json.loads(text), **{name: mine[name] for name in heads}})
         elif operation == "ranks of another":
             for rank, source in zip(mine["ranks"], its["ranks"], strict=False):
                 rank["measurements"] = source["measurements"]
-            _write(path, mine)
+            write(path, mine)
         else:
             number = rng.choice([3, 4])
             name = record_name(*path.name.partition(".")[0].split("@"), number)
-            _write(path.with_name(name), {**mine, "attempt": number})
+            write(path.with_name(name), {**mine, "attempt": number})
             where = f"{path.name} as {name}"
     return Forgery("attempts", operation, where)
 
@@ -294,7 +294,7 @@ def _of_attempts(rng: random.Random, root: Path) -> Forgery | None:
 def _of_ranks(rng: random.Random, root: Path) -> Forgery | None:
     """Let a device say what another one measured."""
     path = rng.choice(_records(root, f"{SLOW}*.json") if rng.random() < 0.6 else _records(root))
-    data = _read(path)
+    data = read(path)
     ranks = data["ranks"]
     if len(ranks) < 2:
         return None
@@ -310,7 +310,7 @@ def _of_ranks(rng: random.Random, root: Path) -> Forgery | None:
         ranks[one]["device"] = copy.deepcopy(ranks[other]["device"])
     else:
         del ranks[one]
-    _write(path, data)
+    write(path, data)
     return Forgery("ranks", operation, f"{path.name} {one} {other}")
 
 

@@ -95,17 +95,18 @@ class Genuine:
     @classmethod
     def make(cls, base: str, folder: Path) -> Genuine:
         """Write the run of one base; call within `tools`."""
-        healthy = cls._made(*HEALTHY, folder / "healthy", folder / "none")
-        genuine = cls._made(*BASES[base], folder / "run", healthy.root)
+        healthy = cls.made(*HEALTHY, folder / "healthy", folder / "none")
+        genuine = cls.made(*BASES[base], folder / "run", healthy.root)
         assert genuine.rows is not None
         assert set(genuine.rows.values()) - set(GREEN), "something is wrong with it"
         return genuine
 
     @classmethod
-    def _made(
+    def made(
         cls, plant: Callable[[Path], None], ordered: dict[str, Any], root: Path, healthy: Path
     ) -> Genuine:
         limits = root.with_suffix(".yaml")
+        root.parent.mkdir(parents=True, exist_ok=True)
         Fleet(root, 2, 2).write()
         plant(root)
         with support.edited(root / "run.json") as run:
@@ -172,7 +173,7 @@ class Genuine:
         assert self.rows is not None
         if status != self.status:
             return [], lines
-        before, now = _not_green(self.rows), _not_green(rows_of(root))
+        before, now = not_green(self.rows), not_green(rows_of(root))
         return [
             f"{criterion}: {number} rows are not green, {now[criterion]} in the forged run"
             for criterion, number in before.items()
@@ -180,7 +181,7 @@ class Genuine:
         ], lines
 
 
-def _not_green(rows: Mapping[tuple[str, str], str]) -> Counter[str]:
+def not_green(rows: Mapping[tuple[str, str], str]) -> Counter[str]:
     """Criterion -> rows of it that are not green, whatever the forger calls their subjects."""
     return Counter(criterion for (criterion, _), outcome in rows.items() if outcome not in GREEN)
 

@@ -39,7 +39,10 @@ def dcgm3(fail: str = "", *, gpus: int = 2) -> str:
     }, indent=1)  # fmt: skip
 
 
-def dcgm4(fail: str = "", *, gpus: int = 2, skip: Sequence[str] = ()) -> str:
+def dcgm4(
+    fail: str = "", *, gpus: int = 2, skip: Sequence[str] = (), serials: Sequence[str] = (),
+    host: str = "",
+) -> str:  # fmt: skip
     """`dcgmi diag -r 3 -j` of DCGM 4.5; `fail`: the test that fails on GPU 1."""
 
     def test(name: str) -> dict[str, Any]:
@@ -72,14 +75,21 @@ def dcgm4(fail: str = "", *, gpus: int = 2, skip: Sequence[str] = ()) -> str:
         },
         "entity_groups": [{
             "entity_group": "GPU", "entity_group_id": 1,
-            "entities": [{"entity_id": k, "device_id": "2330"} for k in range(gpus)],
+            "entities": [
+                {"entity_id": k, "device_id": "2330"}
+                | ({"serial_num": serials[k]} if serials else {})
+                for k in range(gpus)
+            ],
         }],
-        "metadata": {"version": "4.5.3", "Driver Version Detected": "580.126.09"},
+        "metadata": {
+            "version": "4.5.3", "Driver Version Detected": "580.126.09",
+            **({"Hostname": host} if host else {}),
+        },
     }, indent=1)  # fmt: skip
 
 
-def fio(error: int = 0, when: float | None = None) -> str:
-    """`fio --output-format=json` of fio 3.39."""
+def fio(error: int = 0, when: float | None = None, host: str = "") -> str:
+    """`fio --output-format=json` of fio 3.39; `host`: of a server, as with --client."""
     sides = {
         side: {"io_bytes": 1, "io_kbytes": 1, "bw_bytes": rate, "bw": rate // 1024, "iops": 1.5}
         for side, rate in (("read", 6_500_000_000), ("write", 2_000_000_000), ("trim", 0))
@@ -89,6 +99,7 @@ def fio(error: int = 0, when: float | None = None) -> str:
         "timestamp_ms": 0, "time": "Wed Mar  5 22:04:36 2025", "global options": {"direct": "1"},
         "jobs": [{"jobname": "seq", "groupid": 0, "error": error, "eta": 0, "elapsed": 2, **sides}],
         "disk_util": [],
+        **({"client_stats": [{"jobname": "seq", "hostname": host}]} if host else {}),
     }, indent=1)  # fmt: skip
 
 

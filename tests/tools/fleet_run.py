@@ -49,6 +49,8 @@ NODE_WORKLOADS = (
     "health", "hostcopy", "identical", "inventory", "memory", "nvlink", "p2p", "reducescatter",
     "sendrecv", "under_load",
 )  # fmt: skip
+FLOPS_PER_TOKEN = 9025499136.0
+"""Of the shape that every GPU trains alone, and the GPUs of a node together."""
 OVER_ALL_NODES = {
     "allgather": "all_gather", "allreduce": "all_reduce", "allreduce_ring": "all_reduce",
     "alltoall": "all_to_all", "broadcast": "broadcast", "reducescatter": "reduce_scatter",
@@ -481,7 +483,9 @@ class Fleet:
             expected = self._within_limit(criterion, population.nodes[:1], limits, population)
             facts = {**self._device["device"], "model": population.gpu_model, **criterion.at}
             facts |= facts_of(criterion, tuple(population.nodes[:1]), population)
-            row = criterion.limit_for({**facts, "dtype": "bf16", "flops_per_token": 4.8e10})
+            row = criterion.limit_for(
+                {**facts, "dtype": "bf16", "flops_per_token": FLOPS_PER_TOKEN}
+            )
             of_model = row.model or criterion.metric == "gpu_model"
             if not of_model or row.calibrate or row.recorded:
                 continue
@@ -499,7 +503,7 @@ class Fleet:
     def _within_limit(
         self, criterion: Criterion, nodes: Sequence[str], limits: Thresholds, population: Population
     ) -> dict[str, Any]:
-        conditions = {"dtype": "bf16", "flops_per_token": 4.8e10}
+        conditions = {"dtype": "bf16", "flops_per_token": FLOPS_PER_TOKEN}
         facts = {**facts_of(criterion, tuple(nodes), population), **self._device["device"]}
         facts = {**facts, **conditions, "model": population.gpu_model}
         limit = criterion.limit_for(facts)

@@ -1,4 +1,5 @@
-"""Nobody gains by changing one source of the evidence and making all else anew.
+"""Nobody gains by changing one source of the evidence and making all else anew: of a run, of units
+that were joined, of the visits of a patrol.
 
 The forger has the suite and no key. What he can do by changing several sources alike is listed in
 docs/reading-a-report.md: only a signature shows it.
@@ -7,29 +8,76 @@ docs/reading-a-report.md: only a signature shows it.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from tests.selftests import forgeries
+from tests.selftests import forged_units, forged_visits, forgeries
+from tests.selftests.genuine_runs import HEALTHY
 from tests.selftests.judged_runs import key_of
 
 pytestmark = pytest.mark.cpu
 
 
-@pytest.mark.parametrize("drawn", [50, pytest.param(1667, marks=pytest.mark.slow)])
+def drawn(few: int, many: int) -> pytest.MarkDecorator:
+    """The few of `make test` (150 in all kinds together), and the many of `make soak`."""
+    return pytest.mark.parametrize("drawn", [few, pytest.param(many, marks=pytest.mark.slow)])
+
+
+def first_of(bases: Iterable[str], base: str, drawn: int) -> int:
+    """Other numbers for each base, and none of those of the short test in the long one."""
+    return 10_000 * [*bases].index(base) + (0 if drawn < 100 else 50)
+
+
+@drawn(32, 1667)
 @pytest.mark.parametrize("base", forgeries.BASES)
 def test_a_forged_source_makes_nothing_green(base: str, drawn: int, tmp_path: Path) -> None:
     with forgeries.tools(tmp_path):
         genuine = forgeries.Genuine.make(base, tmp_path / "genuine")
-        # Other numbers for each base, and none of those of the short test in the long one.
-        first = 10_000 * [*forgeries.BASES].index(base) + (0 if drawn < 1000 else 50)
-        gained = {}
+        first, gained = first_of(forgeries.BASES, base, drawn), {}
         for number in range(first, first + drawn):
             forgery, rows, said = forgeries.attempt(genuine, number, tmp_path)
             if rows:
                 gained[number] = (str(forgery), rows, said)
     assert gained == {}
+
+
+@drawn(10, 250)
+@pytest.mark.parametrize("base", ["failed once", "not measured"])
+def test_a_forgery_of_a_unit_or_between_units_makes_nothing_green(
+    base: str, drawn: int, tmp_path: Path
+) -> None:
+    with forgeries.tools(tmp_path):
+        joined = forged_units.Joined.make(base, tmp_path / "genuine")
+        first, gained = first_of(forgeries.BASES, base, drawn), {}
+        for number in range(first, first + drawn):
+            forgery, rows, said = forged_units.attempt(joined, number, tmp_path)
+            if rows:
+                gained[number] = (str(forgery), rows, said)
+    assert gained == {}
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certificate")
+    with forgeries.tools(folder):
+        return forgeries.Genuine.made(*HEALTHY, folder / "run", folder / "none").root
+
+
+@drawn(12, 400)
+@pytest.mark.parametrize("base", forged_visits.BASES)
+def test_a_forged_log_of_visits_ends_with_no_zero(
+    base: str, drawn: int, certificate: Path, tmp_path: Path
+) -> None:
+    with forged_visits.tools():
+        patrolled = forged_visits.Patrolled.make(base, certificate, tmp_path)
+        first, well = first_of(forged_visits.BASES, base, drawn), {}
+        for number in range(first, first + drawn):
+            forgery, status, said = forged_visits.attempt(patrolled, number, tmp_path)
+            if status == 0:
+                well[number] = (str(forgery), said)
+    assert well == {}
 
 
 @pytest.mark.parametrize("base", forgeries.ALIKE)
@@ -51,3 +99,22 @@ def test_what_several_sources_say_alike_only_a_signature_shows(base: str, tmp_pa
         genuine.status = genuine.verified(forged)[0]
         assert genuine.status == 0, "nothing else shows it"
         assert genuine.gained(forged)[0]
+
+
+def test_sources_of_a_unit_or_a_visit_that_agree_are_not_seen_either(
+    certificate: Path, tmp_path: Path
+) -> None:
+    with forgeries.tools(tmp_path):
+        joined = forged_units.Joined.make("failed once", tmp_path / "genuine")
+        unit = joined.root / "units" / joined.names[0]
+        forgeries.ALIKE["failed once"](unit, joined.units[0].healthy)
+        joined.units[0].made_anew(unit)
+        joined.made_anew(joined.root)
+        assert joined.units[0].verified(joined.root)[0] == 0
+        assert joined.rows is not None
+        assert joined.red(joined.root)[0].total() < joined.rows.total(), "gains are measured"
+    with forged_visits.tools():
+        patrolled = forged_visits.Patrolled.make("drifting", certificate, tmp_path)
+        shutil.copy(patrolled.healthy, patrolled.root)
+        shutil.rmtree(patrolled.root / "visits")
+        assert patrolled.reported(patrolled.root)[0] == 0

@@ -52,7 +52,7 @@ def test_a_run_as_ordered_differs_in_nothing(source, limits):
         {"gpus_per_node": 1}, {"nics_per_node": 4}, {"nvls": True}, {"shared_directory": True},
         {"ordered": False}, {"emulated": True},
         {"light": True}, {"gpu_model": "H100 SXM"}, {"shared_tb": 5}, {"nic_fabric": "EFA"},
-        {"rail_optimized": True},
+        {"rail_optimized": True}, {"bindable": False}, {"memory_control": False},
     ],
     ids=lambda said: next(iter(said)),
 )  # fmt: skip
@@ -116,6 +116,39 @@ def test_what_records_show_beyond_run_json_is_said(source, limits, monkeypatch):
     assert found.population.installed == ("finetune", "zero3")
     assert "does not say that zero3 was installed" in found.differences[0]
     assert derived(source, limits, installed=["zero3"]).differences == ()
+
+
+@pytest.mark.parametrize(
+    ("said", "workload", "metric"),
+    [
+        ({"bindable": False}, "binding", "cpus"),
+        ({"bindable": False}, "binding", "numa"),
+        ({"memory_control": False}, "memory_limit", "limit"),
+        ({"light": True}, "tenant", "processes_left"),
+        ({"whole_nodes": True}, "isolation", "shared"),
+    ],
+)
+def test_virtual_nodes_are_not_released_from_what_their_records_have(
+    source, said, workload, metric
+):
+    limits = replace(loader.load(SHIPPED), cluster=None)
+    people = {**ORDERED.to_json(), "origin": "sandbox", "ordered": False, **said}
+    (field,) = said
+    run = {"origin": "sandbox", "contract": None, "population": people}
+    order = order_of(limits, run)
+    assert getattr(module.derive(run, order, source, NONCE, ()).population, field) is said[field]
+    needed = [
+        c.metric
+        for c in limits.criteria.values()
+        if c.workload == workload
+        and {f for f, (name, _) in module.WORDS.items() if name == field} & {*c.when}
+    ]
+    assert needed
+    metric = metric if metric in needed else needed[0]
+    (source.records / f"{workload}@n1.json").write_text(json.dumps({"metric": metric}))
+    found = module.derive(run, order, source, NONCE, {workload})
+    assert getattr(found.population, field) is not said[field]
+    assert f"run.json says of its nodes {field} {said[field]}, and records" in found.differences[-1]
 
 
 def test_whatever_a_run_left_is_of_a_workload(source):

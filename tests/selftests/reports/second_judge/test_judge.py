@@ -16,6 +16,7 @@ from fixtures.thresholds import loader
 from fixtures.thresholds.criteria import TIERS
 from fixtures.thresholds.kinds import OVER, SPANS, STATISTICS
 from fixtures.thresholds.site_facts import FACTS, INSTALLED
+from fixtures.verdict import claims
 from reports import rejudge
 from reports.second_judge import physics, plan
 from tests.selftests import derive_runs, golden, support
@@ -164,8 +165,11 @@ def test_both_judges_agree_on_a_changed_record(drawn, mutated):
             return
         try:
             second.forget(workload, place)
-            said = {key: v.outcome.value for key, v in first.judge(items).items()}
-            assert {item.key: second.outcome(item.key)[0] for item in items} == said
+            found = first.judge(items)
+            # The second judge does not know the sources of claims: such rows are not covered.
+            said = {key: v.outcome.value for key, v in found.items()
+                    if not claims.is_of_a_claim(v.to_json())}  # fmt: skip
+            assert {key: second.outcome(key)[0] for key in said} == said
             outcomes.update(said.values())
         finally:
             first.restore()

@@ -70,6 +70,8 @@ def test_a_run_as_ordered_differs_in_nothing():
         ({"ordered": False}, "ordered"),
         ({"nvls": False}, "nvls"),
         ({"rail_optimized": True}, "rail_optimized"),
+        ({"bindable": False}, "bindable"),
+        ({"memory_control": False}, "memory_control"),
     ],
 )
 def test_what_run_json_says_of_its_nodes_is_held_against_the_order(said, names):
