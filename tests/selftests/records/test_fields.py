@@ -12,6 +12,7 @@ from fixtures.records.fields import (
     OPTIONAL_FIELDS,
     check_fields,
     epoch_s,
+    goes_back,
     has_exact_types,
     is_number,
     misplaced_ranks,
@@ -34,6 +35,15 @@ def refusal(check: Any, *arguments: Any, **more: Any) -> str:
 def test_a_flag_is_no_number():
     for value, number in ((1, True), (1.5, True), (True, False), ("1", False), (None, False)):
         assert is_number(value) is number
+
+
+@pytest.mark.parametrize(
+    ("times", "back"),
+    [([1, 2, 3], False), ([1, 2, 0.5, 1.5], False), ([10, 12, 7.1, 9], False), ([10, 4], True),
+     ([1, 2, 0.5, 1, 0.2], True), ([5, 4, 3, 2], True), ([1], False), ([], False)],
+)  # fmt: skip
+def test_a_clock_may_be_set_back_once_by_some_seconds(times, back):
+    assert goes_back(times) is back
 
 
 @pytest.mark.parametrize(

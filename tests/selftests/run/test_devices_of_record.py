@@ -96,7 +96,7 @@ def _of_another_year(record: Data) -> None:
 
 
 def _ends_before_it_starts(record: Data) -> None:
-    record["ranks"][0]["end"] = record["ranks"][0]["start"] - 1
+    record["ranks"][0]["end"] = record["ranks"][0]["start"] - 10
 
 
 def _rank_twice(record: Data) -> None:
@@ -176,19 +176,41 @@ def test_an_inventory_of_another_model_is_a_failure_and_not_a_broken_record(flee
     assert rows["inventory.gpu_model", SICK]["outcome"] == "FAIL"
 
 
-@pytest.mark.parametrize("factor", [0.5, 1.0])
-def test_a_moved_device_voids_what_was_measured_where_it_was(fleet, tmp_path, factor):
-    def move(record: Data) -> None:
-        record["ranks"][1]["device"]["pci"] = "00000000:EE:00.0"
-        for rank in record["ranks"]:
-            rank["start"] += 1e4 * factor
-            rank["end"] += 1e4 * factor
+def _as_it_is_now(fleet: FleetRun, **facts: Any) -> None:
+    """A second inventory of a node, taken after all else, whose GPU 1 has these facts."""
+    path = fleet.root / "records" / f"inventory@{SICK}.json"
+    record = json.loads(path.read_text())
+    record["attempt"] = 2
+    record["ranks"][1]["device"].update(facts)
+    for rank in record["ranks"]:
+        rank["start"], rank["end"] = rank["start"] + 3000, rank["end"] + 3000
+    path.with_name(f"inventory@{SICK}.attempt2.json").write_text(json.dumps(record))
 
-    fleet.change(f"inventory@{SICK}.json", move)
+
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [({"pci": "00000000:EE:00.0"}, "was moved"), ({"vbios": "96.00.FF"}, "has new firmware"),
+     ({"power_limit": "lowered"}, "had power_limit"), ({"nvlinks": 17}, "had nvlinks 18, now 17")],
+)  # fmt: skip
+def test_what_changed_between_two_inventories_is_measured_again(fleet, tmp_path, facts, says):
+    _as_it_is_now(fleet, **facts)
     _, rows = fleet.judged(tmp_path / "judged")
     row = rows["gemm.bf16", SICK]
-    assert (row["outcome"], row["cause"]) == ("NOT_MEASURED", "device replaced")
-    assert "was moved" in row["reason"]
+    assert (row["outcome"], row["cause"]) == ("NOT_MEASURED", "device replaced"), row["reason"]
+    assert says in row["reason"]
+    assert not (tmp_path / "judged" / "bad-nodes.txt").read_text().strip()
+
+
+@pytest.mark.parametrize("facts", [{"pci": "00000000:EE:00.0"}, {"nvlinks": 17},
+                                   {"power_limit": "lowered"}])  # fmt: skip
+def test_a_change_that_only_the_record_itself_has_excuses_and_accuses_nobody(
+    fleet, tmp_path, facts
+):
+    fleet.change(f"gemm@{SICK}.json", lambda r: r["ranks"][1]["device"].update(facts))
+    _, rows = fleet.judged(tmp_path / "judged")
+    row = rows["gemm.bf16", SICK]
+    assert (row["outcome"], row["cause"]) == ("NOT_MEASURED", "measurement"), row["reason"]
+    assert not (tmp_path / "judged" / "bad-nodes.txt").read_text().strip()
 
 
 # --- a device that was replaced between two sessions

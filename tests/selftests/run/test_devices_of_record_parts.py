@@ -324,7 +324,7 @@ def test_where_nothing_contradicts_the_reason_is_empty(index):
     take(index)
     now = index.of("worker0")
     assert now is not None
-    assert [*_changes(now, "worker0", found.ranks, False, True)] == []
+    assert [*_changes(now, now, "worker0", found.ranks, False, True)] == []
 
 
 def test_a_model_that_the_inventory_has_too_is_a_delivery_and_no_broken_record(index):

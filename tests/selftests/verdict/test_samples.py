@@ -243,7 +243,8 @@ CLAIMS: list[tuple[dict[str, Any], str]] = [
     ({"checks": {"batches": 2}, "rounds": [[1, 1], [1, 1, 1]]}, ""),
     ({"checks": {"batches": 3}, "rounds": [[1, 1]]}, "2 samples of 3 batches"),
     ({"ended": [1, 2, 2]}, ""),
-    ({"ended": [1, 3, 2]}, "ends before the one before it"),
+    ({"ended": [1, 13, 2]}, "ends before the one before it"),
+    ({"ended": [1, 3, 2]}, ""),
     ({"ended": [1, 2]}, "3 samples of 2 times"),
 ]
 
