@@ -77,7 +77,7 @@ def test_lines_on_both_sides_of_the_json_are_kept(before: str, behind: str, line
         ("fio: pid=7, err=28/file:filesetup.c:240, func=write, error=No space left on device", 1),
         ("fio: pid=7, err=121/file:io_u.c:1, func=io_u error, error=Remote I/O error", 1),
         ("fio: pid=7, err=0/file:io_u.c:1, func=io_u error, error=Success", 0),
-        ("note: err=5 is no error of a job", 0),
+        ("note: err=5 is not an error of a job", 0),
     ],
 )
 def test_an_error_that_no_job_of_the_json_has_still_fails(line: str, failed: int):
