@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
@@ -31,6 +32,47 @@ def test_what_is_left_has_a_reason_and_what_is_traced_a_criterion():
     for requirement, entry in TRACE["traced"].items():
         assert entry["criteria"], requirement
         assert set(entry["criteria"]) <= known, requirement
+
+
+NAMED = re.compile(r"\b[a-z][a-z_]*\.(?:[a-z_]+\.)*(?:\*|[a-z_]+\b)")
+DENIED = re.compile(r"\bno criterion (?:measures|compares|judges|counts) ([^,;.]+)")
+SMALL = frozenset({"with", "that", "from", "yet", "and", "the"})
+
+
+def false_reasons(why: str) -> list[str]:
+    """Return the criteria by which a reason is not true: those that measure what it says none does,
+    and names that it has and no criterion."""
+    criteria = loader.load(SHIPPED).criteria
+    described = {
+        key: f"{key} {c.title} {c.red}".lower().replace("_", " ") for key, c in criteria.items()
+    }
+    found = [
+        name for name in NAMED.findall(why)
+        if not any(re.match(name.replace(".", r"\.").replace("*", ""), key) for key in criteria)
+    ]  # fmt: skip
+    for denied in DENIED.findall(why):
+        words = [w for w in re.findall(r"[a-z]+", denied.lower()) if w not in SMALL]
+        stems = [re.sub(r"s$", "", word) for word in words]
+        found += [key for key, text in described.items() if all(stem in text for stem in stems)]
+    return found
+
+
+@pytest.mark.parametrize("entry", TRACE["left"], ids=lambda entry: entry["ids"][0])
+def test_a_reason_denies_nothing_that_a_criterion_measures(entry):
+    assert false_reasons(entry["why"]) == []
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        "no criterion measures local drives yet",
+        "no criterion measures file locks",
+        "no criterion counts Xid errors",
+        "see nosuch.criterion.*",
+    ],
+)
+def test_a_reason_that_is_not_true_is_found(why):
+    assert false_reasons(why)
 
 
 def test_the_page_says_what_the_file_says():

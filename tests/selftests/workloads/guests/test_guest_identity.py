@@ -45,3 +45,11 @@ def test_a_text_of_many_names_keeps_some():
     text = "\n".join(f"hostname: n{k}" for k in range(1000))
     assert len(guest_identity.identities(text)["hosts"]) == guest_identity.MOST
     assert socket.gethostname() in guest_identity.own_names()
+
+
+@pytest.mark.parametrize(
+    ("before", "behind"), [("note: a\n", ""), ("", "\nfio: terminating\n"), ("fio: a\n\n", "b\n")]
+)
+def test_notes_of_fio_around_its_json_hide_no_host(before: str, behind: str):
+    text = before + guest_samples.fio(host="other") + behind
+    assert guest_identity.identities(text)["hosts"] == ["other"]
