@@ -159,10 +159,11 @@ def test_cancelling_kills_and_then_cancels_all_jobs_at_once(commands):
 def test_of_an_enclosing_job_only_what_says_which_cluster_it_is_is_kept():
     kept = {
         "SLURM_CONF": "/etc/slurm/slurm.conf", "SLURM_CLUSTERS": "b", "PATH": "/bin",
-        "HOME": "/root", "CUDA_VISIBLE_DEVICES": "0",
+        "HOME": "/root", "CUDA_VISIBLE_DEVICES": "0", "SLURM_CONF_SERVER": "ctl:6817",
+        "SLURM_JWT": "a.b.c",
     }  # fmt: skip
     inherited = dict.fromkeys(
-        ["SLURM_JOB_ID", "SLURM_CPU_BIND", "SLURM_CONF_SERVER", "SBATCH_PARTITION", "SRUN_DEBUG",
+        ["SLURM_JOB_ID", "SLURM_CPU_BIND", "SLURM_TIME_FORMAT", "SBATCH_PARTITION", "SRUN_DEBUG",
          "PMI_RANK", "PMIX_SERVER_URI", "SUBMITIT_EXECUTOR", "SLURM_NODELIST"], "x",
     )  # fmt: skip
     environment = kept | inherited
@@ -359,7 +360,10 @@ def test_a_job_that_squeue_forgot_is_asked_of_accounting(commands):
 
 
 def test_a_job_that_nobody_knows_is_gone(commands):
-    called = commands(squeue="exit 0", sacct="echo 'no accounting' >&2; exit 1")
+    called = commands(
+        squeue="exit 0", sacct="echo 'no accounting' >&2; exit 1",
+        scontrol="echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1",
+    )  # fmt: skip
     watcher = SlurmWatcher()
     assert states(watcher, "2")["2"].state == "GONE"
     assert states(watcher, "3")["3"].ended

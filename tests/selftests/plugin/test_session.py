@@ -70,7 +70,9 @@ def owner(tmp_path, limits, handlers) -> Any:
         lacks_measurements=False, admitted=None, population=people,
         command=SimpleNamespace(completed=lambda why: f"completed {why}"),
     )  # fmt: skip
-    backend = Recorder(calls=[], results={"stop": ""}, jobs_at_work=0, left_without_reasons="")
+    backend = Recorder(
+        calls=[], results={"stop": ""}, jobs_at_work=0, jobs_left=[], left_without_reasons=""
+    )
     directory = RunDirectory(tmp_path / "run")
     state = SessionState(
         options=RunOptions(), thresholds=limits, items=items, population=people,
@@ -548,6 +550,17 @@ def test_whoever_ends_the_run_is_answered(owner):
         assert lines(owner) == said
     owner.plugins.clear()
     finish(owner)
+
+
+@pytest.mark.parametrize("jobs", [["7"], ["7", "8", "9"], ["123456"]])
+def test_jobs_that_may_outlive_the_run_are_named_with_the_command_that_ends_them(owner, jobs):
+    written(owner)
+    owner.backend.jobs_left = jobs
+    finish(owner)
+    (said,) = lines(owner)
+    assert said.startswith(f"{len(jobs)} job")
+    assert said.endswith("scancel " + " ".join(jobs))
+    assert owner.session.exitstatus == 7, "they are not the verdict's"
 
 
 def test_what_the_manifest_does_not_cover_is_said(owner):

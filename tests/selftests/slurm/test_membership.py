@@ -78,7 +78,26 @@ def test_a_users_formats_do_not_change_what_is_printed(monkeypatch):
     assert "SQUEUE_PARTITION" not in found
     assert found["OF_MINE"] == "1"
     given = {"SINFO_FORMAT": "x", "SACCT_FORMAT": "y", "SLURM_CONF": "z"}
-    assert membership.query_environment(given) == {"SLURM_CONF": "z"}
+    assert membership.query_environment(given) == {"SLURM_CONF": "z", **membership.SHOW_ALL}
+
+
+@pytest.mark.parametrize(
+    "name", ["SCANCEL_STATE", "SCONTROL_FEDERATION", "SLURM_TIME_FORMAT", "SLURM_JOB_ID",
+             "SLURM_BITSTR_LEN", "SQUEUE_USERS", "SINFO_PARTITION"],
+)  # fmt: skip
+def test_nothing_of_the_user_s_environment_narrows_a_query(name):
+    assert name not in membership.query_environment({name: "x"})
+
+
+@pytest.mark.parametrize("name", ["SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT"])
+def test_what_finds_the_cluster_is_kept(name):
+    assert membership.query_environment({name: "x"})[name] == "x"
+
+
+@pytest.mark.parametrize("given", [{}, {"SQUEUE_ALL": "0", "SINFO_ALL": ""}, {"SCONTROL_ALL": "x"}])
+def test_every_query_sees_hidden_partitions(given):
+    found = membership.query_environment(given)
+    assert {found[f"{name}_ALL"] for name in ("SQUEUE", "SINFO", "SCONTROL")} == {"1"}
 
 
 def test_a_command_runs_in_a_process_group_of_its_own(command):
