@@ -89,7 +89,7 @@ def test_variables_that_format_slurm_s_answers_reach_no_query(command, monkeypat
         seen = (tmp_path / "bin" / f"{kind}.env").read_text()
         assert "=batch" not in seen
         assert f"SLURM_CONF={site}" in seen
-    watcher.jobs_with_prefix("accept")
+    watcher.own_jobs()
     assert "=batch" not in (tmp_path / "bin" / "squeue.env").read_text()
 
 

@@ -71,7 +71,12 @@ def owner(tmp_path, limits, handlers) -> Any:
         command=SimpleNamespace(completed=lambda why: f"completed {why}"),
     )  # fmt: skip
     backend = Recorder(
-        calls=[], results={"stop": ""}, jobs_at_work=0, jobs_left=[], left_without_reasons=""
+        calls=[],
+        results={"stop": ""},
+        jobs_at_work=0,
+        jobs_left=[],
+        left_without_reasons="",
+        chosen_because="",
     )
     directory = RunDirectory(tmp_path / "run")
     state = SessionState(
