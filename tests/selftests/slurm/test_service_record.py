@@ -47,8 +47,10 @@ def server(tmp_path) -> Iterator[Callable[..., str | None]]:
         ) -> str | None:
             def serve() -> None:
                 with suppress(OSError):  # until the test is over
-                    while True:
-                        question, sender = here.recvfrom(512)
+                    while question_and_sender := here.recvfrom(512):
+                        question, sender = question_and_sender
+                        if not question:
+                            return
                         if (packet := answer(question)) is not None:
                             here.sendto(packet, sender)
 
