@@ -90,7 +90,10 @@ def test_only_a_pending_job_can_be_one_that_never_starts():
     ["QOSMaxWallDurationPerJobLimit", "AssocMaxWallDurationPerJobLimit", "QOSMaxCpuPerJobLimit",
      "QOSMaxGRESPerJob", "QOSMaxNodePerJobLimit", "AssocMaxNodePerJobLimit", "QOSMaxMemoryPerJob",
      "QOSMinGRES", "QOSNotAllowed",
-     "Job's account not permitted to use this partition (gpu allows root not research)"],
+     "Job's account not permitted to use this partition (gpu allows root not research)",
+     "MaxMemPerLimit", "AssocGrpCPUMinutesLimit", "QOSGrpGRESMinutes", "AssocGrpWallLimit",
+     "PartitionInactive", "JobHeldUser", "QOSUsageThreshold", "ReservationDeleted",
+     "a reason of Slurm 30"],
 )  # fmt: skip
 def test_a_limit_that_one_job_exceeds_ends_it_at_once(reason):
     state = JobState("PENDING", reason)
@@ -99,7 +102,23 @@ def test_a_limit_that_one_job_exceeds_ends_it_at_once(reason):
 
 
 @pytest.mark.parametrize(
-    "reason", ["QOSMaxJobsPerUserLimit", "AssocGrpNodeLimit", "Priority", "Resources", "Licenses"]
+    "reason",
+    [
+        "QOSMaxJobsPerUserLimit",
+        "AssocGrpNodeLimit",
+        "Priority",
+        "Resources",
+        "Licenses",
+        "MaxGRESPerAccount",
+        "QOSMaxGRESPerUser",
+        "AssocGrpCPURunMinutesLimit",
+        "AssocMaxJobsLimit",
+        "None",
+        "Prolog",
+        "Cleaning",
+        "BeginTime",
+        "Dependency",
+    ],
 )
 def test_a_limit_of_all_jobs_together_is_waited_for(reason):
     assert JobState("PENDING", f"({reason})").unstartable_reason is None
