@@ -171,12 +171,12 @@ class ForeignSite:
             self.home / "group": group,
             self.home / "hosts": config.hosts(),
             slurm / "slurm.conf": config.slurm_conf(self.variant, state=state, memory_mib=memory),
-            slurm / "gres.conf": config.gres_conf(devices),
+            slurm / "gres.conf": config.gres_conf(devices if self.variant.gres else {}),
             slurm / "cgroup.conf": config.cgroup_conf(
                 self.cgroups.version, memory=self.cgroups.memory
             ),
             slurm / "slurmdbd.conf": config.SLURMDBD.format(daemon=config.DAEMON, state=state),
-            slurm / "job_submit.lua": config.FILTER,
+            slurm / "job_submit.lua": self.variant.lua,
             slurm / "prolog.sh": self.variant.prolog,
         }
         for path, text in files.items():

@@ -31,6 +31,7 @@ from fixtures.jobs.launcher import (
 )
 from fixtures.jobs.watcher import TERMINAL, JobState, LocalWatcher, SlurmWatcher
 from fixtures.processes import PROOF, has_proof, proof_of
+from fixtures.slurm.allocation import Allocation
 from tests.selftests.hostile import Hostile
 from tests.selftests.support import CHECKOUT, DATA, NONCE
 
@@ -69,7 +70,7 @@ def request(tmp_path: Path, *nodes: str, name: str = "node-worker0", ranks: int 
 FULL = SlurmOptions(
     partition="gpu", account="proj", qos="high", reservation="acceptance", constraint="h200&ib",
     time_limit_min=45, setup=("module load cuda/13", "export NCCL_DEBUG=INFO"),
-    node_python="/shared/venv/bin/python", gpus_per_node=8, cpus_per_node=192,
+    node_python="/shared/venv/bin/python", gpus_per_node=8, allocation=Allocation(cpus=192),
     srun_args=("--container-image=/shared/torch.sqsh", "--container-mounts=/shared:/shared"),
 )  # fmt: skip
 
@@ -77,9 +78,9 @@ FULL = SlurmOptions(
 @pytest.mark.parametrize(
     ("name", "options", "nodes", "ranks"),
     [
-        ("node-worker0", SlurmOptions(cpus_per_node=8), ("worker0",), 2),
+        ("node-worker0", SlurmOptions(allocation=Allocation(cpus=8)), ("worker0",), 2),
         ("cluster", FULL, ("gpu01", "gpu02", "gpu03", "gpu04"), 8),
-        ("pair-a--b", SlurmOptions(gpus_per_node=2, cpus_per_node=1), ("a", "b"), 2),
+        ("pair-a--b", SlurmOptions(gpus_per_node=2), ("a", "b"), 2),
     ],
 )
 def test_the_batch_script_is_the_golden_one(tmp_path, commands, name, options, nodes, ranks):
