@@ -22,6 +22,7 @@ import pwd
 import secrets
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -256,10 +257,10 @@ class ForeignSite:
         self.daemon("slurmctld", "-D")
         self._wait(lambda: self._answers("scontrol", "ping"), "slurmctld")
 
-    def stop_controller(self) -> None:
-        """Stop slurmctld and wait for its end."""
+    def stop_controller(self, number: int = signal.SIGTERM) -> None:
+        """Stop slurmctld by a signal, and wait for its end."""
         for process in psutil.Process(self._daemons["slurmctld"].pid).children(recursive=True):
-            process.terminate()
+            process.send_signal(number)
         self._wait(lambda: not self._daemons["slurmctld"].alive, "the end of slurmctld")
 
     @property
