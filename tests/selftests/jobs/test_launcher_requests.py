@@ -92,9 +92,7 @@ def test_a_small_job_asks_for_a_part_and_its_batch_script_may_fail(monkeypatch, 
 @pytest.mark.parametrize(
     ("site", "asked"),
     [
-        (Allocation(cpus=64, gpu_option=""), {"gpus_per_node": None, "exclusive": True}),
-        (Allocation(cpus=64, gpu_option="gres"),
-         {"gpus_per_node": None, "additional_parameters": {"no-requeue": True, "gres": "gpu:8"}}),
+        (Allocation(cpus=64, gpus=False), {"gpus_per_node": None, "exclusive": True}),
         (Allocation(cpus=64, memory_mib=2000), {"mem": "2000M", "gpus_per_node": 8}),
         (Allocation(cpus=64, memory_per_cpu_mib=100), {"mem": "6400M", "cpus_per_task": 32}),
         (Allocation(cpus=65, memory_per_cpu_mib=100), {"mem": "6400M", "cpus_per_task": 32}),

@@ -50,18 +50,18 @@ def test_most_sites_give_all_of_a_node_by_slurm_s_own_options(site):
     assert asked() == Allocation(cpus=1)
 
 
-@pytest.mark.parametrize(("counts", "option"), [((0, 0), ""), ((8, 0), "gpus-per-node")])
-def test_where_slurm_has_no_gpus_it_is_asked_for_none(site, counts, option):
+@pytest.mark.parametrize(("counts", "gpus"), [((0, 0), False), ((8, 0), True)])
+def test_where_slurm_has_no_gpus_it_is_asked_for_none(site, counts, gpus):
     site.nodes = [node("a", gpus=counts[0]), node("b", gpus=counts[1])]
-    assert asked().gpu_option == option
-    assert (asked().settings == ("no GPUs in Gres",)) is (option == "")
+    assert asked().gpus is gpus
+    assert (asked().settings == ("no GPUs in Gres",)) is not gpus
 
 
-def test_a_slurm_of_whole_nodes_is_asked_by_gres(site):
+def test_a_slurm_of_whole_nodes_is_asked_for_the_nodes_alone(site):
     site.config = {"SelectType": "select/linear"}
-    assert (asked().gpu_option, asked().settings) == ("gres", ("SelectType=select/linear",))
+    assert (asked().gpus, asked().settings) == (False, ("SelectType=select/linear",))
     site.nodes = [node("a", gpus=0), node("b", gpus=0)]
-    assert asked().gpu_option == ""
+    assert asked().gpus is False
 
 
 @pytest.mark.parametrize(
