@@ -233,7 +233,8 @@ def preempt(case: Case) -> None:
     """Let a job of a partition that goes first take the second node."""
     site = case.site
     asked = ("--partition=first", f"--nodelist={GPU_NODES[1]}", "--exclusive", "--comment=x")
-    site.root("sbatch", *asked, "--job-name=other", "--output=/dev/null", "--wrap=sleep 20")
+    site.root("sbatch", *asked, "--job-name=other", "--output=/dev/null", "--wrap=sleep 600")
+    case.until_end.callback(site.root, "scancel", "--name=other")
     eventually(lambda: "R other" in site.root("squeue", "-aho", "%t %j"), "the job that goes first")
 
 

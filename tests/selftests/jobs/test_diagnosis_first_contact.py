@@ -63,6 +63,23 @@ def test_a_slurm_that_answers_is_taken(command):
     assert membership.slurm_answers() is True
 
 
+OUTAGE = (
+    "sinfo: error: _fetch_child: failed to fetch remote configs: Unable to contact slurm "
+    "controller (connect failure)\n"
+    "sinfo: error: _establish_config_source: failed to fetch config\n"
+    "sinfo: fatal: Could not establish a configuration source"
+)
+"""Of a login node with SLURM_CONF_SERVER while the controller is down (configless-outage)."""
+
+
+def test_a_configless_cluster_whose_controller_is_away_is_exit_4(command, tmp_path):
+    command("sinfo", err=f"{OUTAGE}\n", status=1)
+    run = support.run_pytest("-m", "multinode", f"--run-dir={tmp_path / 'run'}", process=True)
+    assert run.returncode == 4, run.stdout + run.stderr
+    assert "failed to fetch remote configs: Unable to contact slurm controller" in run.stderr
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_error_is_one_line_and_exit_4(command, tmp_path):
     command("sinfo", err=f"{UNREACHABLE}\n", status=1)
     run = support.run_pytest("-m", "multinode", f"--run-dir={tmp_path / 'run'}", process=True)
