@@ -238,11 +238,6 @@ def preempt(case: Case) -> None:
     eventually(lambda: "R other" in site.root("squeue", "-aho", "%t %j"), "the job that goes first")
 
 
-def preempt_in_prolog(case: Case) -> None:
-    case.at_work.until(lambda: case.job_of(GPU_NODES[1]), "a job on the second node")
-    preempt(case)
-
-
 def cancel_pending(case: Case) -> None:
     """Cancel the suite's job that waits for a node; then let the other job go."""
     job = case.at_work.until(lambda: case.job_of(GPU_NODES[1]), "a job on the second node")
@@ -394,9 +389,6 @@ QUIRKS = (
           variant=Variant(features=dict.fromkeys(GPU_NODES, "h200"))),
     Quirk("preempted by a higher partition", 2, "PREEMPTED|preempted", quick=True, during=preempt,
           variant=Variant(partitions=FIRST, slurm=f"{PREEMPTS}\nKillWait=3")),
-    Quirk("preempted in the prolog", 2, "PREEMPTED|preempted", quick=True,
-          meanwhile=preempt_in_prolog,
-          variant=Variant(partitions=FIRST, slurm=PREEMPTS, prolog="#!/bin/sh\nsleep 8\n")),
     Quirk("pending job cancelled by root", 2, "cancelled|CANCELLED", quick=True, before=occupy,
           meanwhile=cancel_pending),
     Quirk("pyxis is not installed", 2, "container-image", quick=True,
