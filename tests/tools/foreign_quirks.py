@@ -5,6 +5,8 @@ with a verdict or one clear line and the right exit status, blames no healthy no
 job in the queue. tests/selftests/whole_runs/test_foreign_quirks.py runs them (`make soak`).
 """
 
+# Length: one table, and what its rows do to a site.
+
 import contextlib
 import re
 import shlex

@@ -11,7 +11,7 @@ import pytest
 
 from fixtures.backends import sweep as module
 from fixtures.backends.sweep import sweep
-from fixtures.jobs.watcher import OwnJob
+from fixtures.jobs.own_jobs import OwnJob
 from fixtures.processes import proof_of
 from fixtures.records.run_schema import RUN_SCHEMA
 from tests.selftests.support import NONCE

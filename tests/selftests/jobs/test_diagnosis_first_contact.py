@@ -11,7 +11,7 @@ import pytest
 
 from fixtures.backends import choose as backends
 from fixtures.errors import ConfigError, RunError
-from fixtures.jobs import diagnosis, watcher
+from fixtures.jobs import diagnosis, own_jobs, watcher
 from fixtures.jobs.error_texts import kind_of_text
 from fixtures.records.absence import JobKind
 from fixtures.run.options import RunOptions
@@ -106,7 +106,7 @@ def test_variables_that_format_slurm_s_answers_reach_no_query(command, monkeypat
         seen = (tmp_path / "bin" / f"{kind}.env").read_text()
         assert "=batch" not in seen
         assert f"SLURM_CONF={site}" in seen
-    watcher.own_jobs()
+    own_jobs.own_jobs()
     assert "=batch" not in (tmp_path / "bin" / "squeue.env").read_text()
 
 

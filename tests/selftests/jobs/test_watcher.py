@@ -321,66 +321,6 @@ def test_without_accounting_a_forgotten_job_is_gone_and_not_looked_for_again(slu
     assert [w._ended(job) for job in "123"] == [False, True, False]
 
 
-def shown(job: str, state: str, *, exit_code: str = "0:0", nodes: str = "n1") -> str:
-    """A line of `scontrol show job -o`."""
-    return (
-        f"JobId={job} JobName=x UserId=a(1) GroupId=a(1) Priority=1 Account=p QOS=q "
-        f"JobState={state} Reason=None Dependency=(null) Requeue=0 ExitCode={exit_code} "
-        f"Partition=hid NodeList={nodes} Comment=a JobState=FAILED\n"
-    )
-
-
-@pytest.mark.parametrize("state", ["RUNNING", "PENDING", "COMPLETING", "SUSPENDED", "COMPLETED"])
-def test_a_job_that_squeue_does_not_show_is_what_slurmctld_says(slurm, state):
-    slurm.answers["squeue"] = ""
-    slurm.shown["2"] = shown("2", state, exit_code="0:9")
-    found = SlurmWatcher().states(["2"])["2"]
-    assert (found.state, found.exit_code, found.nodes) == (state, "0:9", "n1")
-    assert found.ended == (state == "COMPLETED")
-
-
-@pytest.mark.parametrize(
-    ("said", "status"),
-    [
-        ("slurm_load_jobs error: Unable to contact slurm controller (connect failure)", 1),
-        ("slurm_load_jobs error: Socket timed out on send/recv operation", 1),
-        ("slurm_load_jobs error: Zero Bytes were transmitted or received", 1),
-        ("", 1), ("", 0), ("No jobs in the system", 0),
-    ],
-)  # fmt: skip
-def test_a_controller_that_is_away_or_silent_has_ended_no_job(slurm, monkeypatch, said, status):
-    def run(*argv: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.CompletedProcess(argv, 0 if argv[0] == "squeue" else status, "", said)
-
-    monkeypatch.setattr(watcher, "run_command", run)
-    w = SlurmWatcher()
-    assert w.states(["1", "2"]) == {}
-    slurm.now += 5
-    monkeypatch.setattr(watcher, "run_command", slurm.run)
-    slurm.answers["squeue"] = ""
-    assert {s.state for s in w.states(["1", "2"]).values()} == {"GONE"}
-
-
-def test_what_accounting_calls_living_slurmctld_is_asked_for(slurm, monkeypatch):
-    monkeypatch.setattr(watcher.shutil, "which", lambda name: f"/usr/bin/{name}")
-    slurm.answers |= {"squeue": "", "sacct": "1|RUNNING|0:0\n2|PENDING|0:0\n"}
-    slurm.shown["1"] = shown("1", "RUNNING")
-    states = SlurmWatcher().states(["1", "2"])
-    assert (states["1"].state, states["2"].state) == ("RUNNING", "GONE")
-
-
-def test_many_forgotten_jobs_are_asked_for_in_turn(slurm):
-    slurm.answers["squeue"] = ""
-    w = SlurmWatcher()
-    jobs = [str(k) for k in range(70)]
-    counts = []
-    for _ in range(4):
-        counts.append(sum(s.ended for s in w.states(jobs).values()))
-        slurm.now += 10
-    assert counts == [32, 64, 70, 70]
-    assert slurm.times("scontrol") == 70
-
-
 def test_accounting_tells_how_a_forgotten_job_ended(slurm, monkeypatch):
     monkeypatch.setattr(watcher.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setenv(watcher.CLUSTER_VARIABLE, "alpha")
@@ -412,36 +352,7 @@ def test_accounting_that_does_not_answer_is_not_asked_again(slurm, monkeypatch):
     assert slurm.times("sacct") == 1
 
 
-# --- by prefix, and on this host
-
-
-ROOT = Path("/shared/runs/r1")
-SCRIPT = f"{ROOT}/jobs/node-a/submitit/submission_file_1.sh"
-
-
-def test_jobs_of_a_run_are_known_by_name_and_by_script(slurm):
-    slurm.answers["squeue"] = (
-        "7|RUNNING||accept-r1-node a\n8\n9|RUNNING|/home/a/other.sh|other\n"
-        f"10|PENDING|{SCRIPT}|renamed-by-a-filter\n11|COMPLETING|{SCRIPT}|a|b\n"
-        "12|RUNNING|/x/jobs/a/submitit/s.sh|accept-r2-x\n13|RUNNING|jobs/a/submitit/s.sh|x\n"
-    )
-    w = SlurmWatcher()
-    assert w.living("r1", ROOT) == {"7": "RUNNING", "10": "PENDING"} | {"11": "COMPLETING"}
-    assert w.living("r2", Path("/elsewhere")) == {"12": "RUNNING"}
-    runs = {job.id: job.run for job in watcher.own_jobs() or ()}
-    assert (runs["7"], runs["9"], runs["10"]) == (None, None, ROOT)
-    assert (runs["12"], runs["13"]) == (Path("/x"), None)
-    assert watcher.run_prefix("r2") == "accept-r2-"
-    del slurm.answers["squeue"]
-    assert watcher.own_jobs() is None
-    assert w.living("r1", ROOT) is None
-
-
-def test_the_command_that_ends_jobs_names_the_cluster_too(monkeypatch):
-    monkeypatch.delenv(watcher.CLUSTER_VARIABLE, raising=False)
-    assert watcher.scancel_line({"10", "9"}) == "scancel 9 10"
-    monkeypatch.setenv(watcher.CLUSTER_VARIABLE, "alpha")
-    assert watcher.scancel_line(["9"]) == "scancel --clusters=alpha 9"
+# --- on this host
 
 
 def test_on_this_host_a_job_runs_as_long_as_its_process():
@@ -451,4 +362,4 @@ def test_on_this_host_a_job_runs_as_long_as_its_process():
     }  # fmt: skip
     assert (w.find("x", 0.0), w.nodes(), w.reason("n")) == ([], {}, "")
     assert (w.all_idle(), w.none_queued(0.0)) == (False, False)
-    assert w.living("r1", ROOT) == {}
+    assert w.living("r1", Path("/run")) == {}
