@@ -328,6 +328,7 @@ def test_asking_again_at_once_asks_nobody(commands):
     [
         ("(ReqNodeNotAvail, UnavailableNodes:worker0)", "echo worker0 mixed", False),
         ("(ReqNodeNotAvail, UnavailableNodes:worker0)", "echo 'worker0 idle*'", False),
+        ("(ReqNodeNotAvail, UnavailableNodes:worker0)", "echo worker0 unknown", False),
         ("(ReqNodeNotAvail, UnavailableNodes:worker0)", "echo 'worker0 down*'", True),
         (
             "(ReqNodeNotAvail, UnavailableNodes:worker[0-1])",
