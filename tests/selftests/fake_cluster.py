@@ -185,6 +185,9 @@ class FakeCluster:
     def none_queued(self, since: float) -> bool:
         return not self.others_queued
 
+    def living(self, run_id: str, root: Path) -> dict[str, str]:
+        return {job.id: job.state.state for job in self.jobs.values() if not job.state.ended}
+
     def named(self, name: str) -> FakeJob:
         return next(job for job in self.jobs.values() if job.name == name)
 

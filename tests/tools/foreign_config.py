@@ -74,9 +74,8 @@ SlurmctldLogFile={state}/log/slurmctld.log
 SlurmdSpoolDir=/var/spool/slurmd
 SlurmdPidFile=/run/slurmd.pid
 SlurmdLogFile={state}/log/slurmd-%n.log
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core_Memory
-GresTypes=gpu
+SelectType={select}
+{selection}
 ProctrackType=proctrack/cgroup
 TaskPlugin=task/cgroup
 MpiDefault=none
@@ -89,7 +88,6 @@ PrivateData={private}
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=localhost
 AccountingStorageEnforce=associations,limits,qos
-AccountingStorageTRES=gres/gpu
 JobAcctGatherType=jobacct_gather/linux
 {more}
 {nodes}
@@ -122,6 +120,13 @@ class Variant:
     partitions: str = PARTITIONS
     prolog: str = PROLOG
     submit_filter: bool = True
+    lua: str = FILTER
+    """What the submit filter does."""
+    gres: bool = True
+    """Whether Slurm knows of the GPUs."""
+    select: str = "select/cons_tres"
+    features: Mapping[str, str] = field(default_factory=dict)
+    """Node -> features."""
     accounting: tuple[str, ...] = ()
     """Commands of sacctmgr, after the account and the user were made."""
     setup: str = ""
@@ -152,7 +157,8 @@ def slurm_conf(variant: Variant, *, state: Path, memory_mib: int) -> str:
     nodes = [
         NODE.format(
             name=name, host=host, domain=DOMAIN, address=address(name), memory=memory_mib,
-            gres=f" Gres=gpu:h200:{GPUS}" if name in GPU_NODES else "",
+            gres=(f" Gres=gpu:h200:{GPUS}" if name in GPU_NODES and variant.gres else "")
+            + (f" Feature={variant.features[name]}" if name in variant.features else ""),
         )
         for name, host in HOSTS.items()
     ]  # fmt: skip
@@ -161,9 +167,17 @@ def slurm_conf(variant: Variant, *, state: Path, memory_mib: int) -> str:
     )
     return SLURM.format(
         cluster=CLUSTER, login=LOGIN, subnet=SUBNET, daemon=DAEMON, state=state,
-        private=variant.private, submit="JobSubmitPlugins=lua" if variant.submit_filter else "",
+        select=variant.select, selection=_selection(variant), private=variant.private,
+        submit="JobSubmitPlugins=lua" if variant.submit_filter else "",
         nodes="\n".join(nodes), partitions=partitions, more=variant.slurm,
     )  # fmt: skip
+
+
+def _selection(variant: Variant) -> str:
+    linear = variant.select == "select/linear"
+    lines = [f"SelectTypeParameters={'CR_Memory' if linear else 'CR_Core_Memory'}"]
+    lines += ["GresTypes=gpu", "AccountingStorageTRES=gres/gpu"] if variant.gres else []
+    return "\n".join(lines)
 
 
 def gres_conf(devices: Mapping[str, list[str]]) -> str:

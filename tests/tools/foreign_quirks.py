@@ -5,6 +5,8 @@ with a verdict or one clear line and the right exit status, blames no healthy no
 job in the queue. tests/selftests/whole_runs/test_foreign_quirks.py runs them (`make soak`).
 """
 
+# Length: one table, and what its rows do to a site.
+
 import contextlib
 import re
 import shlex
@@ -229,6 +231,47 @@ def covered_by(fault: str, *, login: bool = False) -> Callable[[Case], object]:
     return cover
 
 
+def preempt(case: Case) -> None:
+    """Let a job of a partition that goes first take the second node."""
+    site = case.site
+    asked = ("--partition=first", f"--nodelist={GPU_NODES[1]}", "--exclusive", "--comment=x")
+    site.root("sbatch", *asked, "--job-name=other", "--output=/dev/null", "--wrap=sleep 600")
+    case.until_end.callback(site.root, "scancel", "--name=other")
+    eventually(lambda: "R other" in site.root("squeue", "-aho", "%t %j"), "the job that goes first")
+
+
+def cancel_pending(case: Case) -> None:
+    """Cancel the suite's job that waits for a node; then let the other job go."""
+    job = case.at_work.until(lambda: case.job_of(GPU_NODES[1]), "a job on the second node")
+    case.site.root("scancel", job)
+    case.site.root("scancel", "--name=other")
+
+
+def gpu_partition(setting: str, more: str = "") -> str:
+    """Return the partitions with a setting for that of the GPU nodes, and more of them."""
+    return PARTITIONS.replace("MaxTime=1-", f"{setting} MaxTime=1-") + more
+
+
+def partition(name: str, setting: str) -> str:
+    return f"PartitionName={name} Nodes=rack1n1,rack2n1 State=UP MaxTime=1-00:00:00 {setting}\n"
+
+
+FIRST = gpu_partition("PriorityTier=1 PreemptMode=REQUEUE", partition("first", "PriorityTier=9"))
+PREEMPTS = "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE"
+SUBMITTED = "  return slurm.SUCCESS\nend\nfunction slurm_job_modify"
+ROUTES = config.FILTER.replace(
+    SUBMITTED, f'  job.partition = "hid"\n  job.name = "site"\n{SUBMITTED}'
+)
+NO_MEM = config.FILTER.replace(
+    SUBMITTED,
+    """  slurm.log_user("NOTE: maintenance on Friday")
+  if job.pn_min_memory ~= slurm.NO_VAL64 then
+    slurm.log_user("do not ask for memory: every job has all of it")
+    return slurm.ERROR
+  end
+"""
+    + SUBMITTED,
+)
 BROKEN_PROLOG = f"#!/bin/sh\n[ $SLURMD_NODENAME != {GPU_NODES[1]} ]\n"
 SHORT = PARTITIONS.replace("1-00:00:00", "1")
 
@@ -300,6 +343,59 @@ QUIRKS = (
           more=("--sbatch-args=--licenses=other:1",)),
     Quirk("PrivateData hides the nodes", 4, "PrivateData|permission|no node|visible", runs=False,
           variant=Variant(private="jobs,usage,users,accounts,nodes")),
+    # --- partitions and settings that other sites do not have
+    Quirk("hidden partition", 0, "DEMONSTRATION",
+          variant=Variant(partitions=gpu_partition("Hidden=YES"))),
+    Quirk("filter routes to a hidden partition and renames jobs", 0, "DEMONSTRATION", quick=True,
+          variant=Variant(partitions=gpu_partition("", partition("hid", "Hidden=YES")),
+                          lua=ROUTES)),
+    Quirk("partition of another group", 4, "this user may not use it .AllowGroups=root",
+          runs=False, variant=Variant(partitions=gpu_partition("AllowGroups=root"))),
+    Quirk("no GPUs in Gres", 0, "DEMONSTRATION", variant=Variant(gres=False)),
+    Quirk("whole nodes by select-linear", 0, "DEMONSTRATION", quick=True,
+          variant=Variant(select="select/linear")),
+    Quirk("MaxMemPerNode", 0, "DEMONSTRATION",
+          variant=Variant(partitions=gpu_partition("MaxMemPerNode=2000"))),
+    Quirk("MaxMemPerNode with EnforcePartLimits", 0, "DEMONSTRATION",
+          variant=Variant(slurm="EnforcePartLimits=ALL",
+                          partitions=gpu_partition("MaxMemPerNode=2000"))),
+    Quirk("MaxMemPerCPU", 0, "DEMONSTRATION",
+          variant=Variant(slurm="EnforcePartLimits=ALL",
+                          partitions=gpu_partition("MaxMemPerCPU=200"))),
+    Quirk("MaxCPUsPerNode", 0, "DEMONSTRATION",
+          variant=Variant(partitions=gpu_partition("MaxCPUsPerNode=4"))),
+    Quirk("MaxCPUsPerNode below one for each GPU", 4, "MaxCPUsPerNode=1, and a node needs 2",
+          runs=False, variant=Variant(partitions=gpu_partition("MaxCPUsPerNode=1"))),
+    Quirk("submit filter refuses --mem", 0, "DEMONSTRATION", variant=Variant(lua=NO_MEM)),
+    Quirk("own reservation", 0, "DEMONSTRATION", more=("--reservation=own",),
+          before=by_root("scontrol", "create", "reservation", "ReservationName=own",
+                         f"Users={config.USER}", "Nodes=rack1n1,rack2n1", "StartTime=now",
+                         "Duration=60", "Flags=MAINT")),
+    Quirk("minutes of the project are used up", 2, "refused by Slurm: .*AssocGrpCPUMinutes",
+          variant=Variant(slurm="AccountingStorageEnforce=associations,limits,qos,safe",
+                          accounting=(f"modify account {config.ACCOUNT} set GrpTRESMins=cpu=1",))),
+    Quirk("jobs are forgotten at once", 0, "DEMONSTRATION",
+          variant=Variant(slurm="MinJobAge=2\nSrunPortRange=60001-60060")),
+    Quirk("OverSubscribe=FORCE", 0, "DEMONSTRATION",
+          variant=Variant(partitions=gpu_partition("OverSubscribe=FORCE:2"))),
+    Quirk("two minutes between the signals of a cancelled job", 2, "nterrupted",
+          during=lambda case: case.signal(2), variant=Variant(slurm="KillWait=120")),
+    Quirk("cron", 0, "DEMONSTRATION", env={"HOME": "", "USER": "", "LOGNAME": "", "TERM": ""}),
+    Quirk("locale and formats of the user", 0, "DEMONSTRATION",
+          env={"LC_ALL": "tr_TR.UTF-8", "SLURM_TIME_FORMAT": "relative", "COLUMNS": "40",
+               "SCANCEL_INTERACTIVE": "1", "SCONTROL_ALL": "0", "SQUEUE_STATES": "PD"}),
+    # --- what ends one node's job and concerns no node
+    Quirk("constraint that one node does not meet", 2, "not measured", quick=True,
+          more=("--constraint=rack1",), variant=Variant(features={GPU_NODES[0]: "rack1"})),
+    Quirk("constraint that all nodes meet", 0, "DEMONSTRATION", more=("--constraint=h200",),
+          variant=Variant(features=dict.fromkeys(GPU_NODES, "h200"))),
+    Quirk("preempted by a higher partition", 2, "PREEMPTED|preempted", quick=True, during=preempt,
+          variant=Variant(partitions=FIRST, slurm=f"{PREEMPTS}\nKillWait=3")),
+    Quirk("pending job cancelled by root", 2, "cancelled|CANCELLED", quick=True, before=occupy,
+          meanwhile=cancel_pending),
+    Quirk("pyxis is not installed", 2, "container-image", quick=True,
+          more=("--srun-args=--container-image=x",)),
+    Quirk("MPI that Slurm does not have", 2, "pmix_v9", more=("--srun-args=--mpi=pmix_v9",)),
     # --- what happens to a run
     Quirk("slurmctld is down at the start", 4, "lurm", runs=False,
           before=lambda case: case.site.stop_controller()),

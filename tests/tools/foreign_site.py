@@ -22,6 +22,7 @@ import pwd
 import secrets
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -171,12 +172,12 @@ class ForeignSite:
             self.home / "group": group,
             self.home / "hosts": config.hosts(),
             slurm / "slurm.conf": config.slurm_conf(self.variant, state=state, memory_mib=memory),
-            slurm / "gres.conf": config.gres_conf(devices),
+            slurm / "gres.conf": config.gres_conf(devices if self.variant.gres else {}),
             slurm / "cgroup.conf": config.cgroup_conf(
                 self.cgroups.version, memory=self.cgroups.memory
             ),
             slurm / "slurmdbd.conf": config.SLURMDBD.format(daemon=config.DAEMON, state=state),
-            slurm / "job_submit.lua": config.FILTER,
+            slurm / "job_submit.lua": self.variant.lua,
             slurm / "prolog.sh": self.variant.prolog,
         }
         for path, text in files.items():
@@ -256,10 +257,10 @@ class ForeignSite:
         self.daemon("slurmctld", "-D")
         self._wait(lambda: self._answers("scontrol", "ping"), "slurmctld")
 
-    def stop_controller(self) -> None:
-        """Stop slurmctld and wait for its end."""
+    def stop_controller(self, number: int = signal.SIGTERM) -> None:
+        """Stop slurmctld by a signal, and wait for its end."""
         for process in psutil.Process(self._daemons["slurmctld"].pid).children(recursive=True):
-            process.terminate()
+            process.send_signal(number)
         self._wait(lambda: not self._daemons["slurmctld"].alive, "the end of slurmctld")
 
     @property

@@ -60,6 +60,14 @@ def test_by_itself_it_is_slurm_on_a_host_of_a_cluster_and_else_this_host(on_slur
     assert lines == ["a sandbox is not used"]
 
 
+@pytest.mark.parametrize(("answers", "said"), [(True, "sinfo answers"), (False, "this host alone")])
+def test_what_was_measured_by_itself_is_said_with_the_reason(on_slurm, answers, said):
+    on_slurm.answers = answers
+    assert said in choose(RunOptions()).chosen_because
+    for cluster in ("slurm", "local", "sandbox"):
+        assert choose(RunOptions(cluster=cluster)).chosen_because == ""
+
+
 @pytest.mark.parametrize("option", ["resume", "retest", "recertify"])
 @pytest.mark.parametrize(
     ("origin", "answers", "backend"),

@@ -16,6 +16,7 @@ from fixtures.backends.slurm import SandboxBackend, SlurmBackend
 from fixtures.errors import ConfigError, RunError
 from fixtures.jobs.deadlines import LIGHT_DEADLINES, SANDBOX_DEADLINES
 from fixtures.run.options import RunOptions
+from fixtures.slurm.allocation import Allocation
 from fixtures.slurm.client import StartupSettings
 from tests.selftests.run.small_run import PEOPLE, TEXT
 
@@ -106,6 +107,7 @@ def test_a_partition_without_nodes_and_a_slurm_that_refuses_are_errors(site, opt
 @pytest.mark.parametrize("inside", ["", "inside of an allocation of these nodes"])
 def test_inside_of_an_allocation_of_the_nodes_nothing_is_prepared(options, monkeypatch, inside):
     monkeypatch.setattr(module, "enclosing_allocation", lambda nodes: inside)
+    monkeypatch.setattr(module, "whole_node", lambda names, partition, **asked: Allocation())
     monkeypatch.setattr(LiveBackend, "_sweep", lambda self, run, *, slurm: swept.append(slurm))
     monkeypatch.setattr(LiveBackend, "prepare", lambda self, run: swept.append(run))
     swept: list[Any] = []

@@ -11,6 +11,7 @@ import pytest
 
 from fixtures.backends import sweep as module
 from fixtures.backends.sweep import sweep
+from fixtures.jobs.own_jobs import OwnJob
 from fixtures.processes import proof_of
 from fixtures.records.run_schema import RUN_SCHEMA
 from tests.selftests.support import NONCE
@@ -23,6 +24,9 @@ class Host:
 
     def __init__(self) -> None:
         self.jobs: dict[str, str] = {}
+        self.states: dict[str, str] = {}
+        self.scripts: dict[str, str] = {}
+        self.answers = True
         self.stay: set[str] = set()
         self.cancelled: list[str] = []
         self.killed: list[int] = []
@@ -30,8 +34,14 @@ class Host:
         """Process -> what its environment holds."""
         self.now = 0.0
 
-    def with_prefix(self, prefix: str) -> dict[str, str]:
-        return {job: name for job, name in self.jobs.items() if name.startswith(prefix)}
+    def own_jobs(self) -> list[OwnJob] | None:
+        if not self.answers:
+            return None
+        return [
+            OwnJob(id=job, state=self.states.get(job, "RUNNING"), name=name,
+                   script=self.scripts.get(job, ""))
+            for job, name in self.jobs.items()
+        ]  # fmt: skip
 
     def cancel(self, jobs: list[str]) -> None:
         self.cancelled += jobs
@@ -45,7 +55,7 @@ class Host:
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> Host:
     made = Host()
-    monkeypatch.setattr(module, "jobs_with_prefix", made.with_prefix)
+    monkeypatch.setattr(module, "own_jobs", made.own_jobs)
     monkeypatch.setattr(module, "SlurmLauncher", lambda *_: SimpleNamespace(cancel=made.cancel))
     monkeypatch.setattr(module, "owner_state", lambda data: data["owner"]["host"])
     monkeypatch.setattr(module, "is_running", lambda pid, start: start == "now")
@@ -68,7 +78,7 @@ def run_of(root: Path, name: str, owner: str = "dead", **more: Any) -> Path:
 def test_jobs_of_a_run_whose_owner_is_dead_are_cancelled_and_counted(host, tmp_path):
     for name, owner in (("dead", "dead"), ("alive", "alive"), ("far", "unknown")):
         run_of(tmp_path, name, owner)
-    run_of(tmp_path, "over", ended="2026")
+    run_of(tmp_path, "over", "alive", ended="2026")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "run.json").write_text("{")
     host.jobs = {
@@ -118,5 +128,48 @@ def test_a_process_that_does_not_prove_whose_it_is_is_left_alone_and_named(host,
 def test_jobs_that_do_not_leave_the_queue_are_waited_for_15_seconds(host, tmp_path):
     run_of(tmp_path, "dead")
     host.jobs, host.stay = {"1": "accept-dead-node", "2": "accept-dead-pair"}, {"2"}
-    sweep(tmp_path, slurm=True)
+    said = sweep(tmp_path, slurm=True)
     assert 15 <= host.now < 15.5
+    assert said[1:] == ["1 job of earlier runs may still run: scancel 2"]
+    # Slurm ends it where its node is not lost.
+    host.states["2"] = "COMPLETING"
+    assert len(sweep(tmp_path, slurm=True)) == 1
+
+
+def script_of(root: Path) -> str:
+    return str(root / "jobs" / "node-a" / "submitit" / "submission_file_1.sh")
+
+
+@pytest.mark.parametrize("where", ["beside", "elsewhere"])
+@pytest.mark.parametrize("ended", [{}, {"ended": "2026"}])
+def test_jobs_are_cancelled_wherever_their_run_is_and_whatever_they_are_called(
+    host, tmp_path, where, ended
+):
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    root = run_of(runs if where == "beside" else tmp_path / "far", "dead", **ended)
+    host.jobs = {"1": "renamed", "2": "accept-dead-node", "3": "mine"}
+    host.scripts = {"1": script_of(root), "2": script_of(root), "3": "/home/a/mine.sh"}
+    assert sweep(runs, slurm=True) == ["cancelled 2 jobs that run dead left behind"]
+    assert host.cancelled == ["1", "2"]
+
+
+@pytest.mark.parametrize("owner", ["alive", "unknown"])
+def test_jobs_whose_owner_may_live_are_left_alone(host, tmp_path, owner):
+    root = run_of(tmp_path / "far", "x", owner)
+    host.jobs, host.scripts = {"1": "renamed"}, {"1": script_of(root)}
+    assert sweep(tmp_path, slurm=True) == []
+    host.scripts = {"1": script_of(tmp_path / "no-run")}
+    assert sweep(tmp_path, slurm=True) == []
+    assert host.cancelled == []
+
+
+def test_a_slurm_that_goes_away_leaves_jobs_that_may_still_run(host, tmp_path, monkeypatch):
+    run_of(tmp_path, "dead")
+    host.jobs = {"1": "accept-dead-node"}
+    answers = iter([host.own_jobs(), *[None] * 100])
+    monkeypatch.setattr(module, "own_jobs", lambda: next(answers))
+    assert sweep(tmp_path, slurm=True)[1:] == ["1 job of earlier runs may still run: scancel 1"]
+    host.answers = False
+    monkeypatch.setattr(module, "own_jobs", host.own_jobs)
+    assert sweep(tmp_path, slurm=True) == []

@@ -42,7 +42,8 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(population, "default_partition", lambda: "gpu")
     monkeypatch.setattr(population, "refuse_unknown_partition", lambda partition: None)
     monkeypatch.setattr(population, "slurm_partition", lambda partition: {})
-    monkeypatch.setattr(population, "allocates_whole_nodes", lambda fields: False)
+    monkeypatch.setattr(population, "allocates_whole_nodes", lambda fields, *, linear: linear)
+    monkeypatch.setattr(population, "slurm_config", lambda: {})
 
 
 def test_other_nodes_than_ordered_are_refused(slurm):
@@ -145,7 +146,7 @@ def test_what_was_ordered_is_in_the_population_also_where_slurm_lacks_it(slurm, 
         population.from_slurm(ordered(3), partition=None, nodelist=None)
     with pytest.raises(ConfigError, match="--nodelist: Slurm does not know other, new1"):
         population.from_slurm(None, partition=None, nodelist="gpu01,other,new1")
-    monkeypatch.setattr(population, "allocates_whole_nodes", lambda fields: True)
+    monkeypatch.setattr(population, "allocates_whole_nodes", lambda fields, **_: True)
     assert population.from_slurm(None, partition=None, nodelist=None).whole_nodes is True
 
 
@@ -332,7 +333,7 @@ def test_a_sandbox_has_what_this_host_can_enforce(monkeypatch, able):
 def test_a_running_sandbox_says_itself_how_it_binds(slurm, monkeypatch):
     asked = []
     monkeypatch.setattr(population, "slurm_partition", lambda name: asked.append(name) or {})
-    monkeypatch.setattr(population, "allocates_whole_nodes", lambda fields: True)
+    monkeypatch.setattr(population, "allocates_whole_nodes", lambda fields, **_: True)
     for plugins, bindable in (
         ("TaskPlugin   = task/affinity,task/cgroup\n", True), ("TaskPlugin=task/cgroup\n", False),
         ("Other=affinity\n", False), ("TaskPlugin =\nOther=affinity\n", False),
@@ -340,6 +341,7 @@ def test_a_running_sandbox_says_itself_how_it_binds(slurm, monkeypatch):
         monkeypatch.setattr(
             client, "slurm_query", lambda *argv, said=plugins: f"ClusterName=x\n{said}"
         )
+        monkeypatch.setattr(population, "slurm_config", client.slurm_config)
         found = population.attached_sandbox(ordered(2), partition=None)
         assert (found.bindable, found.partition, found.whole_nodes) == (bindable, "", True)
     found = population.attached_sandbox(ordered(2), partition="mine", light=True)

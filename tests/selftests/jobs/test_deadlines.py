@@ -158,7 +158,12 @@ def test_only_a_job_that_ended_by_itself_and_wrote_nothing_has_not_seen_its_dire
          "partitions)", True, None),
         ("(Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority "
          "partitions)", False, JobKind.NEVER_STARTED),
+        ("(Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_"
+         "partitions)", True, None),
         ("(Priority)", False, None),
+        ("(MaxMemPerLimit)", True, JobKind.REFUSED),
+        ("(AssocGrpCPUMinutesLimit)", True, JobKind.REFUSED),
+        ("(launch failed requeued held)", True, JobKind.NEVER_STARTED),
     ],
 )  # fmt: skip
 def test_a_job_that_cannot_start_is_told_from_one_that_waits(submission, reason, usable, expected):
@@ -187,6 +192,22 @@ def test_any_other_reason_to_wait_begins_anew(submission, state, reason, idle):
     submission.alone_since = NOW - 1000
     assert kind(is_in(submission, state, reason), monitor(idle=idle)) is None
     assert submission.alone_since is None
+
+
+@pytest.mark.parametrize("reason", ["QOSMaxGRESPerUser", "MaxNodePerAccount", "QOSGrpCpuLimit"])
+def test_one_job_alone_may_exceed_a_limit_of_many(submission, reason):
+    is_in(submission, "PENDING", reason)
+    submission.alone_since = NOW - 76
+    assert kind(submission, monitor(idle=True)) is JobKind.REFUSED
+    assert kind(submission, monitor(idle=False)) is None
+
+
+@pytest.mark.parametrize("reason", ["JobHeldUser", "a reason of Slurm 30"])
+def test_a_job_that_has_run_and_is_pending_again_was_not_refused(submission, reason):
+    submission.first_line_since = NOW - 20
+    submission.lines = [STARTED]
+    found = kind(is_in(submission, "PENDING", reason, queried_at=NOW))
+    assert found is JobKind.NODE_LOST
 
 
 @pytest.mark.parametrize(("lag", "expected"), [(5.0, None), (5.5, JobKind.NODE_LOST)])

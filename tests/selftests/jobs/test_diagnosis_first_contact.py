@@ -11,7 +11,7 @@ import pytest
 
 from fixtures.backends import choose as backends
 from fixtures.errors import ConfigError, RunError
-from fixtures.jobs import diagnosis, watcher
+from fixtures.jobs import diagnosis, own_jobs, watcher
 from fixtures.jobs.error_texts import kind_of_text
 from fixtures.records.absence import JobKind
 from fixtures.run.options import RunOptions
@@ -63,6 +63,23 @@ def test_a_slurm_that_answers_is_taken(command):
     assert membership.slurm_answers() is True
 
 
+OUTAGE = (
+    "sinfo: error: _fetch_child: failed to fetch remote configs: Unable to contact slurm "
+    "controller (connect failure)\n"
+    "sinfo: error: _establish_config_source: failed to fetch config\n"
+    "sinfo: fatal: Could not establish a configuration source"
+)
+"""Of a login node with SLURM_CONF_SERVER while the controller is down (configless-outage)."""
+
+
+def test_a_configless_cluster_whose_controller_is_away_is_exit_4(command, tmp_path):
+    command("sinfo", err=f"{OUTAGE}\n", status=1)
+    run = support.run_pytest("-m", "multinode", f"--run-dir={tmp_path / 'run'}", process=True)
+    assert run.returncode == 4, run.stdout + run.stderr
+    assert "failed to fetch remote configs: Unable to contact slurm controller" in run.stderr
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_error_is_one_line_and_exit_4(command, tmp_path):
     command("sinfo", err=f"{UNREACHABLE}\n", status=1)
     run = support.run_pytest("-m", "multinode", f"--run-dir={tmp_path / 'run'}", process=True)
@@ -89,7 +106,7 @@ def test_variables_that_format_slurm_s_answers_reach_no_query(command, monkeypat
         seen = (tmp_path / "bin" / f"{kind}.env").read_text()
         assert "=batch" not in seen
         assert f"SLURM_CONF={site}" in seen
-    watcher.jobs_with_prefix("accept")
+    own_jobs.own_jobs()
     assert "=batch" not in (tmp_path / "bin" / "squeue.env").read_text()
 
 

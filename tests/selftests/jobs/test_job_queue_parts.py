@@ -48,6 +48,7 @@ class World:
         self.beats = 0
         self.slept: list[float] = []
         self.nobody_queued = True
+        self.living: dict[str, str] | None = {}
 
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
@@ -85,7 +86,7 @@ def built(world: World, folder: Path, backend: str = "slurm") -> Scheduler:
     watcher: Any = SimpleNamespace(
         states=world.states, invalidate=lambda: None, all_idle=lambda: False,
         nodes=lambda: world.node_states, reason=lambda node: "", find=lambda name, since: ["7"],
-        none_queued=lambda since: world.nobody_queued,
+        none_queued=lambda since: world.nobody_queued, living=lambda run, root: world.living,
     )  # fmt: skip
 
     def beat() -> None:
@@ -161,13 +162,42 @@ def test_jobs_that_were_cancelled_are_waited_for_a_minute_or_after_an_error_five
     scheduler.hurried, start = True, world.now
     scheduler._cancel([submission(scheduler, "RUNNING")])
     assert world.now == start
-    assert world.cancelled == ["7", "7", "7"]
+    # A minute is six times of ten seconds: a controller that was away has not heard of it.
+    assert world.cancelled == ["7"] * 8
     scheduler._cancel([submission(scheduler, "FAILED")])
-    assert len(world.cancelled) == 3
+    assert len(world.cancelled) == 8
     # One that Slurm no longer knows is gone.
-    scheduler.hurried, world.states_of, start = False, {}, world.now
+    world.states_of = {"7": JobState("GONE")}
+    scheduler.hurried, start = False, world.now
     scheduler._cancel([submission(scheduler, "RUNNING")])
     assert world.now == start
+
+
+@pytest.mark.parametrize(
+    ("states", "left"),
+    [(("RUNNING", "PENDING"), ["7", "8"]), (("SUBMITTED",), ["7"]), (("SUSPENDED", "GONE"), ["7"]),
+     (("COMPLETING", "FAILED"), []), (("GONE",), [])],
+)  # fmt: skip
+def test_jobs_left_are_those_whose_end_is_not_proven(scheduler, states, left):
+    scheduler._active = [submission(scheduler, *states)]
+    assert scheduler.jobs_left == left
+
+
+def test_jobs_that_the_run_does_not_know_of_are_cancelled_at_its_end(scheduler, world):
+    scheduler._active = [submission(scheduler, "RUNNING")]
+    world.living = {"7": "RUNNING", "20": "PENDING", "21": "COMPLETING"}
+    scheduler._cancel_unknown()
+    assert world.cancelled == ["20", "21"]
+    assert scheduler.jobs_left == ["7", "20"]
+    world.living = None
+    scheduler._cancel_unknown()
+    assert world.cancelled == ["20", "21"]
+
+
+def test_what_runs_on_this_host_leaves_no_job(world, tmp_path):
+    here = built(world, tmp_path, backend="local")
+    here._active = [submission(here, "RUNNING")]
+    assert here.jobs_left == []
 
 
 def test_a_job_that_completes_is_waited_for_at_the_end_on_nodes_that_work(scheduler, world):

@@ -31,6 +31,7 @@ from fixtures.jobs.launcher import (
 )
 from fixtures.jobs.watcher import TERMINAL, JobState, LocalWatcher, SlurmWatcher
 from fixtures.processes import PROOF, has_proof, proof_of
+from fixtures.slurm.allocation import Allocation
 from tests.selftests.hostile import Hostile
 from tests.selftests.support import CHECKOUT, DATA, NONCE
 
@@ -69,7 +70,7 @@ def request(tmp_path: Path, *nodes: str, name: str = "node-worker0", ranks: int 
 FULL = SlurmOptions(
     partition="gpu", account="proj", qos="high", reservation="acceptance", constraint="h200&ib",
     time_limit_min=45, setup=("module load cuda/13", "export NCCL_DEBUG=INFO"),
-    node_python="/shared/venv/bin/python", gpus_per_node=8, cpus_per_node=192,
+    node_python="/shared/venv/bin/python", gpus_per_node=8, allocation=Allocation(cpus=192),
     srun_args=("--container-image=/shared/torch.sqsh", "--container-mounts=/shared:/shared"),
 )  # fmt: skip
 
@@ -77,9 +78,9 @@ FULL = SlurmOptions(
 @pytest.mark.parametrize(
     ("name", "options", "nodes", "ranks"),
     [
-        ("node-worker0", SlurmOptions(cpus_per_node=8), ("worker0",), 2),
+        ("node-worker0", SlurmOptions(allocation=Allocation(cpus=8)), ("worker0",), 2),
         ("cluster", FULL, ("gpu01", "gpu02", "gpu03", "gpu04"), 8),
-        ("pair-a--b", SlurmOptions(gpus_per_node=2, cpus_per_node=1), ("a", "b"), 2),
+        ("pair-a--b", SlurmOptions(gpus_per_node=2), ("a", "b"), 2),
     ],
 )
 def test_the_batch_script_is_the_golden_one(tmp_path, commands, name, options, nodes, ranks):
@@ -159,10 +160,11 @@ def test_cancelling_kills_and_then_cancels_all_jobs_at_once(commands):
 def test_of_an_enclosing_job_only_what_says_which_cluster_it_is_is_kept():
     kept = {
         "SLURM_CONF": "/etc/slurm/slurm.conf", "SLURM_CLUSTERS": "b", "PATH": "/bin",
-        "HOME": "/root", "CUDA_VISIBLE_DEVICES": "0",
+        "HOME": "/root", "CUDA_VISIBLE_DEVICES": "0", "SLURM_CONF_SERVER": "ctl:6817",
+        "SLURM_JWT": "a.b.c",
     }  # fmt: skip
     inherited = dict.fromkeys(
-        ["SLURM_JOB_ID", "SLURM_CPU_BIND", "SLURM_CONF_SERVER", "SBATCH_PARTITION", "SRUN_DEBUG",
+        ["SLURM_JOB_ID", "SLURM_CPU_BIND", "SLURM_TIME_FORMAT", "SBATCH_PARTITION", "SRUN_DEBUG",
          "PMI_RANK", "PMIX_SERVER_URI", "SUBMITIT_EXECUTOR", "SLURM_NODELIST"], "x",
     )  # fmt: skip
     environment = kept | inherited
@@ -326,6 +328,7 @@ def test_asking_again_at_once_asks_nobody(commands):
     [
         ("(ReqNodeNotAvail, UnavailableNodes:worker0)", "echo worker0 mixed", False),
         ("(ReqNodeNotAvail, UnavailableNodes:worker0)", "echo 'worker0 idle*'", False),
+        ("(ReqNodeNotAvail, UnavailableNodes:worker0)", "echo worker0 unknown", False),
         ("(ReqNodeNotAvail, UnavailableNodes:worker0)", "echo 'worker0 down*'", True),
         (
             "(ReqNodeNotAvail, UnavailableNodes:worker[0-1])",
@@ -359,7 +362,10 @@ def test_a_job_that_squeue_forgot_is_asked_of_accounting(commands):
 
 
 def test_a_job_that_nobody_knows_is_gone(commands):
-    called = commands(squeue="exit 0", sacct="echo 'no accounting' >&2; exit 1")
+    called = commands(
+        squeue="exit 0", sacct="echo 'no accounting' >&2; exit 1",
+        scontrol="echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1",
+    )  # fmt: skip
     watcher = SlurmWatcher()
     assert states(watcher, "2")["2"].state == "GONE"
     assert states(watcher, "3")["3"].ended

@@ -16,10 +16,18 @@ import pytest
 from fixtures.errors import RunError
 from fixtures.jobs import launcher
 from fixtures.jobs.diagnosis import diagnose
-from fixtures.jobs.launcher import JobRequest, LocalLauncher, SlurmLauncher, SlurmOptions
+from fixtures.jobs.launcher import (
+    JobRequest,
+    LocalLauncher,
+    SlurmBusy,
+    SlurmLauncher,
+    SlurmOptions,
+    SlurmRefused,
+)
 from fixtures.paths import CHECKOUT
 from fixtures.records.absence import JobKind
 from fixtures.records.files import read_json
+from fixtures.slurm.allocation import Allocation
 
 pytestmark = pytest.mark.cpu
 
@@ -50,7 +58,7 @@ def told(monkeypatch: pytest.MonkeyPatch, request: JobRequest, **options: Any) -
 
 
 def test_slurm_is_asked_for_whole_nodes_with_all_that_they_have(monkeypatch, request_):
-    found = told(monkeypatch, request_, gpus_per_node=8, cpus_per_node=64)
+    found = told(monkeypatch, request_, gpus_per_node=8, allocation=Allocation(cpus=64))
     assert found["job_name"] == "accept-r-node-n1"
     assert (found["nodes"], found["nodelist"], found["exclusive"]) == (2, "n1,n2", True)
     assert (found["gpus_per_node"], found["cpus_per_task"], found["mem"]) == (8, 32, "0")
@@ -73,12 +81,76 @@ def test_a_time_limit_of_the_site_holds_for_all_jobs_but_victims(monkeypatch, re
 
 def test_a_small_job_asks_for_a_part_and_its_batch_script_may_fail(monkeypatch, request_):
     small = replace(request_, memory_mib=256, batch="some.module", part=1)
-    found = told(monkeypatch, small, gpus_per_node=8, cpus_per_node=64)
+    found = told(monkeypatch, small, gpus_per_node=8, allocation=Allocation(cpus=64))
     assert (found["gpus_per_node"], found["cpus_per_task"], found["mem"]) == (1, 1, "256M")
     assert found["exclusive"] is None
     line = found["setup"][-1]
     assert line.startswith(f"{shlex.quote(sys.executable)} -m some.module ")
     assert line.endswith("batch1.json || true")
+
+
+@pytest.mark.parametrize(
+    ("site", "asked"),
+    [
+        (Allocation(cpus=64, gpus=False), {"gpus_per_node": None, "exclusive": True}),
+        (Allocation(cpus=64, memory_mib=2000), {"mem": "2000M", "gpus_per_node": 8}),
+        (Allocation(cpus=64, memory_per_cpu_mib=100), {"mem": "6400M", "cpus_per_task": 32}),
+        (Allocation(cpus=65, memory_per_cpu_mib=100), {"mem": "6400M", "cpus_per_task": 32}),
+        (Allocation(cpus=6, exclusive=False), {"exclusive": None, "mem": "0", "cpus_per_task": 3}),
+    ],
+)  # fmt: skip
+def test_a_node_is_asked_for_as_the_site_can_give_it(monkeypatch, request_, site, asked):
+    found = told(monkeypatch, request_, gpus_per_node=8, allocation=site)
+    assert {name: found[name] for name in asked} == asked
+
+
+class Sbatch:
+    """Answers a submission, by whether it asks for memory."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, with_mem: str, without: str = "") -> None:
+        self.said = {True: with_mem, False: without}
+        self.asked: list[bool] = []
+        monkeypatch.setattr(SlurmLauncher, "executor", self.executor)
+
+    def executor(self, request: JobRequest, *, no_memory: bool) -> Any:
+        def submit(*_: Any) -> Any:
+            self.asked.append(not no_memory)
+            if said := self.said[not no_memory]:
+                raise launcher.submitit.core.utils.FailedJobError(f"sbatch: error: {said}")
+            return SimpleNamespace(job_id="7")
+
+        return SimpleNamespace(submit=submit)
+
+
+@pytest.mark.parametrize(
+    "said", ["Do not request memory on this cluster", "--mem is not allowed",
+             "Batch job submission failed: Memory required by task is not available"],
+)  # fmt: skip
+def test_a_filter_against_mem_is_given_the_job_without_it(monkeypatch, request_, tmp_path, said):
+    sbatch = Sbatch(monkeypatch, said)
+    slurm = SlurmLauncher("r", SlurmOptions())
+    assert slurm.submit(request_, tmp_path) == "7"
+    assert slurm.submit(request_, tmp_path) == "7"
+    assert sbatch.asked == [True, False, False], "it is learned once"
+
+
+def test_where_that_does_not_help_the_first_refusal_is_the_reason(monkeypatch, request_, tmp_path):
+    sbatch = Sbatch(monkeypatch, "no memory for you", "Unspecified error")
+    slurm = SlurmLauncher("r", SlurmOptions())
+    with pytest.raises(SlurmRefused, match="no memory for you"):
+        slurm.submit(request_, tmp_path)
+    sbatch.said[False] = "Socket timed out"
+    with pytest.raises(SlurmBusy, match="timed out"):
+        slurm.submit(request_, tmp_path)
+    sbatch.said[True] = "this site wants --comment=PROJECT"
+    with pytest.raises(SlurmRefused, match="PROJECT"):
+        slurm.submit(request_, tmp_path)
+    assert sbatch.asked == [True, False, True, False, True]
+    small = replace(request_, memory_mib=256)
+    sbatch.said[True] = "no memory"
+    with pytest.raises(SlurmRefused):
+        slurm.submit(small, tmp_path)
+    assert sbatch.asked[5:] == [True], "a part of a node is asked for by its memory"
 
 
 def test_all_that_sbatch_said_is_kept():
@@ -117,7 +189,7 @@ def test_a_setup_line_that_fails_ends_the_script_and_says_so(line, status, said)
 
 
 def test_of_the_environment_of_an_enclosing_job_only_the_cluster_is_kept():
-    kept = sorted(launcher.KEPT_VARIABLES)[0]
+    kept = "SLURM_CONF"
     gone = f"{launcher.SCRUBBED_PREFIXES[0]}JOB_ID"
     environment = {"HOME": "/h", kept: "x", gone: "7"}
     launcher.scrub_environment(environment)

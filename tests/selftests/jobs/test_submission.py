@@ -141,12 +141,13 @@ def test_its_parts_take_places_in_the_queue_until_they_have_ended_or_are_given_u
     assert (submitted("FAILED").queued, submitted("FAILED").left_slurm) == (0, True)
 
 
-def test_a_part_keeps_its_state_where_slurm_says_nothing_unless_that_has_a_name() -> None:
+def test_a_part_keeps_its_state_where_slurm_says_nothing() -> None:
     s = submitted("RUNNING", "RUNNING")
     s.update({"1": JobState("FAILED"), "9": JobState("RUNNING")})
     assert [p.state for p in s.parts.values()] == ["FAILED", "RUNNING"]
-    s.update({}, unknown=JobState("GONE"))
-    assert [p.state for p in s.parts.values()] == ["GONE", "GONE"]
+    s.update({})
+    assert [p.state for p in s.parts.values()] == ["FAILED", "RUNNING"]
+    assert s.living == ["2"]
     assert list(s.parts) == ["1", "2"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +17,9 @@ __all__ = ["command"]
 pytestmark = pytest.mark.cpu
 
 
+UNKNOWN = "slurm_load_jobs error: Invalid job id specified"
+
+
 class Slurm:
     """Answers from texts, on a clock of its own; a command without a text cannot be run."""
 
@@ -23,12 +27,18 @@ class Slurm:
         self.now = 1000.0
         self.takes_s = 0.0
         self.answers: dict[str, str] = {}
+        self.shown: dict[str, str] = {}
+        """Job -> the answer of `scontrol show job`; Slurm does not know any other."""
         self.status = 0
         self.asked: list[tuple[str, ...]] = []
 
     def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
         self.asked.append(argv)
         self.now += self.takes_s
+        if argv[:3] == ("scontrol", "show", "job") and "scontrol" not in self.answers:
+            text = self.shown.get(argv[-1], "")
+            status, said = (0, "") if text else (1, UNKNOWN)
+            return subprocess.CompletedProcess(argv, status, text, said)
         if argv[0] not in self.answers:
             raise FileNotFoundError(argv[0])
         return subprocess.CompletedProcess(argv, self.status, self.answers[argv[0]], "")
@@ -80,7 +90,10 @@ def test_only_a_pending_job_can_be_one_that_never_starts():
     ["QOSMaxWallDurationPerJobLimit", "AssocMaxWallDurationPerJobLimit", "QOSMaxCpuPerJobLimit",
      "QOSMaxGRESPerJob", "QOSMaxNodePerJobLimit", "AssocMaxNodePerJobLimit", "QOSMaxMemoryPerJob",
      "QOSMinGRES", "QOSNotAllowed",
-     "Job's account not permitted to use this partition (gpu allows root not research)"],
+     "Job's account not permitted to use this partition (gpu allows root not research)",
+     "MaxMemPerLimit", "AssocGrpCPUMinutesLimit", "QOSGrpGRESMinutes", "AssocGrpWallLimit",
+     "PartitionInactive", "JobHeldUser", "QOSUsageThreshold", "ReservationDeleted",
+     "a reason of Slurm 30"],
 )  # fmt: skip
 def test_a_limit_that_one_job_exceeds_ends_it_at_once(reason):
     state = JobState("PENDING", reason)
@@ -89,7 +102,23 @@ def test_a_limit_that_one_job_exceeds_ends_it_at_once(reason):
 
 
 @pytest.mark.parametrize(
-    "reason", ["QOSMaxJobsPerUserLimit", "AssocGrpNodeLimit", "Priority", "Resources", "Licenses"]
+    "reason",
+    [
+        "QOSMaxJobsPerUserLimit",
+        "AssocGrpNodeLimit",
+        "Priority",
+        "Resources",
+        "Licenses",
+        "MaxGRESPerAccount",
+        "QOSMaxGRESPerUser",
+        "AssocGrpCPURunMinutesLimit",
+        "AssocMaxJobsLimit",
+        "None",
+        "Prolog",
+        "Cleaning",
+        "BeginTime",
+        "Dependency",
+    ],
 )
 def test_a_limit_of_all_jobs_together_is_waited_for(reason):
     assert JobState("PENDING", f"({reason})").unstartable_reason is None
@@ -323,16 +352,7 @@ def test_accounting_that_does_not_answer_is_not_asked_again(slurm, monkeypatch):
     assert slurm.times("sacct") == 1
 
 
-# --- by prefix, and on this host
-
-
-def test_jobs_are_found_by_the_prefix_of_a_run(slurm):
-    slurm.answers["squeue"] = "7 accept-r1-node a\n8\n9 other\n10 accept-r2-x\n"
-    assert watcher.jobs_with_prefix("accept-r1") == {"7": "accept-r1-node a"}
-    assert watcher.jobs_with_prefix(watcher.run_prefix("r2")) == {"10": "accept-r2-x"}
-    assert watcher.run_prefix("r2") == "accept-r2-"
-    del slurm.answers["squeue"]
-    assert watcher.jobs_with_prefix("accept") == {}
+# --- on this host
 
 
 def test_on_this_host_a_job_runs_as_long_as_its_process():
@@ -342,3 +362,4 @@ def test_on_this_host_a_job_runs_as_long_as_its_process():
     }  # fmt: skip
     assert (w.find("x", 0.0), w.nodes(), w.reason("n")) == ([], {}, "")
     assert (w.all_idle(), w.none_queued(0.0)) == (False, False)
+    assert w.living("r1", Path("/run")) == {}

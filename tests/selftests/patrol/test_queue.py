@@ -99,17 +99,15 @@ def test_a_visit_is_a_job_on_one_node_behind_all_others(monkeypatch, asked, tmp_
 
 
 def test_jobs_are_killed_and_then_cancelled(monkeypatch):
-    ran: list[tuple[list[str], dict[str, Any]]] = []
-    monkeypatch.setattr(
-        queue.subprocess, "run", lambda command, **more: ran.append((command, more))
-    )
+    ran: list[tuple[tuple[str, ...], dict[str, Any]]] = []
+    monkeypatch.setattr(queue, "run_command", lambda *c, **more: ran.append((c, more)))
     queue.cancel([])
     assert ran == []
     queue.cancel(iter(["7", "8"]))
     assert [command[1:] for command, _ in ran] == [
-        ["--quiet", "--signal=KILL", "--full", "7", "8"], ["--quiet", "7", "8"]
+        ("--quiet", "--signal=KILL", "--full", "7", "8"), ("--quiet", "7", "8")
     ]  # fmt: skip
-    assert {more["timeout"] for _, more in ran} == {30}, "as long as a Slurm that is slow needs"
+    assert {more["timeout_s"] for _, more in ran} == {30}, "as long as a Slurm that is slow needs"
 
 
 def test_a_slurm_that_does_not_cancel_is_named(monkeypatch):
@@ -118,6 +116,6 @@ def test_a_slurm_that_does_not_cancel_is_named(monkeypatch):
         def run(*_: Any, found: Exception = error, **__: Any) -> None:
             raise found
 
-        monkeypatch.setattr(queue.subprocess, "run", run)
+        monkeypatch.setattr(queue, "run_command", run)
         with pytest.raises(RunError, match="scancel: "):
             queue.cancel(["7"])

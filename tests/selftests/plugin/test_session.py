@@ -70,7 +70,14 @@ def owner(tmp_path, limits, handlers) -> Any:
         lacks_measurements=False, admitted=None, population=people,
         command=SimpleNamespace(completed=lambda why: f"completed {why}"),
     )  # fmt: skip
-    backend = Recorder(calls=[], results={"stop": ""}, jobs_at_work=0, left_without_reasons="")
+    backend = Recorder(
+        calls=[],
+        results={"stop": ""},
+        jobs_at_work=0,
+        jobs_left=[],
+        left_without_reasons="",
+        chosen_because="",
+    )
     directory = RunDirectory(tmp_path / "run")
     state = SessionState(
         options=RunOptions(), thresholds=limits, items=items, population=people,
@@ -548,6 +555,13 @@ def test_whoever_ends_the_run_is_answered(owner):
         assert lines(owner) == said
     owner.plugins.clear()
     finish(owner)
+
+
+def test_jobs_that_may_outlive_the_run_are_said_and_are_not_the_verdict_s(owner):
+    written(owner)
+    owner.backend.jobs_left = ["7", "8"]
+    finish(owner)
+    assert (lines(owner)[0][-11:], owner.session.exitstatus) == ("scancel 7 8", 7)
 
 
 def test_what_the_manifest_does_not_cover_is_said(owner):

@@ -85,14 +85,6 @@ def test_slices_of_a_gpu_are_not_gpus(command):
     assert node(command, gres="gpu:a100_3g.20gb:2(S:0),gpu:a100_1g.5gb:1").gpus == 0
 
 
-def test_the_partition_s_limit_of_cpus_holds(command, monkeypatch):
-    monkeypatch.setattr(client, "slurm_partition", lambda name: {"MaxCPUsPerNode": "4"})
-    command("scontrol", NODE.format(gres="gpu:8", typed=""))
-    assert client.cpus_per_node(["n1"], "gpu") == 4
-    monkeypatch.setattr(client, "slurm_partition", lambda name: {"MaxCPUsPerNode": "UNLIMITED"})
-    assert client.cpus_per_node(["n1"], "gpu") == 6
-
-
 MIG = (
     "a100_1g.5gb",
     "1g.10gb",
@@ -225,6 +217,7 @@ def test_partitions_are_listed_the_default_one_first(command):
     command("sinfo", "batch\ngpu*\nall\nbatch\n")
     assert client.slurm_partitions() == ["gpu", "all", "batch"]
     assert client.default_partition() == "gpu"
+    command("scontrol", "PartitionName=x AllowGroups=ALL RootOnly=NO Hidden=YES\n")
     for partition in (None, "", "batch", "gpu"):
         client.refuse_unknown_partition(partition)
     with pytest.raises(ConfigError, match="--partition gpus: Slurm has gpu, all, batch"):
@@ -232,6 +225,54 @@ def test_partitions_are_listed_the_default_one_first(command):
     command("sinfo", "b\na\nb\n")
     with pytest.raises(ConfigError, match=r"no default partition: .* \(there are a, b\)"):
         client.default_partition()
+
+
+@pytest.mark.parametrize(
+    ("fields", "shown", "setting"),
+    [
+        ("AllowGroups=admins Hidden=NO", ["gpu"], "AllowGroups=admins"),
+        ("AllowGroups=admins,staff Hidden=YES", ["gpu", "new"], "AllowGroups=admins,staff"),
+        ("AllowGroups=ALL Hidden=NO RootOnly=YES", ["gpu", "new"], "RootOnly=YES"),
+        ("AllowGroups=admins Hidden=NO", ["gpu", "new"], ""),
+        ("AllowGroups=admins,research Hidden=YES", ["gpu"], ""),
+        ("AllowGroups=ALL Hidden=YES RootOnly=NO", ["gpu"], ""),
+    ],
+)  # fmt: skip
+def test_a_partition_that_is_closed_to_the_user_is_told_from_one_that_is_not_there(
+    monkeypatch, command, fields, shown, setting
+):
+    monkeypatch.setattr(client.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(client, "_own_groups", lambda: {"research"})
+    command("scontrol", f"PartitionName=new {fields}\n")
+
+    def query(*argv: str) -> str:
+        if argv[0] == "scontrol":
+            return f"PartitionName=new {fields}\n"
+        return "\n".join(shown) if "--hide" in argv else "gpu*\nnew\n"
+
+    monkeypatch.setattr(client, "slurm_query", query)
+    if not setting:
+        client.refuse_unknown_partition("new")
+        return
+    with pytest.raises(ConfigError, match=r"--partition new: this user may not use it") as error:
+        client.refuse_unknown_partition("new")
+    assert f"({setting})" in str(error.value)
+    assert "(there are gpu)" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "refused"),
+    [({"AllowGroups": "admins"}, False), ({"RootOnly": "YES"}, False),
+     ({"DisableRootJobs": "YES"}, True)],
+)  # fmt: skip
+def test_root_may_use_all_partitions_but_those_closed_to_root(monkeypatch, fields, refused):
+    monkeypatch.setattr(client.os, "geteuid", lambda: 0)
+    assert (client._closed_by("new", fields) is not None) is refused
+
+
+def test_own_groups_have_names(monkeypatch):
+    monkeypatch.setattr(client.os, "getgroups", lambda: [0, 4_000_000])
+    assert "root" in client._own_groups()
 
 
 def test_whole_nodes_are_those_of_an_exclusive_partition(command, tmp_path):
@@ -247,6 +288,7 @@ def test_whole_nodes_are_those_of_an_exclusive_partition(command, tmp_path):
     ):
         assert client.allocates_whole_nodes({"OverSubscribe": value}) is whole
     assert client.allocates_whole_nodes({}) is False
+    assert client.allocates_whole_nodes({}, linear=True) is True
 
 
 def test_what_slurm_allows_between_a_job_s_start_and_its_first_process(command):
@@ -266,28 +308,6 @@ def test_what_slurm_allows_between_a_job_s_start_and_its_first_process(command):
         command("scontrol", lines)
         found = client.startup_settings()
         assert (found.has_prolog, found.longest_s) == (prolog, seconds), lines
-
-
-def test_the_least_cpus_of_any_node_are_asked_for(monkeypatch):
-    def node_of(name: str, cpus: int) -> client.SlurmNode:
-        return client.SlurmNode(
-            name=name, state="IDLE", reason="", address=name, cpus=cpus, gpus=0, partitions=("p",)
-        )
-
-    asked = []
-    monkeypatch.setattr(
-        client, "slurm_nodes", lambda partition: [node_of("a", 8), node_of("b", 6), node_of("c", 2)]
-    )
-    monkeypatch.setattr(client, "slurm_partition", lambda name: asked.append(name) or limits)
-    monkeypatch.setattr(client, "default_partition", lambda: "standard")
-    for limits, names, cpus in (  # noqa: B007
-        ({}, ["a", "b"], 6), ({"MaxCPUsPerNode": "4"}, ["a"], 4),
-        ({"MaxCPUsPerNode": "²"}, ["a"], 8),
-        ({"MaxCPUsPerNode": "9"}, ["a"], 8), ({}, ["x"], 1),
-    ):  # fmt: skip
-        assert client.cpus_per_node(names, None) == cpus
-    client.cpus_per_node(["a"], "mine")
-    assert (asked[0], asked[-1]) == ("standard", "mine")
 
 
 def test_a_shell_inside_an_allocation_of_these_nodes_is_told_to_leave_it(monkeypatch):

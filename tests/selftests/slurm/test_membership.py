@@ -21,16 +21,83 @@ def test_a_host_with_partitions_belongs_to_a_cluster(command):
     assert membership.slurm_answers() is True
 
 
-def test_a_host_without_slurm_or_configuration_belongs_to_none(command, tmp_path, monkeypatch):
+NOTHING = (
+    "sinfo: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host\n"
+    "sinfo: error: fetch_config: DNS SRV lookup failed\n"
+    "sinfo: error: _establish_config_source: failed to fetch config\n"
+    "sinfo: fatal: Could not establish a configuration source"
+)
+"""What sinfo 22.05 says on a host of no cluster."""
+OUTAGE = (
+    "sinfo: error: _fetch_child: failed to fetch remote configs: Unable to contact slurm "
+    "controller (connect failure)\n"
+    "sinfo: error: _establish_config_source: failed to fetch config\n"
+    "sinfo: fatal: Could not establish a configuration source"
+)
+"""And where the controller that keeps the configuration is away (case configless-outage)."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_here(monkeypatch, tmp_path):
+    """This host tells of no cluster."""
+    monkeypatch.setattr(membership, "CONFIGURATIONS", (tmp_path / "cached" / "slurm.conf",))
+    monkeypatch.setattr(membership.service_record, "domain_with_controller", lambda: None)
+    for name in membership.TELLING:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(params=["variable", "servers", "clusters", "cached", "beside", "dns"])
+def told(request, monkeypatch, tmp_path):
+    """Each thing that tells of a cluster, by itself."""
+    if request.param in ("variable", "servers", "clusters"):
+        (tmp_path / "slurm.conf").touch()
+        names = {"servers": "SLURM_CONF_SERVER", "clusters": "SLURM_CLUSTERS"}
+        monkeypatch.setenv(names.get(request.param, "SLURM_CONF"), str(tmp_path / "slurm.conf"))
+        return "SLURM_C"
+    if request.param == "dns":
+        found = "_slurmctld._tcp.hpc.example"
+        monkeypatch.setattr(membership.service_record, "domain_with_controller", lambda: found)
+        return found
+    folder = tmp_path / ("cached" if request.param == "cached" else "etc")
+    folder.mkdir()
+    (folder / "slurm.conf").touch()
+    return str(folder)
+
+
+def test_a_host_of_which_nothing_tells_belongs_to_no_cluster(command, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert membership.slurm_answers() is False
     for said in (
-        "sinfo: fatal: Could not establish a configuration source",
-        "sinfo: error: /etc/slurm/slurm.conf: No such file or directory",
+        NOTHING, "sinfo: error: /etc/slurm/slurm.conf: No such file or directory",
         "sinfo: error: no such file: slurm.conf", "sinfo: fatal: Unable to open slurm.conf",
     ):  # fmt: skip
         command("sinfo", err=said, status=1)
         assert membership.slurm_answers() is False, said
+
+
+@pytest.mark.parametrize("said", [NOTHING, "sinfo: fatal: Unable to open slurm.conf", OUTAGE])
+def test_the_words_of_an_error_make_no_host_one_of_no_cluster(command, told, said):
+    command("sinfo", err=said, status=1)
+    with pytest.raises(RunError, match="tells of a cluster") as error:
+        membership.slurm_answers()
+    assert told in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "told", ["variable", "servers", "clusters", "cached", "dns"], indirect=True
+)  # fmt: skip
+def test_a_cluster_without_its_commands_is_an_error(command, told, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path / "no-bin"))
+    with pytest.raises(RunError, match="sinfo is not on the PATH: load the site"):
+        membership.slurm_answers()
+
+
+def test_what_a_command_says_of_a_controller_tells_of_a_cluster(command):
+    command("sinfo", err=OUTAGE, status=1)
+    with pytest.raises(RunError, match="gives no partitions"):
+        membership.slurm_answers()
+    assert membership.of_no_cluster(NOTHING)
+    assert not membership.of_no_cluster(OUTAGE)
 
 
 def test_a_cluster_that_does_not_answer_is_an_error_with_slurm_s_words(command, monkeypatch):
@@ -78,7 +145,26 @@ def test_a_users_formats_do_not_change_what_is_printed(monkeypatch):
     assert "SQUEUE_PARTITION" not in found
     assert found["OF_MINE"] == "1"
     given = {"SINFO_FORMAT": "x", "SACCT_FORMAT": "y", "SLURM_CONF": "z"}
-    assert membership.query_environment(given) == {"SLURM_CONF": "z"}
+    assert membership.query_environment(given) == {"SLURM_CONF": "z", **membership.SHOW_ALL}
+
+
+@pytest.mark.parametrize(
+    "name", ["SCANCEL_STATE", "SCONTROL_FEDERATION", "SLURM_TIME_FORMAT", "SLURM_JOB_ID",
+             "SLURM_BITSTR_LEN", "SQUEUE_USERS", "SINFO_PARTITION"],
+)  # fmt: skip
+def test_nothing_of_the_user_s_environment_narrows_a_query(name):
+    assert name not in membership.query_environment({name: "x"})
+
+
+@pytest.mark.parametrize("name", ["SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT"])
+def test_what_finds_the_cluster_is_kept(name):
+    assert membership.query_environment({name: "x"})[name] == "x"
+
+
+@pytest.mark.parametrize("given", [{}, {"SQUEUE_ALL": "0", "SINFO_ALL": ""}, {"SCONTROL_ALL": "x"}])
+def test_every_query_sees_hidden_partitions(given):
+    found = membership.query_environment(given)
+    assert {found[f"{name}_ALL"] for name in ("SQUEUE", "SINFO", "SCONTROL")} == {"1"}
 
 
 def test_a_command_runs_in_a_process_group_of_its_own(command):
