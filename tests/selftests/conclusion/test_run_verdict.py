@@ -259,6 +259,8 @@ def test_what_a_layer_of_the_limits_takes_away_is_said_and_decides_nothing():
     assert taken_away_lines(rows, said) == []
     rows[1] = replace(rows[1], criterion="allreduce.node.1GiB")
     assert taken_away_lines(rows, said) == ["not judged"]
+    rows[1] = replace(rows[1], outcome=Outcome.NOT_APPLICABLE)
+    assert taken_away_lines(rows, said) == ["not judged"]
     assert taken_away_lines(rows, {}) == []
     found = concluded(2, *rows, taken_away=["not judged"])
     assert (found.verdict, found.reasons) == ("ACCEPTED", ["not judged"])

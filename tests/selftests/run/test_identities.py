@@ -163,3 +163,5 @@ def test_identities_have_one_owner_in_runs_side_by_side():
     twice = known.claimed_twice()
     assert set(twice) == {"unit 1: a", "unit 2: c"}
     assert "the serial 77 is in the inventories of" in twice["unit 2: c"]
+    known.add("unit 3: d", ["gpu-2"], {"gpu-2": "N9"})
+    assert "unit 3: d" in known.claimed_twice(), "upper and lower case are one identity"

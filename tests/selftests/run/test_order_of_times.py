@@ -202,5 +202,9 @@ def test_a_waiver_is_not_revived_by_a_judge_s_clock():
     late = record(rank(0, "worker0"))
     object.__setattr__(late.ranks[0], "end", 4e9)
     assert judge._day(late, limits, early).year == 2096
+    late.job["submitted"] = 4e9 - 20 * HOUR_S  # of the next day only by the node's clock
+    assert judge._day(late, limits, early) == datetime.date(2096, 10, 1)
+    late.job["submitted"] = 1.7e9
+    assert judge._day(late, limits, early).year == 2096
     object.__setattr__(late.ranks[0], "end", 1e300)
     assert judge._day(late, limits, early) == datetime.date.max

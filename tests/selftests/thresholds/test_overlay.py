@@ -150,3 +150,14 @@ def test_a_layer_that_judges_or_records_what_was_recorded_says_nothing(tmp_path)
     scratch = "      - {recorded: nothing was agreed}\n"
     assert layered(tmp_path, scratch, "host.scratch_size") == {}
     assert dict(loader.load(THRESHOLDS).taken_away) == {}
+
+
+def test_a_layer_that_declares_not_applicable_what_its_base_judges_says_so(tmp_path):
+    own = tmp_path / "own.yaml"
+    own.write_text(
+        f"base: {THRESHOLDS}\nnot_applicable:\n"
+        "  - {when: {model: H100 SXM}, criteria: [gemm.bf16], reason: cold}\n"
+    )
+    said = dict(loader.load(own).taken_away)
+    assert set(said) == {"gemm.bf16"}
+    assert "gemm.bf16 is not judged where own.yaml says so (cold)" in said["gemm.bf16"]
