@@ -383,6 +383,7 @@ def bad_nics(monkeypatch, tmp_path, count: int, failed: dict[str, str | None], *
         )
         for i in items
     }
+    monkeypatch.setattr(module.RunReader, "rail_of", lambda self, node, nic: {"mlx5_3": 3}.get(nic))
     monkeypatch.setattr(module, "BatchJudge", lambda *_: None)
     monkeypatch.setattr(
         module, "judge_many",
@@ -390,7 +391,7 @@ def bad_nics(monkeypatch, tmp_path, count: int, failed: dict[str, str | None], *
     )  # fmt: skip
     run: Any = SimpleNamespace(
         scope=[*items, item("gemm.bf16", nodes[0]), item(PAIR, *nodes[:2])], items=items,
-        thresholds=LIMITS, population=PEOPLE, directory=RunDirectory(tmp_path),
+        thresholds=LIMITS, population=PEOPLE, directory=RunDirectory(tmp_path), devices=None,
     )  # fmt: skip
     return module._nodes_with_bad_nics(run, SimpleNamespace(for_batch=lambda: None), nodes)
 
@@ -398,7 +399,6 @@ def bad_nics(monkeypatch, tmp_path, count: int, failed: dict[str, str | None], *
 def test_nodes_whose_nic_failed_a_criterion_of_its_own_are_known_before_the_search(
     monkeypatch, tmp_path
 ):
-    monkeypatch.setattr(module, "rail_of", lambda directory, node, nic: {"mlx5_3": 3}.get(nic))
     found = bad_nics(
         monkeypatch, tmp_path, 12, {"n0001": "mlx5_3", "n0002": "mlx5_9", "n0003": None}
     )
