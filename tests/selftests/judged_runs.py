@@ -16,6 +16,7 @@ import pytest
 
 from fixtures.conclusion.run_verdict import RunVerdict, conclude
 from fixtures.paths import version
+from fixtures.records.files import append_line
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run.run import PAGE_VERSIONS
 from fixtures.thresholds import loader
@@ -44,6 +45,8 @@ def made_whole(root: Path, **more: Any) -> int:
     support.judged(root, judged)
     for name in ("limits.csv", "ledger.jsonl"):  # a run writes them while it goes on
         shutil.copy(judged / name, root)
+    if json.loads((root / "run.json").read_text(encoding="utf-8")).get("ended"):
+        append_line(root / "ledger.jsonl", {"schema": 1, "event": "end", "interrupted": ""})
     (root / "jobs").mkdir(exist_ok=True)
     (root / "jobs" / "out.txt").write_text("what a rank printed\n")
     return command.main(["render", str(root)])

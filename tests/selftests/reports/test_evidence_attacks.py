@@ -300,6 +300,7 @@ def forged_by_the_suite(root: Path, change: Callable[[dict[str, Any]], None]) ->
     change(verdict)
     directory.verdict.write_text("".join(json_lines(verdict)))
     lines = [{"schema": 1, "event": "verdict", "time": 1.0, **v} for v in verdict["criteria"]]
+    lines.append({"schema": 1, "event": "end", "interrupted": ""})
     directory.ledger.write_text("".join(json.dumps(line) + "\n" for line in lines))
     directory.write_manifest()
     made = artefacts.Artefacts(directory, verdict)

@@ -79,7 +79,7 @@ def device_of_others(record: Record) -> Record:
 
 
 def began_after_its_samples(record: Record) -> Record:
-    return replace(record, ranks=[replace(r, start=105.0) for r in record.ranks])
+    return replace(record, ranks=[replace(r, start=109.5) for r in record.ranks])
 
 
 def samples_of_the_neighbour(record: Record) -> Record:

@@ -19,6 +19,7 @@ import pytest
 
 from fixtures.paths import CHECKOUT
 from fixtures.records.run_directory import RunDirectory
+from fixtures.run.reader import RunReader, devices_of
 from fixtures.verdict.model import Outcome, Verdict
 from reports import figures
 from reports.artefacts import NAMES
@@ -283,7 +284,9 @@ def test_what_a_reader_needs_stands_there_without_a_script(tmp_path):
 
 
 def test_beside_a_failure_stand_the_gpus_of_its_node():
-    run = RunDirectory(DATA / "h200-1x2-neighbour")
+    directory = RunDirectory(DATA / "h200-1x2-neighbour")
+    stated = directory.read_run()
+    run = RunReader(directory, devices_of(directory, stated), stated)
     row = {"record": "training_single@node0.json", "subject": "node0", "worst": {"node": "node0"}}
     found = figures._telemetry(run, row)
     assert [of_gpu["GPU"] for of_gpu in found] == ["gpu0", "gpu1"]
