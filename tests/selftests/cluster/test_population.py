@@ -41,8 +41,7 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(population, "slurm_nodes", lambda partition=None: listed)
     monkeypatch.setattr(population, "default_partition", lambda: "gpu")
     monkeypatch.setattr(population, "refuse_unknown_partition", lambda partition: None)
-    monkeypatch.setattr(population, "slurm_partition", lambda partition: {})
-    monkeypatch.setattr(population, "allocates_whole_nodes", lambda fields, *, linear: linear)
+    monkeypatch.setattr(population, "sharing_of", lambda partition: {})
     monkeypatch.setattr(population, "slurm_config", lambda: {})
 
 
@@ -332,7 +331,7 @@ def test_a_sandbox_has_what_this_host_can_enforce(monkeypatch, able):
 
 def test_a_running_sandbox_says_itself_how_it_binds(slurm, monkeypatch):
     asked = []
-    monkeypatch.setattr(population, "slurm_partition", lambda name: asked.append(name) or {})
+    monkeypatch.setattr(population, "sharing_of", lambda name: asked.append(name) or {})
     monkeypatch.setattr(population, "allocates_whole_nodes", lambda fields, **_: True)
     for plugins, bindable in (
         ("TaskPlugin   = task/affinity,task/cgroup\n", True), ("TaskPlugin=task/cgroup\n", False),

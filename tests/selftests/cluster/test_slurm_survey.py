@@ -65,7 +65,7 @@ def test_the_record_has_a_rank_for_the_cluster_and_each_ordered_node(tmp_path, m
         slurm_survey, "slurm_query", lambda *argv: "Slurmctld(primary) at a is UP\n"
     )
     monkeypatch.setattr(
-        slurm_survey, "slurm_partition", lambda name: asked.append(name) or {"State": "UP"}
+        slurm_survey, "sharing_of", lambda name: asked.append(name) or {"State": "UP"}
     )
     for k, (partition, nodes) in enumerate(
         (("", ("n1", "n2", "n3", "n4")), ("gpu", ("n2", "n1"))), 1

@@ -173,6 +173,10 @@ def test_slurm_s_own_answer_decides_whether_nodes_are_shared(source, limits):
     record["ranks"][0]["facts"]["partition"]["OverSubscribe"] = "EXCLUSIVE"
     path.write_text(json.dumps(record))
     assert derived(source, limits, whole_nodes=True).differences == ()
+    of_slurm = record["ranks"][0]["facts"]["partition"]
+    of_slurm |= {"OverSubscribe": "NO", "SelectType": "select/linear"}
+    path.write_text(json.dumps(record))
+    assert derived(source, limits, whole_nodes=True).differences == (), "as the run itself had it"
     path.write_text(json.dumps({**record, "nonce": "another"}))
     assert module.shares_nodes(source, NONCE) is False
 

@@ -288,7 +288,15 @@ def test_whole_nodes_are_those_of_an_exclusive_partition(command, tmp_path):
     ):
         assert client.allocates_whole_nodes({"OverSubscribe": value}) is whole
     assert client.allocates_whole_nodes({}) is False
-    assert client.allocates_whole_nodes({}, linear=True) is True
+    linear = {"OverSubscribe": "NO", "SelectType": "select/linear"}
+    assert client.allocates_whole_nodes(linear) is True
+
+
+def test_who_can_share_a_node_is_of_the_partition_and_of_the_whole_slurm(monkeypatch):
+    monkeypatch.setattr(client, "slurm_partition", lambda name: {"OverSubscribe": "NO"})
+    for chosen, whole in (("select/linear", True), ("select/cons_tres", False)):
+        monkeypatch.setattr(client, "slurm_config", lambda of=chosen: {"SelectType": of})
+        assert client.allocates_whole_nodes(client.sharing_of("gpu")) is whole
 
 
 def test_what_slurm_allows_between_a_job_s_start_and_its_first_process(command):
