@@ -13,7 +13,7 @@ from fixtures.records.fast_reader import read_record
 from fixtures.records.files import RecordError
 from fixtures.records.foreign_folders import files_in
 from fixtures.records.inert import inert
-from fixtures.records.ledger import OF_ROW, Ledger, RowKey, lines_of, read_ledger
+from fixtures.records.ledger import OF_ROW, Ledger, RowKey, read_ledger
 from fixtures.records.run_directory import RunDirectory, attempt_of
 from fixtures.wording import abbreviated, counted
 from reports.findings import Findings, bounded
@@ -39,7 +39,7 @@ def check(
         return
     last: dict[RowKey, Row] = {}
     ledger = read_ledger(directory, last)
-    ended = _has_ended(directory, run, found)
+    ended = _has_ended(ledger, run, found)
     named = set(ledger.outcomes)
     known = {str(row["record"]) for row in rejudged if row.get("record")}
     shown = {n for n in named if n in known and (directory.records / n).exists()}
@@ -55,7 +55,7 @@ def check(
     unnamed = sorted(_unnamed(directory, ledger, rows, str(run.get("nonce"))))
     if unnamed:
         text = f"ledger.jsonl: does not name {counted(len(unnamed), 'attempt')}, as {unnamed[0]}"
-        if _left_some(directory, run, ended=ended):
+        if _left_some(ledger, run, ended=ended):
             found.notes.append(f"{text}: a session ended before it was judged")
         else:
             wrong.append(text)
@@ -99,32 +99,33 @@ def _unnamed(
             yield inert(path.name)
 
 
-def _has_ended(directory: RunDirectory, run: Mapping[str, Any], found: Findings) -> bool:
+def _has_ended(ledger: Ledger, run: Mapping[str, Any], found: Findings) -> bool:
     """Whether the run has ended: by its ledger, with which run.json is compared."""
     if run.get("origin") == "by-hand":
         return bool(run.get("ended"))
     if not isinstance(run.get("owner"), Mapping):
         found.wrong.append("run.json: does not say which process owned the run")
-    events = [line.get("event") for line in lines_of(directory)]
-    ends = events.count("end")
-    by_ledger = events[-1:] == ["end"]
+    by_ledger = ledger.last_event == "end"
     if run.get("ended"):
         if not by_ledger:
             found.wrong.append("ledger.jsonl: has no line on the end of the run, run.json has")
         return True
-    if by_ledger and ends >= len(run.get("commands") or ()):  # fewer: a later session was killed
+    if by_ledger and not _was_killed(ledger, run):
         found.wrong.append("ledger.jsonl: has the end of the run, run.json has not")
         return True
     return False
 
 
-def _left_some(directory: RunDirectory, run: Mapping[str, Any], *, ended: bool) -> bool:
+def _was_killed(ledger: Ledger, run: Mapping[str, Any]) -> bool:
+    """Whether a session has no line on its end."""
+    return len(ledger.ends) < len(run.get("commands") or ())
+
+
+def _left_some(ledger: Ledger, run: Mapping[str, Any], *, ended: bool) -> bool:
     """Whether a session of a run was killed or interrupted: it may have measured without judging.
 
     A killed one has no line on its end; one that was interrupted says so there.
     """
-    ends = [line for line in lines_of(directory) if line.get("event") == "end"]
-    sessions = run.get("commands") or []
-    if run.get("recertifies") or len(ends) < len(sessions) or not ended:
+    if run.get("recertifies") or _was_killed(ledger, run) or not ended:
         return True
-    return any(line.get("interrupted") for line in ends)
+    return any(line.get("interrupted") for line in ledger.ends)

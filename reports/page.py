@@ -24,7 +24,7 @@ from markupsafe import Markup
 
 from fixtures.conclusion.node_lists import NodeLists
 from fixtures.paths import version
-from fixtures.records.ledger import RowKey, lines_of
+from fixtures.records.ledger import RowKey, lines_of, row_of
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
 from fixtures.run.reader import RunReader
@@ -239,7 +239,7 @@ def read_ledger(directory: RunDirectory, criteria: Iterable[Mapping[str, Any]]) 
         (str(v["criterion"]), str(v["subject"])) for v in criteria if v.get("attempt", 1) > 1
     }
     for line in lines_of(directory):
-        key = (str(line.get("criterion")), str(line.get("subject")))
+        key = row_of(line)
         if line.get("event") == "verdict":
             if key in repeated:
                 ledger.attempts.setdefault(key, {})[line.get("attempt")] = line

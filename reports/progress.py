@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fixtures.records.files import RecordError, Tail, read_json
+from fixtures.records.ledger import row_of
 from fixtures.records.model import record_name
 from fixtures.records.run_directory import RunDirectory
 
@@ -138,7 +139,7 @@ class Progress:
         if line.get("event") != "verdict":
             self.verdict = ""
             return
-        key = (str(line.get("criterion")), str(line.get("subject")))
+        key = row_of(line)
         before, now = self._outcomes.get(key), str(line.get("outcome"))
         if before is not None:
             self.counts[before] -= 1

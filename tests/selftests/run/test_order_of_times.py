@@ -13,6 +13,7 @@ from fixtures.run.order_of_times import (
     Window,
     apart,
     ends_of,
+    merged,
     of_another_clock,
     out_of_sequence,
     samples_in_order,
@@ -186,6 +187,14 @@ def test_attempts_follow_each_other():
     assert out_of_sequence(two, ends_of(one)) == {}
     assert set(out_of_sequence(one, ends_of(two))) == {"worker0"}
     assert out_of_sequence(one, ends_of(record(rank(0, "worker1"), attempt=2))) == {}
+
+
+def test_time_is_counted_once():
+    assert merged([(5, 20), (0, 10), (30, 31)]) == [(0, 20), (30, 31)]
+    assert merged([(0, 10), (0, 10), (2, 3)]) == [(0, 10)]
+    assert sum(b - a for a, b in merged([(0, 10), (2, 3), (5, 12), (20, 21)])) == 13
+    assert merged([(0, 1), (1, 2)]) == [(0, 1), (1, 2)]
+    assert merged([]) == []
 
 
 def test_a_waiver_is_not_revived_by_a_judge_s_clock():

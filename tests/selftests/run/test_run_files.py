@@ -13,7 +13,7 @@ from fixtures.errors import ConfigError
 from fixtures.records.files import read_lines
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run import run_files
-from fixtures.run.run_files import MAX_TEXT, RunFiles, _union
+from fixtures.run.run_files import MAX_TEXT, RunFiles
 from fixtures.verdict.model import Outcome, Verdict
 
 pytestmark = pytest.mark.cpu
@@ -107,11 +107,6 @@ def test_hours_are_those_of_jobs_with_beginning_and_end(files, directory):
     assert files.durations() == {
         "jobs": {"a": [100.0, 3700.0], "b": [3600.0, 5500.0]}, "union_s": 5400.0, "gpu_hours": 4.0,
     }  # fmt: skip
-
-
-def test_times_that_overlap_count_once():
-    assert _union([]) == 0
-    assert _union([[0, 10], [2, 3], [5, 12], [20, 21]]) == 13
 
 
 def test_results_of_the_end_stand_in_the_ledger_and_node_lists(files, directory):
