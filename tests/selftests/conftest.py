@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -10,6 +11,7 @@ import pytest
 pytest.register_assert_rewrite("tests.selftests.sandboxes", "tests.selftests.fake_cluster")
 
 from fixtures.records.run_directory import RunDirectory  # noqa: E402
+from fixtures.run import evidence  # noqa: E402
 from fixtures.sandbox import emulation  # noqa: E402
 from fixtures.thresholds import loader  # noqa: E402
 from fixtures.thresholds.loader import Thresholds  # noqa: E402
@@ -52,6 +54,20 @@ def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def limits(tmp_path_factory: pytest.TempPathFactory) -> Thresholds:
     """Those of a small contract."""
     return support.load(tmp_path_factory.mktemp("limits"))
+
+
+@pytest.fixture
+def records_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the records that are read, in turn."""
+    read: list[str] = []
+    whole = evidence.read_record
+
+    def reading(path: Path, **more: Any) -> Any:
+        read.append(path.name)
+        return whole(path, **more)
+
+    monkeypatch.setattr(evidence, "read_record", reading)
+    return read
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,9 @@ docs/reading-a-report.md: only a signature shows it.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,17 +31,25 @@ def first_of(bases: Iterable[str], base: str, drawn: int) -> int:
     return 10_000 * [*bases].index(base) + (0 if drawn < 100 else 50)
 
 
+def gains(
+    attempt: Callable[[Any, int, Path], tuple[Any, Any, str]], genuine: Any, base: str, drawn: int,
+    folder: Path,
+) -> dict[int, Any]:  # fmt: skip
+    """Number -> forgery, rows that it gains, and what was said, of so many forgeries of a base."""
+    first, gained = first_of(forgeries.BASES, base, drawn), {}
+    for number in range(first, first + drawn):
+        forgery, rows, said = attempt(genuine, number, folder)
+        if rows:
+            gained[number] = (str(forgery), rows, said)
+    return gained
+
+
 @drawn(32, 1667)
 @pytest.mark.parametrize("base", forgeries.BASES)
 def test_a_forged_source_makes_nothing_green(base: str, drawn: int, tmp_path: Path) -> None:
     with forgeries.tools(tmp_path):
         genuine = forgeries.Genuine.make(base, tmp_path / "genuine")
-        first, gained = first_of(forgeries.BASES, base, drawn), {}
-        for number in range(first, first + drawn):
-            forgery, rows, said = forgeries.attempt(genuine, number, tmp_path)
-            if rows:
-                gained[number] = (str(forgery), rows, said)
-    assert gained == {}
+        assert gains(forgeries.attempt, genuine, base, drawn, tmp_path) == {}
 
 
 @drawn(10, 250)
@@ -50,12 +59,7 @@ def test_a_forgery_of_a_unit_or_between_units_makes_nothing_green(
 ) -> None:
     with forgeries.tools(tmp_path):
         joined = forged_units.Joined.make(base, tmp_path / "genuine")
-        first, gained = first_of(forgeries.BASES, base, drawn), {}
-        for number in range(first, first + drawn):
-            forgery, rows, said = forged_units.attempt(joined, number, tmp_path)
-            if rows:
-                gained[number] = (str(forgery), rows, said)
-    assert gained == {}
+        assert gains(forged_units.attempt, joined, base, drawn, tmp_path) == {}
 
 
 @pytest.fixture(scope="module")

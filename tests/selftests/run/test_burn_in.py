@@ -260,23 +260,15 @@ def test_nodes_without_a_slice_that_counts_are_named(loaded):
     assert "no burn-in of" not in whole["sentence"]
 
 
-def test_each_record_is_read_once_also_those_of_wrong_results(tmp_path, monkeypatch):
+def test_each_record_is_read_once_also_those_of_wrong_results(tmp_path, records_read, monkeypatch):
     devices = devices_of(RunDirectory(tmp_path))
     for k in range(1, 4):
         made = slice_record("worker0", 2 * SLICE * k, 2 * SLICE * k + SLICE, attempt=k, wrong=k % 2)
         support.save(made, devices.directory)
-    read: list[str] = []
-    whole = evidence.read_record
-
-    def reading(path, **more):
-        read.append(path.name)
-        return whole(path, **more)
-
-    monkeypatch.setattr(evidence, "read_record", reading)
-    monkeypatch.setattr(burn_in, "read_json", reading)
+    monkeypatch.setattr(burn_in, "read_json", evidence.read_record)
     found = burn_in.read(devices, ["worker0"])
     assert (len(found.slices), len(found.failures)) == (3, 2)
-    assert sorted(read) == sorted(set(read)), "each once"
+    assert sorted(records_read) == sorted(set(records_read)), "each once"
 
 
 @pytest.mark.parametrize("change", ["rank", "device", "attempt"])

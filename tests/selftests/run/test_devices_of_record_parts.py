@@ -10,7 +10,8 @@ import pytest
 
 from fixtures.records.model import RankResult, Record
 from fixtures.records.run_directory import RunDirectory
-from fixtures.run.devices_of_record import DeviceIndex, NodeDevices, _changes, is_gpu, nics_of
+from fixtures.run.devices_of_record import DeviceIndex
+from fixtures.run.node_devices import NodeDevices
 from fixtures.run.repairs import FIRMWARE, Repair
 from fixtures.verdict.causes import IN_NODE, NEXT_STEP, Cause
 from tests.selftests.run.small_run import PEOPLE, RUN_ID
@@ -56,30 +57,6 @@ def reason(index: DeviceIndex, found: Record) -> str:
 
 
 # --- the devices of a node
-
-
-def test_only_what_a_driver_named_is_a_gpu():
-    assert [is_gpu(x) for x in ("GPU-1", "MIG-1", "cpu-worker0", None)] == [
-        True, True, False, False,
-    ]  # fmt: skip
-    assert nics_of({"nics": {"mlx5_0": 7}}) == {"mlx5_0": "7"}
-    assert nics_of({"nics": ["mlx5_0"]}) == nics_of({}) == {}
-
-
-def test_an_inventory_names_slots_addresses_firmware_and_nics():
-    found = NodeDevices.from_ranks([
-        {"local_rank": 1, "start": 5, "device": {"uuid": "GPU-b", "pci": "p", "vbios": "v"}},
-        {"local_rank": 0, "start": 9, "device": {"uuid": "GPU-a", "nics": {"ib0": "guid"}}},
-        {"local_rank": 2, "start": 7, "device": {"uuid": "cpu-node", "pci": "q"}},
-        {"local_rank": 3, "start": 7, "device": {}},
-    ])  # fmt: skip
-    assert found == NodeDevices(
-        {"GPU-b": 1, "GPU-a": 0}, {"GPU-b": "p"}, {"ib0": "guid"}, {"GPU-b": "v"}, 9.0
-    )
-    assert [found.lacks(u) for u in ("GPU-a", "GPU-z", "cpu-node", None)] == [
-        False, True, False, False,
-    ]  # fmt: skip
-    assert not NodeDevices({}, {}, {}, {}, 0.0).lacks("GPU-z")
 
 
 def test_the_newest_inventory_of_this_run_counts(index):
@@ -321,10 +298,6 @@ def test_where_nothing_contradicts_the_reason_is_empty(index):
         assert index._fault(found, None, "worker0", found.ranks, {}, False) == ""
     inventory = of(*ranks(), workload="inventory")
     assert index._not_as_planned(inventory, "worker0", inventory.ranks, False) == ""
-    take(index)
-    now = index.of("worker0")
-    assert now is not None
-    assert [*_changes(now, now, "worker0", found.ranks, False, True)] == []
 
 
 def test_a_model_that_the_inventory_has_too_is_a_delivery_and_no_broken_record(index):
@@ -341,12 +314,3 @@ def test_a_model_that_the_inventory_has_too_is_a_delivery_and_no_broken_record(i
     )
     assert Cause.MODEL in IN_NODE, "the node is not as ordered"
     assert "cluster.gpu_model" in NEXT_STEP[Cause.MODEL]
-
-
-def test_an_inventory_names_the_models_of_its_gpus():
-    found = NodeDevices.from_ranks([
-        {"local_rank": 0, "start": 5, "device": {"uuid": "GPU-b", "name": "NVIDIA H200"}},
-        {"local_rank": 1, "start": 5, "device": {"uuid": "GPU-a"}},
-        {"local_rank": 2, "start": 5, "device": {"uuid": "cpu-node", "name": "cpu"}},
-    ])  # fmt: skip
-    assert found.names == {"NVIDIA H200"}

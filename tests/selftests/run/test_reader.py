@@ -10,7 +10,7 @@ import pytest
 
 from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory
-from fixtures.run import evidence, reader
+from fixtures.run import reader
 from tests.selftests import support
 
 pytestmark = pytest.mark.cpu
@@ -95,21 +95,13 @@ ATTEMPTS = 700
 """More than calls can be nested: a burn-in of a month has thousands."""
 
 
-def test_of_many_attempts_each_is_read_once_and_the_newest_counts(directory, monkeypatch):
+def test_of_many_attempts_each_is_read_once_and_the_newest_counts(directory, records_read):
     for attempt in range(1, ATTEMPTS + 1):
         rates = 650.0 + attempt / 7, 660.0 + attempt / 7
         support.save(support.node_record(*rates, attempt=attempt), directory)
-    read: list[str] = []
-    whole = evidence.read_record
-
-    def reading(path, **more):
-        read.append(path.name)
-        return whole(path, **more)
-
-    monkeypatch.setattr(evidence, "read_record", reading)
     run = reader.RunReader.of(directory, RUN)
     assert [r.attempt for r in run.every(run.record_keys("gemm"))] == [*range(1, ATTEMPTS + 1)]
-    assert len(read) == len(set(read)) == ATTEMPTS
+    assert len(records_read) == len(set(records_read)) == ATTEMPTS
     alone = reader.RunReader.of(directory, RUN).newest("gemm", "worker0")
     assert alone is not None
     assert alone.attempt == ATTEMPTS
