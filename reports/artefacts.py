@@ -73,7 +73,7 @@ class Artefacts:
 
     @cached_property
     def lists(self) -> NodeLists:
-        return blame.lists_of(self.directory, self.verdict, self.run)
+        return blame.lists_of(self.directory, self.verdict, self.run, self.reader)
 
 
 def _report(artefacts: Artefacts) -> str:

@@ -31,13 +31,16 @@ MAX_HOSTLIST = 120
 
 
 def lists_of(
-    directory: RunDirectory, verdict: Mapping[str, Any], run: Mapping[str, Any]
+    directory: RunDirectory,
+    verdict: Mapping[str, Any],
+    run: Mapping[str, Any],
+    reader: RunReader | None = None,
 ) -> NodeLists:
-    """Return the good and bad nodes of a run, with the reasons."""
+    """Return the good and bad nodes of a run, with the reasons; `reader`: that of its records."""
     nodes = tuple(str(n) for n in (verdict.get("scope") or {}).get("nodes") or ())
     verdicts = map(Verdict.of_row, verdict["criteria"])
     nodes_of = RowNodes(nodes, run.get("smaller_subjects") or {})
-    rail_of = RunReader.of(directory, run).rail_of
+    rail_of = (reader or RunReader.of(directory, run)).rail_of
     return lists_of_run(directory, str(run.get("nonce")), verdicts, nodes_of, rail_of)
 
 

@@ -123,7 +123,7 @@ def page(
         verdict=str(verdict["verdict"]),
         meaning=banner.MEANING.get(str(verdict["verdict"]), ""),
         demonstration=demonstration_note(verdict),
-        blamed=blame.blame(verdict, blame.lists_of(directory, verdict, run)).sentence,
+        blamed=blame.blame(verdict, blame.lists_of(directory, verdict, run, reader)).sentence,
         groups=groups.sentences(verdict),
         returns=returns,
         reasons=verdict.get("reasons") or [],
