@@ -133,7 +133,7 @@ def test_the_first_thing_on_a_report_is_the_verdict(seen, run):
     look = seen.look[run, "report"]
     assert look["title"] == f"GPU cluster acceptance: {WORD[run]}"
     # Above it only which cluster it is about.
-    assert re.search(rf"^\d+ nodes\b[^A-Z]* {WORD[run]}\b", look["banner"])
+    assert re.search(rf"^\d+ nodes, \d+ x H200 SXM,[^A-Z]* {WORD[run]}\b", look["banner"])
     assert look["top"] < 120
     judged = sum(v.outcome in (Outcome.PASS, Outcome.FAIL, Outcome.WAIVED) for v in PLANS[run])
     owed = judged + sum(v.outcome is Outcome.NOT_MEASURED for v in PLANS[run])
