@@ -24,15 +24,15 @@ Row = Mapping[str, Any]
 def check(
     directory: RunDirectory,
     run: Mapping[str, Any],
-    stated: Iterable[Row],
+    stated: Mapping[str, Any],
     rejudged: Iterable[Row],
     found: Findings,
 ) -> None:
-    """Compare the attempts of the ledger with the records, and with the rows of verdict.json.
+    """Compare the attempts of the ledger with the records, and with verdict.json.
 
-    `stated`, `rejudged`: the rows of verdict.json, and those that the records give.
+    `stated`: verdict.json; `rejudged`: the rows that the records give.
     """
-    rows = list(stated)
+    rows = stated["criteria"]
     if not directory.ledger.exists():
         text = "attempts: there is no ledger.jsonl, which lists them"
         (found.notes if run.get("origin") == "by-hand" else found.wrong).append(text)
@@ -52,6 +52,7 @@ def check(
         found.confirmed.append(line)
     wrong = [f"ledger.jsonl: {line}" for line in ledger.unreadable[:1]]
     wrong += list(_rows_not_in_ledger(last, rows)) if ended else []
+    wrong += list(_other_end(ledger, stated)) if ended else []
     unnamed = sorted(_unnamed(directory, ledger, rows, str(run.get("nonce"))))
     if unnamed:
         text = f"ledger.jsonl: does not name {counted(len(unnamed), 'attempt')}, as {unnamed[0]}"
@@ -84,6 +85,15 @@ def _rows_not_in_ledger(last: Mapping[RowKey, Row], rows: Iterable[Row]) -> Iter
                 f"ledger.jsonl: {what} of {' '.join(key)} is {line.get(what)!r:.60}, "
                 f"in verdict.json {row.get(what)!r:.60}"
             )
+
+
+def _other_end(ledger: Ledger, stated: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the last line on an end says of the verdict and verdict.json does not."""
+    end = ledger.ends[-1] if ledger.ends else {}
+    for name in ("verdict", "counts"):
+        if name in end and end[name] != stated.get(name):
+            was = f"{end[name]!r:.80}"
+            yield f"ledger.jsonl: ended with another {name} than verdict.json has: {was}"
 
 
 def _unnamed(

@@ -31,14 +31,14 @@ def refuse_shared_hardware(runs: Sequence[Path]) -> None:
     for run in runs:
         of_run = dict(_hardware(run))
         for identity, (what, node) in of_run.items():
-            if identity in owners:
-                other, first = owners[identity]
+            if (known := owners.get(identity.casefold())) is not None:
+                other, first = known
                 raise CommandError(
                     f"{what} {identity} is in {other} of {first} and in {node} of {run}: units "
                     "must not share hardware. If it was moved, measure the unit that it was taken "
                     "from again (`pytest -m multinode --recertify=RUN`)"
                 )
-        owners |= {identity: (node, run) for identity, (_, node) in of_run.items()}
+        owners |= {identity.casefold(): (node, run) for identity, (_, node) in of_run.items()}
 
 
 def _hardware(run: Path) -> Iterator[tuple[str, Found]]:
@@ -57,7 +57,7 @@ def _hardware(run: Path) -> Iterator[tuple[str, Found]]:
             yield f"serial number {serial}", ("the board with", node)
         for name, identity in devices.nics.items():
             if is_of_hardware(identity):
-                yield identity.lower(), (f"the port of {name},", node)
+                yield identity, (f"the port of {name},", node)
 
 
 def is_of_hardware(identity: str) -> bool:

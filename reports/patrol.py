@@ -28,7 +28,7 @@ from fixtures.statistics.cusum import Design, Track
 from fixtures.wording import counted
 from reports import banner, reference, visit_history
 from reports.run_files import CommandError, read_run
-from reports.silence import Place, Row, Stream, silence
+from reports.silence import Place, Row, Stream, silence, until
 from reports.tables import records_of
 
 METRICS = ("gemm.bf16_per_ghz", "memory.triad")
@@ -85,10 +85,11 @@ def main(options: argparse.Namespace, confirm: reference.Confirm) -> int:
     streams = certified_streams(RunDirectory(source))
     certified = {stream: value for stream, (value, _) in streams.items()}
     places = {stream: place for stream, (_, place) in streams.items()}
-    now = max([time.time(), *(row["end"] for row in rows)])
-    silent = silence(rows, [str(n) for n in verdict["scope"]["nodes"]], places, now)
-    unseen = [*silent.lines, *visit_history.replaced(history, rows, places)]
-    unseen += visit_history.differing(history, rows)
+    now = time.time()
+    past, unseen = until(rows, now)
+    silent = silence(past, [str(n) for n in verdict["scope"]["nodes"]], places, now)
+    unseen += [*silent.lines, *visit_history.replaced(history, past, places)]
+    unseen += visit_history.differing(history, past)
     try:
         findings, tests = assess(
             rows, certified, shift=options.shift, false_alarms=options.false_alarms

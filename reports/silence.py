@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fixtures.records.fields import LAST_DAY_S
 from fixtures.wording import abbreviated, counted
 
 LONGEST_S = 7 * 86400.0
@@ -22,6 +23,8 @@ VISITS_AT_FIRST = 3
 """So often the others are visited before a node that never was is silent."""
 FAILED_VISITS = 3
 """Failures in a row after which a node is silent."""
+AHEAD_S = 300.0
+"""A visit whose end lies further in the future was dated by a clock that was wrong."""
 DONE, FAILED = "done", "failed"
 
 Row = Mapping[str, Any]
@@ -75,6 +78,27 @@ def silence(
     return found
 
 
+def until(rows: Sequence[Row], now: float) -> tuple[list[Row], list[str]]:
+    """Return the visits that can have been by now, and a line for each node that has others.
+
+    A visit that is dated in the future does not show that its node was visited lately, and the
+    others have not been silent since then.
+    """
+    past: list[Row] = []
+    ahead: dict[str, dict[float, float]] = {}
+    for row in rows:
+        if max(row["start"], row["end"]) <= now + AHEAD_S:
+            past.append(row)
+        else:
+            ahead.setdefault(row["node"], {})[float(row["start"])] = float(row["end"])
+    return past, [
+        f"{node}: {counted(len(visits), 'visit')} dated in the future, up to "
+        f"{date_of(max(visits.values()))}, not counted: the clock of the patrol's host was wrong, "
+        "or its log was changed"
+        for node, visits in ahead.items()
+    ]
+
+
 def _why(
     last: float | None, others: Sequence[set[float]], failed: set[float], began: float, now: float
 ) -> str:
@@ -114,4 +138,5 @@ def _silent_gpus(
 
 def date_of(time: float) -> str:
     """Return a time as people read it."""
-    return f"{datetime.datetime.fromtimestamp(time, datetime.UTC):%Y-%m-%d %H:%M} UTC"
+    day = min(max(time, 0.0), LAST_DAY_S)  # a log may have centuries without a calendar
+    return f"{datetime.datetime.fromtimestamp(day, datetime.UTC):%Y-%m-%d %H:%M} UTC"

@@ -188,8 +188,7 @@ def _check_judged(
         count = len(stated["criteria"])
         found.confirmed.append(f"verdict: {count} verdicts follow from the records")
     try:
-        rows, rows_now = stated["criteria"], rejudged.verdict["criteria"]
-        attempts_shown.check(directory, run, rows, rows_now, found)
+        attempts_shown.check(directory, run, stated, rejudged.verdict["criteria"], found)
     except (OSError, RecordError) as error:
         found.wrong.append(f"ledger.jsonl: {error}: the attempts of the run are unknown")
     if is_of_this_version(run):

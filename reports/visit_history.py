@@ -23,7 +23,7 @@ from fixtures.records.foreign_folders import files_in
 from fixtures.wording import counted
 from reports import visit_folders
 from reports.run_files import CommandError
-from reports.silence import Place, Row, Stream, date_of
+from reports.silence import Place, Row, Stream, date_of, until
 
 COLUMNS = ("start", "end", "node", "job", "outcome", "uuid", "gpu", "metric", "value")
 BEGUN = "begun"
@@ -61,7 +61,7 @@ def take_in(log: Path, history: Path) -> int:
         parquet.write_table(table, content)
         replace_file(path, (content.getvalue(),))
     if found.differs:
-        newest = max((row["end"] for row in read(history)), default=0.0)
+        newest = max((row["end"] for row in until(read(history), time.time())[0]), default=0.0)
         told = [{"node": node, "text": text, "since": newest} for node, text in found.differs]
         known_texts = {entry["text"] for entry in told}
         before = [e for e in state.get("differs", ()) if e["text"] not in known_texts]

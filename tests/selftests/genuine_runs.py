@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from fixtures.cluster.population import Population
 from fixtures.paths import THRESHOLDS, version
+from fixtures.plan.items import planned_list
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run import run as run_module
+from fixtures.statistics.mtbf import Decision
 from fixtures.thresholds import loader
 from reports import __main__ as command
 from reports import artefacts, page
 from tests.selftests import judged_runs, support
+from tests.selftests.fleets import as_attempt
 from tests.tools.fleet_run import Fleet
 
 Json = Any
@@ -43,14 +48,8 @@ def _ordered(run: Json, ordered: Mapping[str, Any]) -> str:
 def _slow_gpu(root: Path) -> None:
     """One GPU is slow in the first attempt, and well in the second."""
     path = root / "records" / f"{SLOW}.json"
-    later = shutil.copy(path, path.with_name(f"{SLOW}.attempt2.json"))
-    with support.edited(later) as record:
-        record["attempt"] = 2
-        for rank in record["ranks"]:
-            for m in rank["measurements"]:
-                # Another attempt measures other numbers.
-                if m.get("samples"):
-                    m["samples"] = [x * 1.0001 for x in m["samples"]]
+    later = as_attempt(json.loads(path.read_text(encoding="utf-8")), 2)
+    path.with_name(f"{SLOW}.attempt2.json").write_text(json.dumps(later), encoding="utf-8")
     with support.edited(path) as record:
         for m in record["ranks"][SLOW_GPU]["measurements"]:
             if m.get("samples") and m["unit"] != "MHz":
@@ -59,21 +58,42 @@ def _slow_gpu(root: Path) -> None:
 
 def _lost_record(root: Path) -> None:
     """The job of one record failed."""
-    workload, placement = LOST.split("@")
     (root / "records" / f"{LOST}.json").unlink()
+    _write_missing(root, [(LOST, 1, "job failed")])
+
+
+def _write_missing(root: Path, missing: Iterable[tuple[str, int, str]]) -> None:
+    """Write missing.jsonl: of each line the name of the record, the attempt and the kind."""
     run = json.loads((root / "run.json").read_text(encoding="utf-8"))
-    line = {
-        "schema": 1, "workload": workload, "placement": placement, "attempt": 1,
-        "kind": "job failed", "reason": "it ended with exit status 1", "job": "7",
-        "nonce": run["nonce"],
-    }  # fmt: skip
-    (root / "jobs" / "missing.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
+    created = datetime.datetime.fromisoformat(run["created"]).timestamp()
+    lines = []
+    for name, attempt, kind in missing:
+        workload, placement = name.split("@")
+        lines.append({
+            "schema": 1, "workload": workload, "placement": placement, "attempt": attempt,
+            "kind": kind, "reason": "it ended with exit status 1", "job": str(6 + attempt),
+            "nonce": run["nonce"], "time": created + 10 * attempt,
+        })  # fmt: skip
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (root / "jobs" / "missing.jsonl").write_text(text, encoding="utf-8")
+
+
+def _failed_burn_in(root: Path) -> None:
+    """Ranks of a node died again and again in the burn-in of an order with an MTBF."""
+    _write_missing(root, [("burnin@gpu0001", k, "rank died") for k in range(1, 31)])
+    with support.edited(root / "run.json") as run:
+        items = planned_list(
+            loader.load(THRESHOLDS), Population.of_run(run).by_model(), tier="burnin",
+            destructive=False, optional=(),
+        )  # fmt: skip
+        run |= {"tier": "burnin", "scope": [[*i.key] for i in items], "planned": len(items)}
 
 
 BASES: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
     "failed once": (_slow_gpu, {}),
     "not measured": (_lost_record, {}),
     "faster NICs ordered": (lambda root: None, {"nic_gbps": 800.0}),
+    "failed in the burn-in": (_failed_burn_in, {"mtbf_node_days": 0.0003}),
 }
 """Name -> what is wrong with the run, and what its order asks for beside what it has."""
 
@@ -187,8 +207,15 @@ def not_green(rows: Mapping[tuple[str, str], str]) -> Counter[str]:
 
 
 def rows_of(root: Path) -> dict[tuple[str, str], str]:
+    """Outcome of each row, and of the ordered MTBF, which has no row: it is not accepted where the
+    verdict says that the run contradicts its evidence."""
     verdict = json.loads((root / "verdict.json").read_text(encoding="utf-8"))
-    return {(row["criterion"], row["subject"]): row["outcome"] for row in verdict["criteria"]}
+    basis = verdict["basis"]
+    rows = {(row["criterion"], row["subject"]): row["outcome"] for row in verdict["criteria"]}
+    if mtbf := basis.get("mtbf"):
+        accepted = mtbf["decision"] == Decision.ACCEPT and not basis.get("order")
+        rows["mtbf", "run"] = "PASS" if accepted else "FAIL"
+    return rows
 
 
 @contextmanager

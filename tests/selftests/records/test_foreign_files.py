@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import socket
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from fixtures.records.files import is_storage_error
 from fixtures.records.foreign_files import (
     Bound,
     RecordError,
+    begins_with,
     bound_of,
     is_plain,
     linked_beside,
@@ -264,3 +266,16 @@ def test_an_opened_file_is_closed_when_it_is_refused(tmp_path: Path) -> None:
         with pytest.raises(RecordError):
             open_foreign(tmp_path / "job.json")
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+@pytest.mark.parametrize(
+    ("content", "begins"),
+    [(b"a\nb\n", True), (b"a\nb\nc\n", True), (b"a\nb\npart", True), (b"a\n", False),
+     (b"a\nc\nb\n", False), (b"", False), (None, False)],
+)  # fmt: skip
+def test_whether_a_file_was_at_most_continued(tmp_path, content, begins):
+    path = tmp_path / "lines"
+    if content is not None:
+        path.write_bytes(content)
+    assert begins_with(path, hashlib.sha256(b"a\nb\n").hexdigest()) is begins
+    assert begins_with(path, hashlib.sha256().hexdigest()), "of nothing"

@@ -23,7 +23,8 @@ def story(tmp_path: Path) -> Story:
     for attempt, rate in enumerate((500, 650, 650, 650), 1):
         made.measured(attempt, rate, rate)
         made.run.files.append_end(made.run._conclude([made.judged()], interrupted=""))
-    made.run.extra["rows"] = [made.first().to_json()]
+    last = made.run._conclude([made.first()], interrupted="")
+    made.run.extra["stated"] = {**vars(last), "criteria": [made.first().to_json()]}
     return made
 
 
@@ -31,8 +32,8 @@ def found(story: Story, *, sessions: int = 4, **more: Any) -> Findings:
     result = Findings()
     run = {"nonce": story.run.nonce, "commands": ["pytest"] * sessions, "ended": "2026",
            "owner": {"pid": 1}, **more}  # fmt: skip
-    stated, now = story.run.extra["rows"], [story.first().to_json()]
-    attempts_shown.check(story.run.directory, run, stated, now, result)
+    now = [story.first().to_json()]
+    attempts_shown.check(story.run.directory, run, story.run.extra["stated"], now, result)
     return result
 
 
@@ -142,6 +143,16 @@ def test_a_line_that_no_suite_writes_is_wrong(story, forged):
     first, *others = story.lines()
     story.rewrite({**first, **forged}, *others)
     assert any(line.startswith("ledger.jsonl: a") for line in found(story).wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("verdict", "REJECTED"), ("counts", {"pass": 0}), ("counts", None)],
+)
+def test_a_ledger_that_ended_with_another_verdict_is_wrong(story, name, value):
+    ends = [line for line in story.lines() if line["event"] == "end"]
+    story.rewrite(*story.lines()[:-1], {**ends[-1], name: value})
+    assert [line for line in found(story).wrong if f"ended with another {name}" in line]
 
 
 def test_a_verdict_that_was_made_of_a_killed_run_is_in_no_ledger(story):

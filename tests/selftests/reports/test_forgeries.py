@@ -44,7 +44,7 @@ def gains(
     return gained
 
 
-@drawn(32, 1667)
+@drawn(24, 1250)
 @pytest.mark.parametrize("base", forgeries.BASES)
 def test_a_forged_source_makes_nothing_green(base: str, drawn: int, tmp_path: Path) -> None:
     with forgeries.tools(tmp_path):

@@ -79,8 +79,8 @@ def device(root: Path, node: int = 0, rank: int = 0) -> dict[str, Any]:
     [
         ("uuid", r"GPU GPU-01.* is in u1n2 of .*/a and in u2n1 of .*/b: units must not share"),
         ("serial", r"the board with serial number 1[0-9]* is in u1n2 of .*/a and in u2n1"),
-        ("mlx5_0", r"the port of mlx5_0, 946d:ae03:0001:0002 is in u1n2 of"),
-        ("eth0", r"the port of eth0, 94:6d:ae:01:00:02 is in u1n2 of"),
+        ("mlx5_0", r"(?i)the port of mlx5_0, 946d:ae03:0001:0002 is in u1n2 of"),
+        ("eth0", r"(?i)the port of eth0, 94:6d:ae:01:00:02 is in u1n2 of"),
     ],
 )
 def test_the_same_hardware_under_another_name_is_in_one_unit_only(pair, what, match):
@@ -88,14 +88,26 @@ def test_the_same_hardware_under_another_name_is_in_one_unit_only(pair, what, ma
     its = device(first, node=1)
 
     def take(mine: dict[str, Any]) -> None:
-        if what in mine:
-            mine[what] = its[what]
+        if what in mine:  # whoever writes it down in other letters
+            mine[what] = f"{its[what][:4]}{its[what][4:].upper()}"
         else:
             mine["nics"][what] = its["nics"][what].upper()
 
     change_rank(second, take)
     with pytest.raises(CommandError, match=match):
         join_units.refuse_shared_hardware(pair)
+
+
+@pytest.mark.parametrize(
+    "serial", ["0", "000000000000", "N/A", "[N/A]", "n/a", "None", None, "", " ", "Unknown Error",
+               "Not Specified", "[Not Supported]", "Default string"],
+    ids=repr,
+)  # fmt: skip
+def test_what_stands_in_place_of_a_serial_is_nobodys(pair, serial):
+    for root in pair:
+        for rank in range(2):
+            change_rank(root, lambda device: device.update(serial=serial), rank)
+    join_units.refuse_shared_hardware(pair)
 
 
 def test_a_whole_unit_under_other_names_is_refused(fleet, tmp_path):

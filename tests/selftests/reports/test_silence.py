@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reports.silence import Silence, silence
+from reports.silence import Silence, silence, until
 
 pytestmark = pytest.mark.cpu
 
@@ -84,3 +84,38 @@ def test_a_gpu_that_was_moved_to_another_node_is_not_silent():
     assert (
         found(*everybody(range(3)), visit("n0", 3, "GPU-n0-1"), moved, visit("n1", 3)).lines == []
     )
+
+
+NOW = 20 * HOUR
+
+
+@pytest.mark.parametrize(
+    ("visits", "lines"),
+    [
+        (everybody(range(20)), []),
+        # A host's clock that differs a little from the one before is not news.
+        ([*everybody(range(20)), visit("n0", 20)], []),
+        ([*everybody(range(20)), visit("n0", 2000)],
+         ["n0: 1 visit dated in the future, up to 1970-03-25 08:00 UTC"]),
+        ([*everybody(range(2)), *(visit("n1", k) for k in (300, 400)), visit("n0", 10**9)],
+         ["n1: 2 visits dated in the future, up to 1970-01-17 16:00 UTC",
+          "n0: 1 visit dated in the future, up to 9999-12-31 23:59 UTC"]),
+    ],
+    ids=["none", "by some seconds", "one", "of several nodes"],
+)  # fmt: skip
+def test_a_visit_that_is_dated_in_the_future_shows_nothing(visits, lines):
+    rows = [row for one in visits for row in one]
+    past, said = until(rows, NOW)
+    assert [line.partition(", not counted")[0] for line in said] == lines
+    assert all(row["end"] <= NOW + 300 for row in past)
+    # It makes nobody else silent, and does not hide that its own node is.
+    assert silence(past, NODES, EXPECTED, NOW) == silence(
+        [row for row in rows if row["end"] <= NOW + 300], NODES, EXPECTED, NOW
+    )
+
+
+def test_a_future_visit_hides_no_silent_node():
+    rows = [row for one in (*everybody(range(2)), *everybody(range(2, 15), "n1", "n2"),
+                            visit("n0", 3000)) for row in one]  # fmt: skip
+    lines = silence(until(rows, NOW)[0], NODES, EXPECTED, NOW).lines
+    assert [line.partition(" since")[0] for line in lines] == ["n0: in no visit"]

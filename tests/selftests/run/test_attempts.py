@@ -170,6 +170,23 @@ def test_a_lost_failure_of_a_gpu_that_is_gone_is_of_nobody(story):
     assert story.judged().outcome is NOT_MEASURED
 
 
+@pytest.mark.parametrize("of", ["the slow one", "both", "none"])
+@pytest.mark.parametrize("inventories", [(150.0,), (50.0, 150.0)])
+def test_a_failed_record_that_names_another_gpu_is_no_repair(story, of, inventories):
+    """The GPU that failed, by the ledger, is still in its node."""
+    for k, at in enumerate(inventories, 1):
+        story.inventory(k, "GPU-worker0-0", "GPU-worker0-1", at=at)
+    story.measured(1, 650, 500)
+    with edited(story.path(1)) as data:
+        for k, entry in enumerate(data["ranks"]):
+            if of == "both" or (k == 1 and of == "the slow one"):
+                entry["device"]["uuid"] = f"GPU-before-{k}"
+    story.measured(2)
+    found = story.judged()
+    assert (found.outcome, found.cause) == (NOT_MEASURED, Cause.REPETITION)
+    assert any(note.startswith("attempt 1: FAIL 500") for note in found.notes)
+
+
 @pytest.mark.parametrize("broken", [
     {"worst": 3}, {"value": [1]}, {"margin": "x"}, {"limit": None}, {"reason": 7},
     {"devices": {"planned": "x"}},

@@ -126,6 +126,16 @@ def test_a_clock_that_is_always_hours_off_is_no_fault(hours, fleet: FleetRun, tm
     assert verdict["verdict"] == "ACCEPTED"
 
 
+@pytest.mark.parametrize("hours", [-30.0, -5.0, 4.0])
+def test_a_clock_that_was_corrected_after_the_inventory_is_no_fault(hours, fleet, tmp_path):
+    fleet.change(f"inventory@{SICK}.json", lambda data: shift(data, hours * HOUR_S, nodes=(SICK,)))
+    _, rows = fleet.judged(tmp_path / "judged")
+    void = {k for k, v in rows.items() if v["outcome"] == "NOT_MEASURED"}
+    # More than a day is a clock that is wrong, when the inventory is taken.
+    assert (void == set()) == (abs(hours) < 24)
+    assert ("gemm.bf16", SICK) not in void
+
+
 def test_a_pass_that_is_older_than_the_failure_takes_nothing_back(fleet: FleetRun, tmp_path):
     first = fleet.read(f"gemm@{SICK}.json")
     for k in range(1, 5):
@@ -161,6 +171,8 @@ def test_an_offset_is_what_puts_a_record_into_its_job():
     void = of_another_clock("n", -900, own, [Offset.of(4900, 4990, window)], window)
     assert void is not None
     assert void.cause == Cause.RECORD
+    right = Offset.of(2000, 2100, window)
+    assert of_another_clock("n", 2000, right, [Offset.of(9000, 9100, window)], window) is None
     unclear = of_another_clock("n", -900, own, [Offset(-3000.0, 10.0)], window)
     assert unclear is not None
     assert unclear.cause == Cause.CLOCK
