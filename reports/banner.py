@@ -20,8 +20,8 @@ from fixtures.conclusion.next_steps import RunCommand
 from fixtures.conclusion.run_verdict import demonstration_note, judged_of
 from fixtures.slurm.hostlist import hostlist
 from fixtures.verdict.model import Outcome
-from fixtures.wording import counted
-from reports import policy
+from fixtures.wording import counted, duration
+from reports import causes, policy
 from reports.blame import what_to_do
 from reports.groups import looked_for
 from reports.rows import split_limit
@@ -55,6 +55,8 @@ _TEMPLATES = jinja2.Environment(
 )
 
 
+HARDWARE = ("nodes", "gpus_per_node", "gpu_model", "nics_per_node", "nic_gbps")
+"""Fields of an order that stand on the first screen."""
 MAX_NOTES = 100
 """Most notes shown in a section: those of 10 000 GPUs differ by a temperature each."""
 MAX_NAMES = 16
@@ -134,14 +136,16 @@ def banner(
     run: Mapping[str, Any],
     *,
     cluster: str = "",
+    found: str = "",
     blamed: str = "",
     groups: Sequence[str] = (),
     failures: str = "",
 ) -> str:
     """Return the HTML of the verdict and its reasons, what failed, what was not measured, counts.
 
-    `cluster`, `blamed` and `groups` are sentences: which cluster it is, who is to blame, and what
-    failing nodes have in common. `failures` is the HTML of what failed.
+    `cluster`, `found`, `blamed` and `groups` are sentences: which cluster it is, what hardware it
+    has, who is to blame, and what failing nodes have in common. `failures` is the HTML of what
+    failed.
     """
     counts = verdict["counts"]
     judged, to_judge = judged_of(counts)
@@ -158,9 +162,28 @@ def banner(
         blame=blamed,
         groups=groups,
         failures=failures,
+        when=when(verdict, run),
+        ordered=ordered_and_found(run, found) if found else "",
         next="" if blamed else RunCommand.of(run, "RUN").completed(what_to_do(verdict["verdict"])),
-        unmeasured=_group_by_reason(verdict["criteria"], Outcome.NOT_MEASURED),
+        unmeasured=causes.reasons(verdict["criteria"]),
     )
+
+
+def when(verdict: Mapping[str, Any], run: Mapping[str, Any]) -> str:
+    """Return when and how long a run measured, and which run it is: the first screen's line."""
+    replay = verdict.get("replay") or {}
+    told = _time_range(replay or run)
+    began, ended = (_moment((replay or run).get(name)) for name in ("created", "ended"))
+    lasted = f" ({duration((ended - began).total_seconds())})" if began and ended else ""
+    which = replay.get("run") or verdict.get("run_id") or run.get("id", "")
+    return f"Measured {told}{lasted}, run {which}" if told else f"Run {which}"
+
+
+def ordered_and_found(run: Mapping[str, Any], found: str) -> str:
+    """Return what was ordered beside what hardware is there; "" without an order."""
+    contract = run.get("contract") or {}
+    hardware = {name: contract[name] for name in HARDWARE if name in contract}
+    return f"Ordered: {contract_text(hardware)}. Found: {found}." if hardware else ""
 
 
 def run_section(verdict: Mapping[str, Any], run: Mapping[str, Any]) -> str:
@@ -258,11 +281,15 @@ def _time_range(run: Mapping[str, Any]) -> str:
 
 
 def _format_minute(stamp: Any) -> str:
+    moment = _moment(stamp)
+    return "" if moment is None else moment.strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _moment(stamp: Any) -> datetime.datetime | None:
     try:
-        when = datetime.datetime.fromisoformat(str(stamp))
+        return datetime.datetime.fromisoformat(str(stamp)).astimezone(datetime.UTC)
     except ValueError:
-        return ""
-    return when.astimezone(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+        return None
 
 
 def _group_by_reason(criteria: Iterable[Mapping[str, Any]], outcome: Outcome) -> list[Group]:

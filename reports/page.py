@@ -90,7 +90,7 @@ def page(
         _figures(directory, verdict, run, thresholds, reader) if criteria else figures.Parts("", "")
     )
     head = banner.banner(
-        verdict, run, cluster=found.headline, blamed=blamed,
+        verdict, run, cluster=found.headline, found=found.hardware, blamed=blamed,
         groups=groups.sentences(verdict), failures=parts.failures,
     )  # fmt: skip
     prefix = [banner.style(), _stamp(), banner.script(), head, parts.body]

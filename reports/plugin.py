@@ -7,6 +7,7 @@ reports of a session: so they can be made again, and compared. Files that the us
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from typing import Any
@@ -17,7 +18,8 @@ from fixtures.conclusion.run_verdict import RunVerdict
 from fixtures.records.files import RecordError, replace_file
 from fixtures.records.foreign_files import read_bytes
 from fixtures.records.run_directory import RunDirectory
-from reports import banner, junit, page, statement, tables, terminal
+from fixtures.verdict.model import Outcome
+from reports import banner, causes, junit, page, statement, tables, terminal
 from reports.artefacts import NAMES, NODE_LISTS, Artefacts
 
 PAGE_OF_PLUGIN = {page.NAME: "html", junit.NAME: "junitxml"}
@@ -31,6 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
         writer = Writer(config)
         config.pluginmanager.register(writer, "acceptance-report")
         config.pluginmanager.register(LastWord(writer), "acceptance-last-word")
+        config.pluginmanager.register(NotMeasuredSection(), "acceptance-not-measured")
 
 
 MAX_WIDTH = 100
@@ -47,6 +50,39 @@ class LastWord:
     def pytest_sessionfinish(self) -> Generator[None]:
         yield
         self._writer.print_verdict()
+
+
+class NotMeasuredSection:
+    """Tells what was not measured once for each reason, instead of a block and a line a test."""
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: Any) -> Generator[None]:
+        errors = terminalreporter.stats.get("error", [])
+        rows_of = {id(report): _not_measured_rows(report) for report in errors}
+        told = [row for rows in rows_of.values() for row in rows]
+        if not told or terminalreporter.config.get_verbosity() > 1:
+            return (yield)
+        terminalreporter.stats["error"] = [r for r in errors if not rows_of[id(r)]]
+        try:
+            result = yield
+        finally:
+            terminalreporter.stats["error"] = errors  # pytest counts them in its last line
+        terminalreporter.section("NOT MEASURED")
+        for line in causes.lines(causes.reasons(told)):
+            terminalreporter.write_line(line)
+        return result
+
+
+def _not_measured_rows(report: Any) -> list[Mapping[str, Any]]:
+    """Return the rows whose verdict is all that an error has to say; [] for any other error."""
+    if report.when != "setup" or not isinstance(report.longrepr, str):
+        return []
+    if (test := getattr(report, "node_test", None)) is not None:
+        rows = [verdict.row for verdict in test.verdicts]
+    else:
+        rows = [json.loads(str(v)) for name, v in report.user_properties if name == "verdict"]
+    found = [row for row in rows if row["outcome"] == Outcome.NOT_MEASURED]
+    return found if all(row["criterion"] in report.longrepr for row in found) else []
 
 
 class Writer:

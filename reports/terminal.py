@@ -6,6 +6,7 @@ files of the run directory.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from fixtures import wording
-from fixtures.conclusion.run_verdict import demonstration_note, judged_of
+from fixtures.conclusion.run_verdict import counts_rows, demonstration_note, judged_of
 from fixtures.records.run_directory import RunDirectory
 from fixtures.verdict.model import Verdict
-from reports import blame, groups
+from reports import blame, causes, groups
 from reports.artefacts import Artefacts
+from reports.causes import UUID
 from reports.cluster import Cluster
 
 MAX_PROBLEMS = 3
@@ -27,6 +29,8 @@ MAX_LINES = 22
 MAX_REASONS = 8
 MAX_GROUPS = 2
 """Most reasons why checks do not apply, one line each."""
+_UUID = re.compile(rf";? ?\b{UUID.pattern}(?::(?= ))?")
+"""A GPU's UUID in a fact that names the GPU by its index as well."""
 COLOURS = {"REJECTED": "red", "INCOMPLETE": "yellow", "PARTIAL": "cyan", "DEMONSTRATION": "cyan"}
 """Verdict -> colour of its line; any other is green."""
 
@@ -40,9 +44,11 @@ class Problem:
     next_step: str
 
     def lines(self, number: int, width: int, *, steps: int) -> Iterator[str]:
-        """Yield it: with `steps` 0 the fact alone, with 1 the next step too, with 2 all."""
-        yield _cut(f"{number}. {self.text}", width)
+        """Yield it: with `steps` 2 all, with 1 fact and next step, with 0 the fact alone, and with
+        less the fact on one line."""
         indent = "   "
+        fact = _on_two_lines(f"{number}. {self.text}", indent, width)
+        yield from fact if steps >= 0 or len(fact) == 1 else [_cut(" ".join(fact), width)]
         if steps > 1 and self.red:
             yield from _wrapped(self.red, indent, width)
         if steps and self.next_step:
@@ -77,7 +83,8 @@ def summary(artefacts: Artefacts, width: int) -> list[str]:
     if note := demonstration_note(verdict):
         head += _wrapped(note, "", width)
     head.append(_counts(verdict["counts"]))
-    head += [_cut(str(reason), width) for reason in verdict["reasons"][:2]]
+    reasons = [reason for reason in map(str, verdict["reasons"]) if not counts_rows(reason)]
+    head += [_cut(reason, width) for reason in reasons[:2]]
     tail = list(_files(directory, len(lists.good), len(lists.bad)))
     found = problems(verdict["criteria"])
     if not found and (step := blame.what_to_do(str(verdict["verdict"]))):
@@ -88,22 +95,16 @@ def summary(artefacts: Artefacts, width: int) -> list[str]:
 
 def problems(criteria: Iterable[Mapping[str, Any]]) -> list[Problem]:
     """Return what failed, then each reason why something was not measured."""
-    failed = []
-    unmeasured: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for v in criteria:
-        if v["outcome"] == "FAIL":
-            head = Verdict.from_json(v).line.partition("\n")[0]
-            red = blame.red_of(str(v["criterion"]))
-            failed.append(Problem(head, red, str(v["next_step"])))
-        elif v["outcome"] == "NOT_MEASURED":
-            unmeasured.setdefault((str(v["reason"]), str(v["next_step"])), []).append(v)
-    by_reason = sorted(unmeasured.items(), key=lambda item: -len(item[1]))
-    for (reason, step), rows in by_reason:
-        subjects = list(dict.fromkeys(str(v["subject"]) for v in rows))
-        where = subjects[0] if len(subjects) == 1 else f"{subjects[0]} and {len(subjects) - 1} more"
-        count = f"{wording.counted(len(rows), 'row')} not measured"
-        failed.append(Problem(f"{where}: {reason or 'no reason given'} ({count})", "", step))
-    return failed
+    criteria = list(criteria)
+    failed = [
+        Problem(
+            Verdict.from_json(v).line.partition("\n")[0], blame.red_of(str(v["criterion"])),
+            str(v["next_step"]),
+        )
+        for v in criteria if v["outcome"] == "FAIL"
+    ]  # fmt: skip
+    unmeasured = causes.reasons(criteria)
+    return [*failed, *(Problem(reason.line, "", reason.next_step) for reason in unmeasured)]
 
 
 def _fitting(found: Sequence[Problem], width: int, room: int) -> list[str]:
@@ -111,7 +112,7 @@ def _fitting(found: Sequence[Problem], width: int, room: int) -> list[str]:
     shown = found[:MAX_PROBLEMS]
     for steps in (
         [2] * len(shown), [2, *[1] * (len(shown) - 1)], [1] * len(shown), [1, *[0] * len(shown)],
-        [0] * len(shown),
+        [0] * len(shown), [-1] * len(shown),
     ):  # fmt: skip
         lines = [
             line
@@ -183,6 +184,13 @@ def _wrapped(text: str, indent: str, width: int) -> list[str]:
         text, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False,
         break_on_hyphens=False,
     )  # fmt: skip
+
+
+def _on_two_lines(text: str, indent: str, width: int) -> list[str]:
+    """Return a fact on one line or two; what is longer is cut. The report has UUIDs too."""
+    text = " ".join(_UUID.sub("", text).split())
+    lines = textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False)
+    return lines if len(lines) <= 2 else [lines[0], _cut(f"{indent}{lines[1].strip()} ...", width)]
 
 
 def _cut(text: str, width: int) -> str:

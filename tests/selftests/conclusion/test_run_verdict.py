@@ -169,7 +169,7 @@ def test_a_demonstration_that_failed_is_still_noted_as_one():
     basis = {"demonstration": True, "origin": "sandbox"}
     text = demonstration_text("sandbox")
     for verdict, note in (
-        ({"basis": basis, "reasons": ["1 of 2 criteria failed"]}, text),
+        ({"basis": basis, "reasons": ["1 of 2 checks failed"]}, text),
         ({"basis": basis, "reasons": [text]}, ""), ({"basis": basis, "reasons": None}, text),
         ({"basis": {**basis, "demonstration": False}}, ""), ({"basis": None}, ""),
     ):  # fmt: skip
@@ -190,7 +190,7 @@ def test_the_plan_of_a_burn_in_accepts_goes_on_or_rejects():
         ("accept", passed, ("ACCEPTED", 0), []),
         ("go on", passed, ("INCOMPLETE", 2), [f"{text}: the burn-in goes on"]),
         ("reject", passed, ("REJECTED", 1), [f"{text}: rejected"]),
-        ("reject", failed, ("REJECTED", 1), ["1 of 2 criteria failed", f"{text}: rejected"]),
+        ("reject", failed, ("REJECTED", 1), ["1 of 2 checks failed", f"{text}: rejected"]),
     ):
         last = burnt_in(decision, *found)
         assert ((last.verdict, last.exit_status), last.reasons) == (verdict, reasons)

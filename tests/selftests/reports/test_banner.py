@@ -234,3 +234,30 @@ def test_a_time_range_has_what_is_known_of_it():
     assert banner._format_minute("2026-11-20T00:30:00+02:00") == "2026-11-19 22:30 UTC"
     assert banner._format_minute("soon") == ""
     assert banner._scope_text({}) == ""
+
+
+@pytest.mark.parametrize(
+    ("began", "ended", "said"),
+    [
+        ("2026-11-22T13:38:00+00:00", "2026-11-22T13:49:10+00:00",
+         "Measured 2026-11-22 13:38 UTC to 2026-11-22 13:49 UTC (11 min), run r1"),
+        ("2026-11-22T15:38:00+02:00", "2026-11-24T13:38:00+00:00", "(2 days), run r1"),
+        ("2026-11-22T13:38:00+00:00", None, "Measured 2026-11-22 13:38 UTC, run r1"),
+        (None, None, "Run r1"), ("yesterday", 7, "Run r1"),
+    ],
+    ids=["minutes", "another time zone", "killed", "unknown", "no times"],
+)  # fmt: skip
+def test_the_first_screen_says_when_and_how_long(began, ended, said):
+    data = {**verdict_json(PASS), "run_id": "r1"}
+    text = plain(banner.banner(data, {"created": began, "ended": ended}))
+    assert said in text
+    replayed = {**data, "replay": {"run": "r0", "created": "2020-01-01T00:00:00+00:00"}}
+    assert "Measured 2020-01-01 00:00 UTC, run r0" in plain(banner.banner(replayed, {}))
+
+
+def test_what_was_ordered_stands_beside_what_was_found():
+    order = {"customer": "ACME", "nodes": 4, "gpus_per_node": 8, "gpu_model": "H200 SXM"}
+    data = verdict_json(PASS)
+    text = plain(banner.banner(data, {"contract": order}, found="3 nodes, 24 x NVIDIA H200"))
+    assert "Ordered: 4 nodes, 8 x H200 SXM per node. Found: 3 nodes, 24 x NVIDIA H200." in text
+    assert "Ordered" not in plain(banner.banner(data, {}, found="3 nodes"))

@@ -13,7 +13,7 @@ import pytest
 from fixtures import __main__ as accept
 from fixtures.background import run_to_its_end
 from fixtures.conclusion.run_verdict import demonstration_text
-from fixtures.records.files import read_json
+from fixtures.records.files import append_lines, read_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.verdict.model import Outcome
 from reports import banner, certificate, tables, terminal
@@ -21,6 +21,7 @@ from reports.artefacts import Artefacts
 from tests.selftests.reports.test_first_screen import BAD, KEYS, made
 from tests.selftests.reports.test_page import measured, planned
 from tests.selftests.support import CHECKOUT, DATA, run_pytest
+from tests.tools.fleet_run import Fleet
 
 pytestmark = pytest.mark.cpu
 
@@ -49,7 +50,8 @@ def test_the_end_of_a_run_answers_five_questions_on_one_screen(tmp_path, word, c
         assert "next: check GPU-8f1c2d" in text
     elif word == "INCOMPLETE":
         assert f"1 node dead ({len(KEYS)} rows): {BAD}" in text
-        assert f"1. {BAD}: node lost: {BAD} went down ({len(KEYS)} rows not measured)" in text
+        rows = f"({len(KEYS)} checks not measured: {BAD})"
+        assert f"1. node lost: {BAD} went down {rows}" in " ".join(text.split())
     else:
         assert f"python -m reports sign {tmp_path / 'run'} --key KEY" in text.replace("\n", " ")
 
@@ -91,6 +93,31 @@ def test_of_many_failures_three_are_told_and_a_command_is_never_broken():
     assert sum(command in line for line in wide) == 3
 
 
+@pytest.mark.parametrize("note", [
+    "Xid 79 (the GPU fell off the bus: power the node off, reseat the GPU; RMA)",
+    "GPU-971f86e2-0e2b-4c5d-9d1c-6b1a2f3c4d5e: process 4711 (python3) holds 1.2 GiB of its memory",
+    "network between the nodes: NET/Socket, the order names NET/IB",
+], ids=["Xid", "process", "transport"])  # fmt: skip
+def test_what_decides_is_not_cut(note):
+    row = measured("health.foreign_processes", "worker0", Outcome.FAIL, 1.0, notes=[note],
+                   limit="<= 0")  # fmt: skip
+    lines = terminal._fitting(terminal.problems([row.to_json()]), WIDTH, 10)
+    assert all(len(line) <= WIDTH for line in lines[:2])
+    told = " ".join(" ".join(lines[:2]).split())
+    assert note.removeprefix("GPU-971f86e2-0e2b-4c5d-9d1c-6b1a2f3c4d5e: ") in told
+    assert "GPU-971f86e2" not in told
+
+
+def test_reasons_that_count_rows_are_not_told_beside_the_counts(tmp_path):
+    root = made(tmp_path / "run", "INCOMPLETE", 2).parent
+    data = read_json(root / "verdict.json")
+    assert any("judged" in reason for reason in data["reasons"])
+    data["reasons"].append("run.json says of its nodes light True")
+    lines = terminal.summary(Artefacts(RunDirectory(root), data), WIDTH)
+    assert sum("not measured" in line for line in lines) == 2, "the counts, and the reason"
+    assert "run.json says of its nodes light True" in lines
+
+
 def test_rows_that_do_not_apply_are_a_line_for_each_reason():
     rows = [
         planned(f"gemm.{k}", "worker0", Outcome.NOT_APPLICABLE, reason=reason)
@@ -123,6 +150,42 @@ def test_the_verdict_is_the_last_thing_that_pytest_prints(tmp_path):
     assert last[-1].startswith("node lists")
     assert not any(line.startswith("SKIPPED") for line in lines)
     assert any(re.search(r"1 failed.* passed", line) for line in lines[:at])
+
+
+def without_a_node(root: Path, nodes: int) -> Path:
+    """A run in which the last node died before it measured anything."""
+    fleet = Fleet(root, nodes, 2)
+    fleet.write()
+    dead, lines = fleet.nodes[-1], []
+    nonce = read_json(root / "run.json")["nonce"]
+    for path in sorted((root / "records").glob("*@*.json")):
+        if dead in read_json(path)["nodes"]:
+            path.unlink()
+            workload, placement = path.stem.split("@")
+            lines.append({
+                "schema": 1, "workload": workload, "placement": placement, "attempt": 1,
+                "kind": "node lost", "reason": f"{dead} went down", "job": "7", "node": dead,
+                "nonce": nonce, "time": 1795198745.0,
+            })  # fmt: skip
+    append_lines(root / "jobs" / "missing.jsonl", lines)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("nodes", "most"), [(2, 40), pytest.param(512, 60, marks=pytest.mark.slow)]
+)
+def test_a_dead_node_is_told_once_and_not_once_a_check(tmp_path, nodes, most):
+    run = without_a_node(tmp_path / "run", nodes)
+    done = run_pytest("--cluster", "replay", f"--from={run}", f"--run-dir={tmp_path / 'judged'}")
+    dead = f"gpu{nodes:04d}"
+    lines = done.stdout.splitlines()
+    # The dots of the tests are there without a dead node too.
+    begun = next(k for k, line in enumerate(lines) if "NOT MEASURED" in line)
+    assert len(lines) - begun <= most
+    reason = f"node lost: {dead} went down"
+    assert sum(reason in line for line in lines) <= 3, "this section, the reasons, the last screen"
+    assert not any("ERROR at setup" in line or line.startswith("ERROR ") for line in lines)
+    assert re.search(r"\d+ errors in ", done.stdout), "pytest's own count stays"
 
 
 # --- compare, tables, commands

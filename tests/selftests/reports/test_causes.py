@@ -1,0 +1,97 @@
+"""Why rows were not measured: each reason once, with the names of all of its nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fixtures.verdict.causes import Cause
+from reports import causes
+
+pytestmark = pytest.mark.cpu
+
+STEP = "look at the node, then run again"
+
+
+def row(subject: str, reason: str, *nodes: str, cause: str = Cause.NODE, step: str = STEP) -> Any:
+    return {"outcome": "NOT_MEASURED", "criterion": "gemm.bf16", "subject": subject,
+            "reason": reason, "next_step": step, "cause": cause,
+            "cause_nodes": [*nodes]}  # fmt: skip
+
+
+def lost(node: str) -> str:
+    return f"node lost: {node} went down"
+
+
+def test_what_follows_from_a_dead_node_is_one_reason():
+    rows = [row("n2", lost("n2"), "n2") for _ in range(5)]
+    rows += [row("cluster", lost("n2"), "n2"), row("n1--n2", lost("n2"), "n2")]
+    rows += [row("n1", lost("n2"), cause=Cause.OTHER_NODE, step="repair what is missing")]
+    (reason,) = causes.reasons(rows)
+    assert reason.line == (
+        "node lost: n2 went down (8 checks not measured: n2 (5), cluster,n1,n1--n2 (1 each))"
+    )
+    assert reason.next_step == STEP
+    assert [*causes.lines([reason])] == [reason.line, f"  next: {STEP}"]
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["n2", "n3", "n7"], "node lost: n[2-3,7] went down"),
+        (["rack1-gpu003", "rack1-gpu004"], "node lost: rack1-gpu[003-004] went down"),
+        (["a.site", "b.site"], "node lost: a.site,b.site went down"),
+        ([f"x{k * k}y" for k in range(200)], "node lost: 200 nodes went down"),
+    ],
+    ids=["few", "of a rack", "with a domain", "many"],
+)
+def test_texts_that_differ_in_their_nodes_are_one_reason(names, said):
+    (reason,) = causes.reasons([row(name, lost(name), name) for name in names])
+    assert reason.reason == said
+    assert reason.count == len(names)
+
+
+def test_gpus_are_counted_where_there_are_several():
+    rows = [
+        row(f"n{k}", f"n{k}: measured on GPU-{k:08x}-0000-0000-0000-000000000000") for k in (1, 2)
+    ]
+    (reason,) = causes.reasons(rows)
+    assert reason.line == "n[1-2]: measured on 2 GPUs (2 checks not measured: n[1-2] (1 each))"
+    assert causes.reasons(rows[:1])[0].reason == rows[0]["reason"]
+
+
+def test_the_step_is_that_of_the_cause_and_not_of_its_many_consequences():
+    rows = [row(f"n{k}", lost("n9"), step="repair", cause=Cause.OTHER_NODE) for k in range(8)]
+    (reason,) = causes.reasons([*rows, row("n9", lost("n9"), "n9")])
+    assert reason.next_step == STEP
+    assert reason.where == "n[0-7,9] (1 each)"
+
+
+def test_each_place_in_a_text_has_its_own_nodes():
+    rows = [row(f"n{k}", f"n{k} took no part; measured on n{k + 4}", f"n{k}") for k in (1, 2)]
+    rows += [row("n5", "is slow", "n5"), row("n6", "is slow", "n6")]
+    found = causes.reasons(rows)
+    assert [reason.reason for reason in found] == [
+        "n[1-2] took no part; measured on n[5-6]", "is slow"
+    ]  # fmt: skip
+
+
+def test_a_reason_in_a_node_comes_before_one_that_costs_more():
+    rows = [row("cluster", "the queue is closed", cause=Cause.SCHEDULER) for _ in range(9)]
+    rows += [row("n1", "GPU 1 of n1 is missing", "n1")]
+    assert [r.reason for r in causes.reasons(rows)] == [
+        "GPU 1 of n1 is missing", "the queue is closed"
+    ]  # fmt: skip
+
+
+def test_what_was_measured_has_no_reason_and_no_text_is_said():
+    measured = {**row("n1", "out of its limit"), "outcome": "FAIL"}
+    assert causes.reasons([measured]) == []
+    assert causes.reasons([row("n1", "")])[0].line.startswith("no reason given (1 check")
+    assert causes.reasons([row("n1", "\0 and n1", "n1")])[0].reason == " and n1"
+
+
+def test_a_step_is_told_once():
+    rows = [row("n1", "one", "n1"), row("n1", "other", "n1")]
+    assert sum(STEP in line for line in causes.lines(causes.reasons(rows))) == 1
