@@ -7,6 +7,7 @@ files of the run directory.
 from __future__ import annotations
 
 import re
+import shlex
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import Any
 from fixtures import wording
 from fixtures.conclusion.run_verdict import counts_rows, demonstration_note, judged_of
 from fixtures.records.run_directory import RunDirectory
+from fixtures.slurm.hostlist import hostlist
 from fixtures.verdict.model import Verdict
 from reports import blame, causes, groups
 from reports.artefacts import Artefacts
@@ -27,6 +29,10 @@ MAX_PROBLEMS = 3
 MAX_LINES = 22
 """Lines below the verdict's own: with it and the shell's prompt they are a screen of 24."""
 MAX_REASONS = 8
+MAX_HOSTLIST = 200
+"""Most characters of nodes in a command; bad-nodes.txt has them all."""
+_HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
+_RUN_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 MAX_GROUPS = 2
 """Most reasons why checks do not apply, one line each."""
 _UUID = re.compile(rf";? ?\b{UUID.pattern}(?::(?= ))?")
@@ -86,11 +92,30 @@ def summary(artefacts: Artefacts, width: int) -> list[str]:
     reasons = [reason for reason in map(str, verdict["reasons"]) if not counts_rows(reason)]
     head += [_cut(reason, width) for reason in reasons[:2]]
     tail = list(_files(directory, len(lists.good), len(lists.bad)))
+    if line := drain_line(lists.bad, str(verdict.get("run_id", "")), str(scope.get("origin"))):
+        tail.append(line)
     found = problems(verdict["criteria"])
     if not found and (step := blame.what_to_do(str(verdict["verdict"]))):
         tail += _wrapped(f"next: {step.replace('RUN', str(directory.root))}", "", width)
     room = MAX_LINES - len(head) - len(tail)
     return [*head, *_fitting(found, width, room), *tail]
+
+
+def drain_line(bad: Iterable[str], run_id: str, origin: str) -> str:
+    """Return the command that takes the bad nodes out of service, to be pasted; "" for none.
+
+    It is the suite's own words: host names and nothing else that a node has said. The suite itself
+    drains nothing.
+    """
+    names = [name for name in bad if _HOST_NAME.fullmatch(name)]
+    if origin != "cluster" or not names or not _RUN_ID.fullmatch(run_id):
+        return ""
+    nodes = hostlist(names)
+    if len(nodes) > MAX_HOSTLIST:
+        return ""
+    reason = f"acceptance {run_id}"
+    command = ["scontrol", "update", f"NodeName={nodes}", "State=DRAIN", f"Reason={reason}"]
+    return f"{'to drain':<12} {shlex.join(command)}"
 
 
 def problems(criteria: Iterable[Mapping[str, Any]]) -> list[Problem]:

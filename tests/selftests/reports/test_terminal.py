@@ -108,6 +108,35 @@ def test_what_decides_is_not_cut(note):
     assert "GPU-971f86e2" not in told
 
 
+@pytest.mark.parametrize(
+    ("bad", "nodes"),
+    [
+        (["worker1"], "NodeName=worker1"),
+        (["gpu003", "gpu007", "gpu004"], "'NodeName=gpu[003-004,007]'"),
+        (["n1", "$(reboot)", "n2;id", "-x", "a b", "n1\nn2", "`id`"], "NodeName=n1"),
+    ],
+    ids=["one", "several", "names that are none"],
+)
+def test_the_command_that_drains_bad_nodes_can_be_pasted_into_a_root_shell(bad, nodes):
+    line = terminal.drain_line(bad, "20261120-141500-3fa2", "cluster")
+    title, command = line[:12], line[13:]
+    assert title.strip() == "to drain"
+    reason = "'Reason=acceptance 20261120-141500-3fa2'"
+    assert command == f"scontrol update {nodes} State=DRAIN {reason}"
+    assert len(shlex.split(command)) == 5
+
+
+@pytest.mark.parametrize(
+    ("bad", "run_id", "origin"),
+    [([], "r1", "cluster"), (["n1"], "r1", "sandbox"), (["n1"], "r1", "local"),
+     (["n1"], "r'1", "cluster"), (["$(id)"], "r1", "cluster"),
+     ([f"x{k * k}y" for k in range(99)], "r1", "cluster")],
+    ids=["none bad", "virtual", "one host", "another id", "no names", "too many"],
+)  # fmt: skip
+def test_where_nothing_is_to_be_drained_there_is_no_command(bad, run_id, origin):
+    assert terminal.drain_line(bad, run_id, origin) == ""
+
+
 def test_reasons_that_count_rows_are_not_told_beside_the_counts(tmp_path):
     root = made(tmp_path / "run", "INCOMPLETE", 2).parent
     data = read_json(root / "verdict.json")
