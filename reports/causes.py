@@ -1,21 +1,24 @@
-"""Why rows were not measured, each reason once with all of its nodes (login side). Pure.
+"""What is wrong in a run, each cause once with all of its nodes (login side). Pure.
 
 A dead node costs a row for each criterion, and one for each criterion of all nodes together; a
 hundred dead nodes cost a hundred times as many. Texts that differ only in the names of their nodes
-are one reason. One that lies in a node comes before those that follow from it.
+are one reason. One that lies in a node comes before those that follow from it. A slow GPU fails
+every rate of its area: that is one failure; so is what fails alike on many nodes.
 """
 
 from __future__ import annotations
 
+import heapq
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from fixtures.slurm.hostlist import hostlist
 from fixtures.verdict.causes import IN_NODE
+from fixtures.verdict.model import Verdict, part_of
 from fixtures.wording import abbreviated, counted
 
 Row = Mapping[str, Any]
@@ -133,6 +136,75 @@ def _names(names: list[str]) -> str:
         return counted(len(names), "GPU")
     text = hostlist(names)
     return text if len(text) <= MAX_HOSTLIST else counted(len(names), "node")
+
+
+# --- failures
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Rows that failed together: those of an area in one place, or of a criterion in many."""
+
+    rows: Sequence[Row]
+    """The worst first."""
+
+    @property
+    def text(self) -> str:
+        """The worst row, and which others failed with it."""
+        fact = Verdict.from_json(self.rows[0]).line.partition("\n")[0]
+        if len(self.rows) == 1:
+            return fact
+        criteria = {str(row["criterion"]) for row in self.rows}
+        if len(criteria) == 1:
+            nodes = list(dict.fromkeys(_node_of(row) for row in self.rows))
+            return f"{_names(nodes)}: {counted(len(self.rows), 'check')} failed; worst {fact}"
+        others = [str(row["criterion"]) for row in self.rows[1:]]
+        return f"{fact}; also {abbreviated(others, MAX_SUBJECTS)}"
+
+    @property
+    def criterion(self) -> str:
+        return str(self.rows[0]["criterion"])
+
+    @property
+    def next_step(self) -> str:
+        return str(self.rows[0]["next_step"])
+
+
+def failures(rows: Iterable[Row]) -> list[Failure]:
+    """Return what failed, the failure of most rows first; each row is in one of them."""
+    every = [row for row in rows if row["outcome"] == "FAIL"]
+    together: dict[tuple[str, ...], list[int]] = {}
+    for k, row in enumerate(every):
+        criterion = str(row["criterion"])
+        together.setdefault((_place_of(row), criterion.partition(".")[0]), []).append(k)
+        together.setdefault((criterion,), []).append(k)
+    largest = [(-len(group), group) for group in together.values()]
+    heapq.heapify(largest)
+    found: list[list[int]] = []
+    told: set[int] = set()
+    while largest:
+        size, group = heapq.heappop(largest)
+        left = [k for k in group if k not in told]
+        if len(left) == -size and left:
+            found.append(left)
+            told.update(left)
+        elif left:  # some are in a larger one: it is looked at again by its size now
+            heapq.heappush(largest, (-len(left), left))
+    return [Failure(sorted((every[k] for k in group), key=_margin)) for group in found]
+
+
+def _margin(row: Row) -> float:
+    margin = row.get("margin")
+    return 0.0 if margin is None else float(margin)
+
+
+def _place_of(row: Row) -> str:
+    """Return the device, or the nodes, that a row is about."""
+    return f"{_node_of(row)} {part_of(row.get('worst'))}"
+
+
+def _node_of(row: Row) -> str:
+    return str((row.get("worst") or {}).get("node") or row["subject"])
 
 
 def lines(found: Iterable[Reason]) -> Iterator[str]:

@@ -19,7 +19,6 @@ from fixtures import wording
 from fixtures.conclusion.run_verdict import counts_rows, demonstration_note, judged_of
 from fixtures.records.run_directory import RunDirectory
 from fixtures.slurm.hostlist import hostlist
-from fixtures.verdict.model import Verdict
 from reports import blame, causes, groups
 from reports.artefacts import Artefacts
 from reports.causes import UUID
@@ -122,12 +121,9 @@ def problems(criteria: Iterable[Mapping[str, Any]]) -> list[Problem]:
     """Return what failed, then each reason why something was not measured."""
     criteria = list(criteria)
     failed = [
-        Problem(
-            Verdict.from_json(v).line.partition("\n")[0], blame.red_of(str(v["criterion"])),
-            str(v["next_step"]),
-        )
-        for v in criteria if v["outcome"] == "FAIL"
-    ]  # fmt: skip
+        Problem(failure.text, blame.red_of(failure.criterion), failure.next_step)
+        for failure in causes.failures(criteria)
+    ]
     unmeasured = causes.reasons(criteria)
     return [*failed, *(Problem(reason.line, "", reason.next_step) for reason in unmeasured)]
 

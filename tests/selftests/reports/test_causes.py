@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
 
 from fixtures.verdict.causes import Cause
+from fixtures.verdict.model import Outcome, Verdict
 from reports import causes
 
 pytestmark = pytest.mark.cpu
@@ -95,3 +97,47 @@ def test_what_was_measured_has_no_reason_and_no_text_is_said():
 def test_a_step_is_told_once():
     rows = [row("n1", "one", "n1"), row("n1", "other", "n1")]
     assert sum(STEP in line for line in causes.lines(causes.reasons(rows))) == 1
+
+
+# --- failures
+
+
+def failed(criterion: str, node: str, *, gpu: int | None = None, margin: float = -0.1) -> Any:
+    worst = {"node": node, "value": 1.0} | ({} if gpu is None else {"gpu": gpu})
+    made = Verdict(
+        criterion=criterion, title="", subject=node, outcome=Outcome.FAIL, value=541.0,
+        unit="TFLOPS", limit=">= 605", margin=margin, worst=worst, next_step=f"check {node}",
+    )  # fmt: skip
+    return made.to_json()
+
+
+def test_one_slow_gpu_is_one_failure_of_an_area():
+    rows = [failed(f"gemm.{k}", "n1", gpu=1, margin=-m / 10) for k, m in
+            (("bf16", 1), ("fp16", 3), ("tf32", 2))]  # fmt: skip
+    rows += [failed("health.xid", "n1", gpu=1), failed("gemm.bf16", "n1", gpu=0)]
+    found = causes.failures(rows)
+    assert [len(failure.rows) for failure in found] == [3, 1, 1]
+    assert found[0].text == (
+        "n1 gpu1 gemm.fp16: 541 TFLOPS, limit >= 605 (-30%); also gemm.tf32, gemm.bf16"
+    )
+    assert found[1].text == "n1 gpu1 health.xid: 541 TFLOPS, limit >= 605 (-10%)"
+
+
+def test_what_fails_on_many_nodes_is_one_failure_with_their_host_list():
+    rows = [failed("nvlink.errors", f"n{k}", margin=-k / 10) for k in (3, 4, 7)]
+    (failure,) = causes.failures(rows)
+    assert failure.text.startswith("n[3-4,7]: 3 checks failed; worst n7 nvlink.errors: 541 TFLOPS")
+    assert (failure.criterion, failure.next_step) == ("nvlink.errors", "check n7")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_each_row_is_in_one_failure(seed):
+    rng = random.Random(seed)
+    rows = [
+        failed(f"{rng.choice('abc')}.{rng.choice('xyz')}", f"n{rng.randrange(9)}",
+               gpu=rng.choice((None, 0, 1)))
+        for _ in range(60)
+    ]  # fmt: skip
+    rows += [row("n1", lost("n1"), "n1"), {**rows[0], "outcome": "PASS"}]
+    told = [id(r) for failure in causes.failures(iter(rows)) for r in failure.rows]
+    assert sorted(told) == sorted(id(r) for r in rows[:60])

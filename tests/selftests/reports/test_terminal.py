@@ -79,8 +79,8 @@ def test_a_verdict_on_virtual_nodes_says_on_its_first_screen_that_it_is_one(tmp_
 def test_of_many_failures_three_are_told_and_a_command_is_never_broken():
     command = f"`pytest -m multinode --retest=/runs/{'x' * 90} -k worker1`"
     rows = [
-        measured(f"gemm.{k}", "worker1", Outcome.FAIL, 1.0, next_step=f"look, then {command}")
-        for k in ("bf16", "fp16", "tf32", "fp32", "fp8")
+        measured(f"{k}.rate", "worker1", Outcome.FAIL, 1.0, next_step=f"look, then {command}")
+        for k in ("gemm", "memory", "hostcopy", "isolation", "training")
     ]
     found = terminal.problems([v.to_json() for v in rows])
     assert len(found) == 5
