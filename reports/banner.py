@@ -17,7 +17,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from fixtures.conclusion.next_steps import RunCommand
-from fixtures.conclusion.run_verdict import demonstration_note, judged_of
+from fixtures.conclusion.run_verdict import counts_rows, demonstration_note, judged_of
 from fixtures.slurm.hostlist import hostlist
 from fixtures.verdict.model import Outcome
 from fixtures.wording import counted, duration
@@ -154,7 +154,7 @@ def banner(
         verdict=str(verdict["verdict"]),
         meaning=MEANING.get(str(verdict["verdict"]), ""),
         demonstration=demonstration_note(verdict),
-        reasons=verdict.get("reasons") or [],
+        reasons=[r for r in verdict.get("reasons") or () if not counts_rows(str(r))],
         counts=counts,
         to_judge=to_judge,
         judged=judged,
@@ -184,6 +184,21 @@ def ordered_and_found(run: Mapping[str, Any], found: str) -> str:
     contract = run.get("contract") or {}
     hardware = {name: contract[name] for name in HARDWARE if name in contract}
     return f"Ordered: {contract_text(hardware)}. Found: {found}." if hardware else ""
+
+
+CONTENTS = {
+    "failed": "Failed", "not-measured": "Not measured", "figures": "Key figures",
+    "areas": "Coverage", "charts": "Charts", "trainings": "Trainings", "rows": "Rows",
+    "cluster": "Cluster", "run": "The run", "drills": "Drills",
+}  # fmt: skip
+"""Id of a part of the page -> its name in the list of contents."""
+
+
+def contents(parts: Iterable[str]) -> str:
+    """Return the HTML of a list of contents of those parts that are there, with a skip link."""
+    whole = "".join(parts)
+    there = [(name, title) for name, title in CONTENTS.items() if f'id="{name}"' in whole]
+    return render("contents.jinja2", there=there)
 
 
 def run_section(verdict: Mapping[str, Any], run: Mapping[str, Any]) -> str:

@@ -133,6 +133,12 @@ class Cluster:
         return ", ".join(parts)
 
     @property
+    def answered(self) -> str:
+        """The same of the nodes that reported what they have; "" where none did."""
+        gpus = [f"{n} x {name}" for name, n in self.gpu_names.most_common(3)]
+        return ", ".join([counted(len(self.found), "node"), *gpus]) if self.found else ""
+
+    @property
     def headline(self) -> str:
         """Which cluster this is, in a line."""
         names = hostlist(self.nodes)

@@ -90,10 +90,15 @@ def page(
         _figures(directory, verdict, run, thresholds, reader) if criteria else figures.Parts("", "")
     )
     head = banner.banner(
-        verdict, run, cluster=found.headline, found=found.hardware, blamed=blamed,
+        verdict, run, cluster=found.headline, found=found.answered, blamed=blamed,
         groups=groups.sentences(verdict), failures=parts.failures,
     )  # fmt: skip
-    prefix = [banner.style(), _stamp(), banner.script(), head, parts.body]
+    below = [
+        cluster.section(found), banner.run_section(verdict, run), banner.notes(verdict),
+        drills.section(directory),
+    ]  # fmt: skip
+    contents = banner.contents([head, parts.body, *below])
+    prefix = [banner.style(), _stamp(), banner.script(), head, contents, parts.body]
     tests = _tests(
         criteria,
         ledger or read_ledger(directory, criteria),
@@ -123,10 +128,7 @@ def page(
         additional_summary={
             "prefix": prefix,
             "summary": [],
-            "postfix": [
-                cluster.section(found), banner.run_section(verdict, run), banner.notes(verdict),
-                drills.section(directory),
-            ],
+            "postfix": below,
         },
     )  # fmt: skip
     # pytest-html's template does not say in which language a screen reader is to speak.

@@ -84,6 +84,26 @@
       });
     });
     if (matrix) {
+      /* One stop of the tab key for all cells; the arrow keys go from cell to cell. */
+      matrix.querySelectorAll("button").forEach(function (cell, k) { cell.tabIndex = k ? -1 : 0; });
+      matrix.addEventListener("keydown", function (event) {
+        var step = {ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0],
+                    ArrowDown: [1, 0]}[event.key];
+        var cell = event.target.closest("td");
+        if (!step || !cell) return;
+        var line = cell.parentNode.rowIndex, column = cell.cellIndex, next = null;
+        do {
+          line += step[0];
+          column += step[1];
+          var row = matrix.rows[line], there = row ? row.cells[column] : null;
+          next = there ? there.querySelector("button") : null;
+        } while (there && !next);
+        if (!next) return;
+        event.preventDefault();
+        event.target.tabIndex = -1;
+        next.tabIndex = 0;
+        next.focus();
+      });
       matrix.addEventListener("click", function (event) {
         var cell = event.target.dataset;
         if (!cell.node) return;

@@ -56,7 +56,16 @@ LOOK = """
   var rows = Array.from(document.querySelectorAll("#results-table tbody.results-table-row"));
   var table = function () { return rows.filter(visible).map(text); };
   var banner = document.querySelector(".banner, .verdict");
+  var stops = Array.from(document.querySelectorAll("a[href], button, input, summary, [tabindex]"));
+  var first = document.querySelector("#results-table tbody.results-table-row");
   var found = {
+    contents: Array.from(document.querySelectorAll("nav.contents a")).map(function (a) {
+      return [text(a), visible(document.getElementById(a.hash.slice(1)))];
+    }),
+    stops: stops.filter(function (e) {
+      return visible(e) && e.tabIndex >= 0 && first !== null &&
+        (e.compareDocumentPosition(first) & Node.DOCUMENT_POSITION_FOLLOWING);
+    }).length,
     title: document.title, heading: text(document.querySelector("h1")),
     banner: visible(banner) ? text(banner) : "", counts: text(document.querySelector(".counts")),
     rows: table(), whole: text(document.body),
@@ -64,6 +73,17 @@ LOOK = """
     top: (document.querySelector("p.verdict") || banner).getBoundingClientRect().top,
   };
   var cell = document.querySelector("#coverage button.fail, #coverage button.not_measured");
+  var cells = document.querySelectorAll("#coverage button");
+  if (cells.length > 1) {
+    cells[0].focus();
+    ["ArrowDown", "ArrowRight", "ArrowLeft"].forEach(function (key) {
+      document.activeElement.dispatchEvent(
+        new KeyboardEvent("keydown", {key: key, bubbles: true, cancelable: true}));
+    });
+    found.walked = document.activeElement.dataset;
+    found.walked = [found.walked.node, document.activeElement.tabIndex, cells[0].tabIndex];
+    found.below = cells[0].closest("tr").nextElementSibling.querySelector("th").textContent;
+  }
   if (cell) {
     cell.click();
     found.filtered = table();
@@ -126,6 +146,24 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
         return dict(zip(pages, browser.evaluate(files, script, width=width), strict=True))
 
     return Seen(pages, ask(LOOK, 1280), ask(WIDE, 390), ask(PRINT, 696))
+
+
+@pytest.mark.parametrize("run", PLANS)
+def test_a_list_of_contents_leads_to_every_part(seen, run):
+    contents = dict(seen.look[run, "report"]["contents"])
+    assert all(contents.values()), contents
+    assert {"Key figures", "Rows", "The run"} - {*contents} <= {"Key figures"}
+    assert ("Failed" in contents) == (WORD[run] == "REJECTED")
+
+
+@pytest.mark.parametrize("run", PLANS)
+def test_a_keyboard_reaches_the_first_row_soon(seen, run):
+    assert 0 < seen.look[run, "report"]["stops"] <= 60
+
+
+def test_the_arrow_keys_go_from_cell_to_cell(seen):
+    look = seen.look["large", "report"]
+    assert look["walked"] == [look["below"], 0, -1]
 
 
 @pytest.mark.parametrize("run", PLANS)
