@@ -20,7 +20,7 @@ from fixtures.conclusion.next_steps import RunCommand
 from fixtures.conclusion.run_verdict import counts_rows, demonstration_note, judged_of
 from fixtures.slurm.hostlist import hostlist
 from fixtures.verdict.model import Outcome
-from fixtures.wording import counted, duration
+from fixtures.wording import counted, duration, plain
 from reports import causes, policy
 from reports.blame import what_to_do
 from reports.groups import looked_for
@@ -257,7 +257,7 @@ def contract_text(contract: Mapping[str, Any] | None) -> str:
     rate = given.pop("nic_gbps", None)
     if nics := given.pop("nics_per_node", None):
         parts.append(f"{counted(nics, 'NIC')} per node" + (f" at {rate:g} Gbit/s" if rate else ""))
-    parts += [f"{name.replace('_', ' ')} {value}" for name, value in given.items()]
+    parts += [f"{name.replace('_', ' ')} {plain(value)}" for name, value in given.items()]
     return ", ".join(parts)
 
 

@@ -11,7 +11,7 @@ import hashlib
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,9 @@ from fixtures.records.verdict_file import read_verdict
 from fixtures.run.reader import RunReader
 from fixtures.slurm.hostlist import hostlist
 from fixtures.thresholds.contract import PARTIES
-from fixtures.thresholds.overview import LimitRow, read_csv
+from fixtures.thresholds.overview import read_csv
 from fixtures.verdict.model import Verdict, device_of
-from fixtures.wording import counted, digits
+from fixtures.wording import counted, digits, plain
 from reports import banner, blame, groups, power, recertified
 from reports.areas import areas, coverage, ordered
 from reports.cluster import PARTY_TITLES, Cluster
@@ -41,10 +41,12 @@ MAX_IN_BODY = 8
 """Most failures, and most waivers, in the body: it is to be signed on two sheets."""
 MAX_NODES_TEXT = 300
 """Most characters of the host list in the body."""
+_NOT_OF_A_RUN_ID = re.compile(r"[^A-Za-z0-9 -]")
+"""The run ID stands in a style, on each sheet."""
 MAX_EVERY = 3000
-"""Most rows that annex 4 lists one by one; results.csv has all."""
+"""Most rows that annex 3 lists one by one; results.csv has all."""
 IN_BODY = ("Run", "Measured on", "Scope", "When", "Suite commit", "Suite version", "Limits SHA-256")
-"""Facts of the run in the body; the others are in annex 7."""
+"""Facts of the run in the body; the others are in annex 5."""
 MAX_LISTED = 200
 """Most rows of a list (not accepted, or measured more than once); the rest is only counted."""
 _STYLE = Path(__file__).with_name("certificate.css")
@@ -92,6 +94,7 @@ def page(
     counts = verdict["counts"]
     facts = _facts(verdict, run, cluster)
     returns = recertified.returns(directory, run)
+    listed = len(criteria) <= MAX_EVERY
     annexes = banner.render(
         "annexes.jinja2",
         returns=returns,
@@ -109,9 +112,10 @@ def page(
         ],
         counts=counts,
         not_applicable=[row for row in rows if not row.planned],
-        every_row=list(_every_row(directory, criteria, options)),
+        listed=listed,
+        held=_limits_held(criteria, LimitSources.of(directory), listed=listed),
         options=options,
-        limits=_limits(directory),
+        limits=_not_judged(directory),
         power=list(power.lines(verdict)),
         more_facts=[fact for fact in facts if fact[0] not in IN_BODY],
     )
@@ -119,6 +123,7 @@ def page(
     return banner.render(
         "certificate.jinja2",
         style=_STYLE.read_text(encoding="utf-8"),
+        sheet=_NOT_OF_A_RUN_ID.sub("", f"run {run.get('id', '')}"),
         accepted=verdict["verdict"] == "ACCEPTED",
         verdict=str(verdict["verdict"]),
         meaning=banner.MEANING.get(str(verdict["verdict"]), ""),
@@ -165,26 +170,33 @@ def _not_accepted(v: Mapping[str, Any]) -> dict[str, Any]:
     return {**v, "place": place, "measured": Verdict.from_json(v).measured, "red": red}
 
 
-def _every_row(
-    directory: RunDirectory, criteria: Sequence[Mapping[str, Any]], options: str
-) -> Iterator[dict[str, str]]:
-    """Yield each row to which its criterion applies; none of a run with more than MAX_EVERY."""
-    if len(criteria) > MAX_EVERY:
-        return
-    sources = LimitSources.of(directory)
+def _limits_held(
+    criteria: Iterable[Mapping[str, Any]], sources: LimitSources, *, listed: bool
+) -> dict[str, list[dict[str, Any]]]:
+    """Return of each criterion its limits with their sources and the rows to which each applies;
+    where rows are not `listed`, only the first limit, without rows."""
+    found: dict[tuple[str, str], list[dict[str, str]]] = {}
+    seen: set[str] = set()
     for v in criteria:
         if v["outcome"] == "NOT_APPLICABLE":
             continue
-        limit = split_limit(str(v["limit"]))[0]
-        name = shlex.quote(f"{v['criterion']}-{v['subject']}")
-        margin = v["margin"]
-        yield {
-            "criterion": str(v["criterion"]), "subject": str(v["subject"]), "limit": limit,
-            "outcome": str(v["outcome"]), "measured": Verdict.from_json(v).measured,
-            "margin": "" if margin is None else f"{100 * margin:+.1f} %",
-            "source": sources.of_limit(str(v["criterion"]), str(v["limit"])) if limit else "",
-            "command": f"pytest -m multinode{options} -k {name}",
-        }  # fmt: skip
+        key = str(v["criterion"])
+        if not listed and key in seen:
+            continue
+        seen.add(key)
+        rows = found.setdefault((key, str(v["limit"])), [])
+        if listed:
+            margin = "" if v["margin"] is None else f"{100 * v['margin']:+.1f} %"
+            rows.append({
+                "subject": str(v["subject"]), "outcome": str(v["outcome"]),
+                "measured": Verdict.from_json(v).measured, "margin": margin,
+            })  # fmt: skip
+    held: dict[str, list[dict[str, Any]]] = {}
+    for (criterion, limit), rows in found.items():
+        text = split_limit(limit)[0]
+        source = sources.of_limit(criterion, limit) if text else ""
+        held.setdefault(criterion, []).append({"limit": text, "source": source, "rows": rows})
+    return held
 
 
 def _shortened(names: str) -> str:
@@ -192,11 +204,15 @@ def _shortened(names: str) -> str:
     return names if len(names) <= MAX_NODES_TEXT else f"{names[:MAX_NODES_TEXT]}... (annex 1)"
 
 
-def _limits(directory: RunDirectory) -> list[LimitRow]:
-    """Return the annex: the limits that held for the run; [] where no file has them."""
+def _not_judged(directory: RunDirectory) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return each reason why a limit was not judged, with criteria and conditions; [] without."""
     if not directory.limits.exists():
         return []
-    return read_csv(read_text(directory.limits))
+    found: dict[str, list[tuple[str, str]]] = {}
+    for row in read_csv(read_text(directory.limits)):
+        if row.not_judged:
+            found.setdefault(row.not_judged, []).append((row.criterion, row.when))
+    return list(found.items())
 
 
 def _criterion_rows(criteria: Iterable[Mapping[str, Any]]) -> list[CriterionRow]:
@@ -276,7 +292,11 @@ def _ordered_and_found(
         ):
             continue
         rows.append(
-            (_field_title(name), "" if wanted is None else str(wanted), found_values.get(name, ""))
+            (
+                _field_title(name),
+                "" if wanted is None else plain(wanted),
+                found_values.get(name, ""),
+            )
         )
     return rows
 

@@ -174,7 +174,7 @@ def test_the_certificate_says_the_smallest_defect_that_each_rate_finds(run):
     assert judged
     assert judged <= stated.keys()
     text = (run / "certificate.html").read_text()
-    annex = text.partition("Annex 8: power of the test")[2]
+    annex = text.partition("Annex 6: power of the test")[2]
     for key in judged:
         assert 0 < stated[key]["finds"] < 1
         assert f"a value that falls by {digits(100 * stated[key]['finds'])} %" in annex
