@@ -175,7 +175,10 @@ def test_with_q_nothing_is_added(tmp_path):
 def test_the_controller_of_n_says_it_once_and_its_workers_nothing(tmp_path):
     run = piped("pytest", *RUN, "-n", "2", f"--run-dir={tmp_path / 'run'}")
     assert run.returncode == 0, run.stdout + run.stderr
-    assert run.stdout.splitlines().count("node: 1 running") == 1
+    # Which states a look falls into is a matter of time; each is said by one process.
+    said = [line for line in run.stdout.splitlines() if line.startswith("node: ")]
+    assert said
+    assert len(said) == len(set(said)), said
 
 
 # --- parts of the display
