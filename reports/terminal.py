@@ -103,8 +103,7 @@ def summary(artefacts: Artefacts, width: int) -> list[str]:
 def drain_line(bad: Iterable[str], run_id: str, origin: str) -> str:
     """Return the command that takes the bad nodes out of service, to be pasted; "" for none.
 
-    It is the suite's own words: host names and nothing else that a node has said. The suite itself
-    drains nothing.
+    Beside host names no text of a node is in it. The suite itself drains nothing.
     """
     names = [name for name in bad if _HOST_NAME.fullmatch(name)]
     if origin != "cluster" or not names or not _RUN_ID.fullmatch(run_id):
@@ -112,9 +111,8 @@ def drain_line(bad: Iterable[str], run_id: str, origin: str) -> str:
     nodes = hostlist(names)
     if len(nodes) > MAX_HOSTLIST:
         return ""
-    reason = f"acceptance {run_id}"
-    command = ["scontrol", "update", f"NodeName={nodes}", "State=DRAIN", f"Reason={reason}"]
-    return f"{'to drain':<12} {shlex.join(command)}"
+    of_nodes, reason = shlex.quote(f"NodeName={nodes}"), shlex.quote(f"Reason=acceptance {run_id}")
+    return f"{'to drain':<12} scontrol update {of_nodes} State=DRAIN {reason}"
 
 
 def problems(criteria: Iterable[Mapping[str, Any]]) -> list[Problem]:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.cpu
 def verdict(name: str, status: int, *, run_id: str) -> dict:
     return {
         "schema": 1, "run_id": run_id, "verdict": name, "exit_status": status,
-        "reasons": ["2 of 3 judged"], "criteria": [], "scope": {"nodes": ["worker0"]},
+        "reasons": ["stopped by its owner"], "criteria": [], "scope": {"nodes": ["worker0"]},
         "basis": {"whole_scope": True, "ordered": True, "origin": "cluster",
                   "demonstration": False},
         "counts": {"planned": 3, "pass": 2, "not_measured": 1},
