@@ -97,16 +97,29 @@ def test_a_log_is_read_only_if_it_has_every_operation(tmp_path: Path) -> None:
     ("algorithm", "protocol", "named"),
     [("1", "2", ("RING", "SIMPLE")), ("0", "0", ("TREE", "LL")), ("5", "1", ("NVLS_TREE", "LL128")),
      ("2", "2", ("COLLNET_DIRECT", "SIMPLE")), ("6", "2", ("PAT", "SIMPLE")),
-     ("9", "7", ("9", "7")), ("RING", "LL128", ("RING", "LL128"))],
+     ("RING", "LL128", ("RING", "LL128"))],
 )  # fmt: skip
 def test_numbers_of_older_versions_are_the_names_of_newer_ones(
     algorithm: str, protocol: str, named: tuple[str, str], tmp_path: Path
 ) -> None:
     log = tmp_path / "0.log"
-    log.write_text(f"n [0] NCCL INFO 1024 Bytes -> Algo {algorithm} proto {protocol} time 5.3\n")
-    log.write_text(log.read_text().replace("INFO", "INFO AllReduce:"))
-    found, _ = nccl_algorithms.read_log(log, ["all_reduce"], [("all_reduce", 256)])
-    assert found["all_reduce"] == {1024: named}
+    for operation in ("AllReduce: ", ""):
+        line = f"{operation}1024 Bytes -> Algo {algorithm} proto {protocol} time 5.3"
+        log.write_text(f"n:1:2 [0] NCCL INFO {line}\n")
+        found, _ = nccl_algorithms.read_log(log, ["all_reduce"], [("all_reduce", 256)])
+        assert found["all_reduce"] == {1024: named}
+
+
+@pytest.mark.parametrize(("algorithm", "protocol"), [("9", "2"), ("1", "7"), ("7", "3")])
+def test_a_number_that_is_not_known_concludes_nothing(
+    algorithm: str, protocol: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "0.log"
+    line = f"AllReduce: 1024 Bytes -> Algo {algorithm} proto {protocol} time 5.3"
+    log.write_text(f"NCCL INFO {line}\n")
+    found, why = nccl_algorithms.read_log(log, ["all_reduce"], [("all_reduce", 256)])
+    assert found == {"all_reduce": {}}
+    assert f"algorithm {algorithm}, protocol {protocol}" in why
 
 
 # --- in a job

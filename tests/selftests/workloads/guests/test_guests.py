@@ -61,12 +61,38 @@ def test_the_text_of_a_node_s_file_is_read_where_it_was_given(
         guests._text(given, "fio")
 
 
+LOST = "Unable to determine the device handle for GPU0000:3B:00.0: GPU is lost.  Reboot it\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "notes"),
+    [
+        (LOST, ["GPU0000:3B:00.0: GPU is lost. Reboot it"]),
+        (
+            '<?xml version="1.0" ?>\n<nvidia_smi_log>\nUnable to determine the device handle for '
+            "GPU3: 0000:5F:00.0: Unknown Error\nUnable to determine the device handle for GPU 4: "
+            "Not Found\nNo devices were found\n",
+            ["GPU3: 0000:5F:00.0: Unknown Error", "GPU 4: Not Found"],
+        ),
+        ("Unable to determine the device handle for GPU2: Unknown Error",
+         ["GPU2: Unknown Error"]),
+    ],
+)  # fmt: skip
+def test_a_gpu_that_nvidia_smi_names_as_out_of_reach_is_what_it_found(text, notes):
+    known = facts()
+    row = guests._nvidia_smi(text, known)
+    assert row.value == len(notes)
+    assert row.notes == [f"nvidia-smi does not reach {note}" for note in notes]
+    assert known["findings"] == {"nvidia_smi": {"gpus": "fail"}}
+
+
 def test_nvidia_smi_is_run_where_it_is_installed_and_no_file_was_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     answers: list[Any] = [
         SimpleNamespace(returncode=0, stdout="<xml/>"),
         SimpleNamespace(returncode=9, stdout="", stderr="no driver"),
+        SimpleNamespace(returncode=15, stdout=LOST, stderr=""),
         subprocess.TimeoutExpired("nvidia-smi", 30), OSError("no memory"),
     ]  # fmt: skip
 
@@ -80,7 +106,10 @@ def test_nvidia_smi_is_run_where_it_is_installed_and_no_file_was_given(
     monkeypatch.setattr(guests.subprocess, "run", run)
     monkeypatch.setattr(guests.shutil, "which", lambda name: f"/bin/{name}")
     assert guests._text(rank_of(tmp_path), "nvidia_smi") == "<xml/>"
-    for says in ("exit 9: no driver", "timed out", "no memory"):
+    for says in ("exit 9: no driver", "", "timed out", "no memory"):
+        if not says:
+            assert guests._run_nvidia_smi().startswith(LOST)
+            continue
         with pytest.raises(GuestError, match=says):
             guests._run_nvidia_smi()
     with pytest.raises(GuestError, match="no such file was given"):
@@ -236,3 +265,35 @@ def test_jobs_of_fio_with_an_error_are_counted(monkeypatch: pytest.MonkeyPatch):
     jobs.pop()
     known = facts()
     assert (guests._fio("", known).value, known["findings"]["fio"]) == (0, {"storage": "pass"})
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("fio: pid=7, got signal=11", 1),
+        ("fio: job 'seq' (state=5) hasn't exited in 60 seconds, it appears to be stuck. Doing "
+         "forceful exit of this job.", 1),
+        ("fio: pid=7, err=5/file:io_u.c:1889, func=io_u error, error=Input/output error", 1),
+        ("fio: file hash not empty on exit", 0),
+    ],
+)  # fmt: skip
+def test_a_job_that_died_fails_though_its_json_has_no_error(
+    monkeypatch: pytest.MonkeyPatch, line: str, error: int
+):
+    jobs = [guest_fio.Job("seq", 0, 1.0, 1.0)]
+    monkeypatch.setattr(guest_fio, "parse", lambda _: FioRun("3.39", None, jobs, [line]))
+    assert guests._fio("", facts()).value == error
+    jobs[:] = [guest_fio.Job("seq", 5, 1.0, 1.0)]
+    assert guests._fio("", facts()).value == 1
+
+
+def test_a_fio_that_was_ended_by_a_signal_measured_nothing_to_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    jobs = [guest_fio.Job("seq", 0, 1.0, 1.0)]
+    said = ["fio: terminating on signal 2"]
+    monkeypatch.setattr(guest_fio, "parse", lambda _: FioRun("3.39", None, jobs, said))
+    with pytest.raises(GuestError, match="on signal 2: its jobs did not run to their end"):
+        guests._fio("", facts())
+    jobs[:] = [guest_fio.Job("seq", 5, 1.0, 1.0)]
+    assert guests._fio("", facts()).value == 1
