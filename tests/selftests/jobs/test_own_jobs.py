@@ -20,9 +20,10 @@ SCRIPT = f"{ROOT}/jobs/node-a/submitit/submission_file_1.sh"
 def test_jobs_of_a_run_are_known_by_name_and_by_script(command):
     command(
         "squeue",
-        "7|RUNNING||accept-r1-node a\n8\n9|RUNNING|/home/a/other.sh|other\n"
-        f"10|PENDING|{SCRIPT}|renamed-by-a-filter\n11|COMPLETING|{SCRIPT}|a|b\n"
-        "12|RUNNING|/x/jobs/a/submitit/s.sh|accept-r2-x\n13|RUNNING|jobs/a/submitit/s.sh|x\n",
+        "7|RUNNING||7|accept-r1-node a\n8\n9|RUNNING|/home/a/other.sh|9|other\n"
+        f"10|PENDING|{SCRIPT}|10|renamed-by-a-filter\n11|COMPLETING|{SCRIPT}|11|a|b\n"
+        "12|RUNNING|/x/jobs/a/submitit/s.sh|12|accept-r2-x\n"
+        "13|RUNNING|jobs/a/submitit/s.sh|13|x\n",
     )
     assert own_jobs.living("r1", ROOT) == {"7": "RUNNING", "10": "PENDING"} | {"11": "COMPLETING"}
     assert own_jobs.living("r2", Path("/elsewhere")) == {"12": "RUNNING"}
@@ -30,7 +31,7 @@ def test_jobs_of_a_run_are_known_by_name_and_by_script(command):
     assert (runs["7"], runs["9"], runs["10"]) == (None, None, ROOT)
     assert (runs["12"], runs["13"]) == (Path("/x"), None)
     assert own_jobs.run_prefix("r2") == "accept-r2-"
-    command("squeue", "7|RUNNING||accept-r1-x\n", status=1)
+    command("squeue", "7|RUNNING||7|accept-r1-x\n", status=1)
     assert own_jobs.own_jobs() is None
     assert own_jobs.living("r1", ROOT) is None
 

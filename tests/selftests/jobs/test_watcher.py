@@ -64,7 +64,7 @@ def row(
     job: str, state: str, reason: str = "None", *, name: str = "x", nodes: str = "", asked: str = ""
 ) -> str:
     """A line of squeue."""
-    return f"{job}   |{state}|0:0|{name}|{nodes}|{asked}|{reason}|\n"
+    return f"{job}   |{state}|0:0|{nodes}|{asked}|{reason}|{name}|\n"
 
 
 # --- one job
@@ -124,9 +124,8 @@ def test_a_limit_of_all_jobs_together_is_waited_for(reason):
     assert JobState("PENDING", f"({reason})").unstartable_reason is None
 
 
-@pytest.mark.parametrize("reason", ["(ReqNodeNotAvail, Reserved for maintenance)", "(Reservation)"])
-def test_a_reservation_of_somebody_else_is_no_fault_of_the_node(reason):
-    state = JobState("PENDING", reason)
+def test_a_reservation_of_somebody_else_is_no_fault_of_the_node():
+    state = JobState("PENDING", "(ReqNodeNotAvail, Reserved for maintenance)")
     assert state.unstartable_reason
     assert state.against_policy
     node_down = JobState("PENDING", "(ReqNodeNotAvail, UnavailableNodes:n1)")
@@ -145,12 +144,12 @@ def test_a_cluster_without_jobs_is_idle(command, nodes, idle):
 
 
 def test_who_has_no_job_in_the_queue_waits_for_none(command):
-    command("squeue", "7|COMPLETED|0:0|x|||None|\n")
+    command("squeue", "7|COMPLETED|0:0|||None|x|\n")
     slurm = SlurmWatcher()
     assert slurm.none_queued(0.0) is False  # nobody was asked yet
     slurm.states(["7"])
     assert slurm.none_queued(0.0) is True
-    command("squeue", "7|RUNNING|0:0|x|||None|\n")
+    command("squeue", "7|RUNNING|0:0|||None|x|\n")
     slurm.invalidate()
     slurm.states(["7"])
     assert slurm.none_queued(0.0) is False
@@ -226,12 +225,14 @@ def test_jobs_are_found_by_their_name_in_an_answer_that_is_new_enough(slurm):
 
 def test_what_squeue_says_is_read_field_by_field(slurm):
     slurm.answers["squeue"] = (
-        row("1", "CANCELLED by 0") + row("2", " ") + row("3", "PENDING", "a|b")
-        + "slurm_load_jobs|error\n" + "4|RUNNING|0:0|x|n4|n4\n"
+        row("1", "CANCELLED by 0") + row("2", " ") + row("3", "PENDING", name="a|b")
+        + "slurm_load_jobs|error\n" + "4|RUNNING|0:0|n4|n4|None\n"
     )  # fmt: skip
-    states = SlurmWatcher().states(["1"])
+    w = SlurmWatcher()
+    states = w.states(["1"])
+    assert w.find("a|b", since=999.0) == ["3"]
     assert {job: (s.state, s.reason) for job, s in states.items()} == {
-        "1": ("CANCELLED", "None"), "2": ("UNKNOWN", "None"), "3": ("PENDING", "a|b"),
+        "1": ("CANCELLED", "None"), "2": ("UNKNOWN", "None"), "3": ("PENDING", "None"),
     }  # fmt: skip
 
 

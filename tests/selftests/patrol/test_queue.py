@@ -48,7 +48,8 @@ def test_only_idle_nodes_are_named_and_all_are_counted(monkeypatch):
 
 def test_only_jobs_that_a_node_would_help_are_waited_for(monkeypatch, asked):
     reasons = ["Resources", "Priority", "None", "(Nodes required for job are DOWN)", "Dependency",
-               "JobHeldUser", "BeginTime", "AssocGrpGRES", "QOSMaxJobsPerUserLimit"]  # fmt: skip
+               "JobHeldUser", "BeginTime", "AssocGrpGRES", "QOSMaxJobsPerUserLimit",
+               "job requeued in held state", "MaxMemPerLimit", "Reservation"]  # fmt: skip
     lines = [f"{k}|a|b|{reason}\n" for k, reason in enumerate(reasons)]
     own = f"99|{queue.JOB_NAME}|Priority\n\n|no id|Priority\n"
     answers(monkeypatch, asked, squeue="".join(lines) + own)

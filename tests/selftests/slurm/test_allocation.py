@@ -15,25 +15,24 @@ from fixtures.slurm.client import SlurmNode
 pytestmark = pytest.mark.cpu
 
 
-def node(name: str, *, cpus: int = 64, gpus: int = 8) -> SlurmNode:
+def node(name: str, *, cpus: int = 64, gpus: int = 8, memory_mib: int = 63000) -> SlurmNode:
     return SlurmNode(
-        name=name, state="IDLE", reason="", address=name, cpus=cpus, gpus=gpus, partitions=("gpu",)
-    )
+        name=name, state="IDLE", reason="", address=name, cpus=cpus, gpus=gpus,
+        partitions=("gpu",), memory_mib=memory_mib,
+    )  # fmt: skip
 
 
 @pytest.fixture
 def site(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A partition of two nodes and its settings; a third node is of another order."""
     known = SimpleNamespace(
-        partition={}, config={"SelectType": "select/cons_tres"}, nodes=[node("a"), node("b")],
-        text="NodeName=a RealMemory=64000 MemSpecLimit=1000\nNodeName=b RealMemory=65000\n"
-        "NodeName=c RealMemory=10\n",
+        partition={}, config={"SelectType": "select/cons_tres"},
+        nodes=[node("a"), node("b", memory_mib=65000), node("c", memory_mib=10)],
     )  # fmt: skip
     monkeypatch.setattr(module, "slurm_partition", lambda name: known.partition)
     monkeypatch.setattr(module, "default_partition", lambda: "standard")
     monkeypatch.setattr(module, "slurm_config", lambda: known.config)
     monkeypatch.setattr(module, "slurm_nodes", lambda name: known.nodes)
-    monkeypatch.setattr(module, "slurm_query", lambda *argv: known.text)
     return known
 
 
@@ -89,8 +88,11 @@ def test_memory_per_cpu_is_for_the_cpus_that_a_job_has(site):
 
 
 def test_where_the_memory_of_the_nodes_is_not_known_the_limit_is_asked_for(site):
-    site.partition, site.text = {"MaxMemPerNode": "2000"}, ""
+    site.partition = {"MaxMemPerNode": "2000"}
+    site.nodes = [node("a", memory_mib=0), node("b", memory_mib=0)]
     assert asked().memory(64) == "2000M"
+    site.nodes = [node("a", memory_mib=0), node("b", memory_mib=1000)]
+    assert asked().memory(64) == "0"
 
 
 @pytest.mark.parametrize(

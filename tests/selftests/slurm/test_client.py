@@ -22,6 +22,7 @@ pytestmark = pytest.mark.cpu
 JSON_NODE = {
     "name": "n1", "state": ["IDLE", "DRAIN"], "reason": "was State=IDLE", "address": "n1.site",
     "cpus": 8, "effective_cpus": 6, "gres": "gpu:h200:8(S:0-1)", "partitions": ["gpu", "all"],
+    "real_memory": 16000, "specialized_memory": 1000,
 }  # fmt: skip
 """The fields that are read, as Slurm 24.11 writes them."""
 
@@ -31,7 +32,7 @@ def test_slurm_s_json_is_read_where_slurm_writes_it(command):
     (found,) = client.slurm_nodes("gpu")
     assert found == client.SlurmNode(
         name="n1", state="IDLE+DRAIN", reason="was State=IDLE", address="n1.site", cpus=6, gpus=8,
-        partitions=("gpu", "all"),
+        partitions=("gpu", "all"), memory_mib=15000,
     )  # fmt: skip
     assert client.slurm_nodes("batch") == []
 
@@ -89,6 +90,7 @@ MIG = (
     "a100_1g.5gb",
     "1g.10gb",
     "mig-3g.40gb",
+    "mig1g.5gb",
     "1c.3g.20gb",
     "1g.5gb+me",
     "2g.20gb.me",
@@ -108,6 +110,7 @@ WHOLE = (
     "A100_80GB_PCIe",
     "nvidia_a100-sxm4-80gb",
     "tesla_v100-sxm2-32gb",
+    "h100/sxm@80gb",
 )
 
 
@@ -288,6 +291,9 @@ def test_whole_nodes_are_those_of_an_exclusive_partition(command, tmp_path):
     ):
         assert client.allocates_whole_nodes({"OverSubscribe": value}) is whole
     assert client.allocates_whole_nodes({}) is False
+    for value, whole in (("NODE", True), ("NODE,USER", True), ("USER", False), ("NO", False)):
+        fields = {"OverSubscribe": "NO", "Exclusive": value}  # of Slurm 26.05
+        assert client.allocates_whole_nodes(fields) is whole
     linear = {"OverSubscribe": "NO", "SelectType": "select/linear"}
     assert client.allocates_whole_nodes(linear) is True
 

@@ -9,7 +9,8 @@ from fixtures.slurm import pending
 pytestmark = pytest.mark.cpu
 
 WAITS = """\
-None Priority Resources Dependency BeginTime Licenses Prolog Cleaning SchedDefer FedJobLock
+None Priority Resources Reservation Dependency BeginTime Licenses Prolog Cleaning SchedDefer
+FedJobLock
 BurstBufferResources BurstBufferStageIn PowerNotAvail PowerReserved JobArrayTaskLimit
 AssocMaxJobsLimit AssocMaxSubmitJobLimit AssociationJobLimit AssociationResourceLimit
 QOSJobLimit QOSResourceLimit QOSMaxCpuPerUserLimit QOSMaxJobsPerUserLimit QOSMaxNodePerUserLimit
@@ -22,7 +23,7 @@ MaxBillingPerAccount
 GROUPS = """Cpu{}Limit Mem{}Limit Node{}Limit Unknown{} Energy{} GRES{} License{} BB{} Billing{}"""
 NEVER = """\
 PartitionNodeLimit PartitionTimeLimit PartitionDown PartitionInactive JobHeldAdmin JobHeldUser
-AssociationTimeLimit Reservation BadConstraints NonZeroExitCode RaisedSignal TimeLimit
+AssociationTimeLimit BadConstraints NonZeroExitCode RaisedSignal TimeLimit
 InactiveLimit InvalidAccount InvalidQOS QOSUsageThreshold QOSTimeLimit QOSNotAllowed
 AccountNotAllowed DependencyNeverSatisfied QOSMaxCpuPerJobLimit QOSMaxCpuMinutesPerJobLimit
 QOSMaxNodePerJobLimit QOSMaxWallDurationPerJobLimit QOSMinCpuNotSatisfied AssocMaxCpuPerJobLimit
