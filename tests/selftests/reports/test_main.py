@@ -6,11 +6,14 @@ import hashlib
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from fixtures.conclusion.run_verdict import judged_of
+from fixtures.paths import CHECKOUT
 from fixtures.thresholds import loader
 from fixtures.verdict.model import Outcome, Verdict
 from reports import __main__ as command
@@ -165,3 +168,14 @@ def test_the_report_of_a_run_that_was_killed_says_how_much_of_it_was_judged(tmp_
     certificate = (root / "certificate.html").read_text()
     assert "NOT ACCEPTED: INCOMPLETE" in certificate
     assert f"{judged} verdicts were reached" in " ".join(certificate.split())
+
+
+def test_an_interpreter_without_the_packages_is_told_which_one_has_them():
+    # -S: without site-packages, as the system's own python in a second terminal.
+    command_line = [sys.executable, "-S", "-m", "reports", "watch"]
+    done = subprocess.run(command_line, cwd=CHECKOUT, env={}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert re.fullmatch(
+        r"\S+ lacks the suite's packages: `\. (\S+)/activate` first, or call \1/python .*\n",
+        done.stderr,
+    )
