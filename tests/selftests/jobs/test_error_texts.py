@@ -9,7 +9,9 @@ import pytest
 import yaml
 
 from fixtures.jobs.diagnosis import diagnose
+from fixtures.jobs.error_texts import kind_of_text, part_of_text
 from fixtures.jobs.failure import Failure
+from fixtures.records.absence import JobKind
 from fixtures.verdict.absence import of_missing
 
 pytestmark = pytest.mark.cpu
@@ -93,3 +95,26 @@ def wrongly_accused(row: dict[str, Any]) -> set[str]:
     if failure.cause is not None:
         line |= {"cause": failure.cause.value, "cause_nodes": list(failure.accused)}
     return set(of_missing(line, nodes)[1]) - {row.get("node")}
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("NVRM: Xid (PCI:0000:3b:00): 119, pid=1234, name=python, Timeout after 6s of waiting for "
+         "RPC response from GPU0 GSP!", "0000:3b:00"),
+        ("[123.4] NVRM: Xid (PCI:000a:01:00): 145, RLW_REMAP Nonfatal XC0 Link 17", "000a:01:00"),
+        ("NVRM: Xid (0000:18:00): 94, Contained: SM (0x1). RST: No, D-RST: No", "0000:18:00"),
+        ("Xid 79 on GPU 3", "GPU 3"),
+    ],
+)  # fmt: skip
+def test_an_xid_is_an_error_of_its_gpu_in_every_form(text: str, part: str):
+    kind = kind_of_text(text)
+    assert kind is JobKind.GPU_ERROR
+    assert part_of_text(text, kind) == part
+
+
+@pytest.mark.parametrize(
+    "text", ["nfs: RPC: xid 0x12345678 retransmitted", "rpc xid 12345678 timed out"]
+)
+def test_the_xid_of_another_protocol_is_none(text: str):
+    assert kind_of_text(text) is None
