@@ -246,8 +246,8 @@ def test_only_launch_knows_submitit():
 
 
 SQUEUE = (
-    "1|COMPLETED |0:0 |a |worker0 |worker0 |None\n2|RUNNING |0:0 |b |worker1 | |None\n"
-    "3|PENDING |0:0 |c | | |(Priority)"
+    "1|COMPLETED |0:0 |worker0 |worker0 |None |a\n2|RUNNING |0:0 |worker1 | |None |b\n"
+    "3|PENDING |0:0 | | |(Priority) |c"
 )
 
 
@@ -271,7 +271,7 @@ def test_one_query_serves_all_jobs(commands):
 def test_slurmctld_is_asked_once_a_second_whatever_is_to_be_known(commands):
     reason = "(ReqNodeNotAvail, UnavailableNodes:worker0)"
     called = commands(
-        squeue=f"date +%s.%N >> $0.times; echo '1|PENDING |0:0 |a | | |{reason}'",
+        squeue=f"date +%s.%N >> $0.times; echo '1|PENDING |0:0 | | |{reason} |a'",
         sinfo="date +%s.%N >> $0.times; echo worker0 idle",
     )
     watcher = SlurmWatcher()
@@ -343,7 +343,7 @@ def test_asking_again_at_once_asks_nobody(commands):
 )
 def test_a_node_that_is_in_service_is_waited_for(commands, reason, sinfo, hopeless):
     """slurmctld says so for a moment of a node whose slurmd is slow to answer."""
-    commands(squeue=f"echo '1|PENDING |0:0 |a | | |{reason}'", sinfo=sinfo)
+    commands(squeue=f"echo '1|PENDING |0:0 | | |{reason} |a'", sinfo=sinfo)
     found = states(SlurmWatcher(), "1")["1"]
     assert (found.unstartable_reason is not None) == hopeless, found
 
