@@ -15,6 +15,7 @@ import yaml
 from fixtures.cluster import slurm_survey
 from fixtures.errors import RunError
 from fixtures.jobs import own_jobs, watcher
+from fixtures.patrol import queue
 from fixtures.records.model import Measurement
 from fixtures.slurm import allocation, client, membership, node_states
 from fixtures.slurm.client import SlurmNode
@@ -189,6 +190,16 @@ def test_jobs_are_read_as_they_were(slurm):
             found[name] = [state.state, *waits]
     accounts = slurm.accounts()
     assert found == {k: v for k, v in RIGHT["jobs"].items() if accounts or k not in ACCOUNTED}
+
+
+def test_patrol_gives_way_to_jobs_that_a_node_would_help(slurm):
+    seen = watcher.SlurmWatcher()
+    seen.states(slurm.ids())
+    for_nodes = ("planned", "behind", "on-drained", "on-down", "in-maintenance",
+                 "reserved-for-others")  # fmt: skip
+    ids = {job_id for name in for_nodes for job_id in seen.find(name, float("-inf")) or ()}
+    assert len(ids) == len(for_nodes)
+    assert set(queue.waiting_jobs()) == ids
 
 
 def test_a_job_that_squeue_no_longer_shows_is_read_by_scontrol(slurm):
