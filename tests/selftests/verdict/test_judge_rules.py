@@ -16,7 +16,7 @@ from fixtures.thresholds.loader import Thresholds, Waiver
 from fixtures.thresholds.spread import Spread
 from fixtures.verdict import host_load, recorded, tuning_variables
 from fixtures.verdict import judge as judging
-from fixtures.verdict.causes import Cause
+from fixtures.verdict.causes import NEXT_STEP, Cause
 from fixtures.verdict.judge import judge
 from fixtures.verdict.model import Outcome, Verdict
 from tests.selftests.support import absent
@@ -240,6 +240,26 @@ def test_a_verdict_on_a_record_is_explained_by_settings_and_load(monkeypatch):
 
 
 # --- some of the nodes
+
+
+def test_without_nodes_that_are_not_at_fault_nothing_is_to_be_repaired():
+    """One node's job was preempted: the row over both of them needs another run."""
+    case, whole = (
+        made.case(criterion(BELOW, per="cluster"), TWO),
+        made.verdict(outcome=Outcome.PASS),
+    )
+
+    def next_step(**line: str) -> str:
+        found = record(*ranks(100, 100))
+        found.job["without"] = {"worker1": {"why": "it has no record", **line}} if line else {}
+        verdict = judging._void_if_reduced(whole, case, found)
+        assert (verdict.cause, verdict.cause_nodes) == (Cause.OTHER_NODE, [])
+        return verdict.next_step
+
+    assert next_step(cause="interrupted") == NEXT_STEP[Cause.INTERRUPTED]
+    assert next_step(cause="scheduler") == NEXT_STEP[Cause.SCHEDULER]
+    for at_fault in ({}, {"cause": "node"}, {"follows_from": "gemm@worker1"}):
+        assert next_step(**at_fault) == ""
 
 
 def reduced(outcome: Outcome, void: Mapping[str, Void] | None = None, **given: Any) -> Verdict:
