@@ -3,7 +3,7 @@
 Every name in it is another one than in the sandbox: users, nodes, partitions, folders, ports.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
@@ -16,8 +16,8 @@ ACCOUNT = "research"
 CLUSTER = "foreign"
 DOMAIN = "hpc.example"
 LOGIN = "login01"
-GPUS = 2
-SUBNET = "10.77.0"
+GPUS, MODEL = 2, "h200"
+SUBNET, SUBNET6 = "10.77.0", "fd77"
 COMMENT = "--sbatch-args=--comment=project-7"
 """What the site's submit filter demands."""
 OPTIONS = ("--partition=gpu", COMMENT)
@@ -57,13 +57,26 @@ PROLOG = """\
 # What a site checks here takes its time.
 sleep 2
 """
+SUBMITTED = "  return slurm.SUCCESS\nend\nfunction slurm_job_modify"
+"""Where FILTER has accepted a job."""
+ROUTES = FILTER.replace(SUBMITTED, f'  job.partition = "hid"\n  job.name = "site"\n{SUBMITTED}')
+NO_MEM = FILTER.replace(
+    SUBMITTED,
+    """  slurm.log_user("NOTE: maintenance on Friday")
+  if job.pn_min_memory ~= slurm.NO_VAL64 then
+    slurm.log_user("do not ask for memory: every job has all of it")
+    return slurm.ERROR
+  end
+"""
+    + SUBMITTED,
+)
 PARTITIONS = """\
 PartitionName=batch Default=YES Nodes=svc1 State=UP MaxTime=INFINITE
 PartitionName=gpu Nodes=rack1n1,rack2n1 State=UP MaxTime=1-00:00:00
 """
 SLURM = """\
 ClusterName={cluster}
-SlurmctldHost={login}({subnet}.1)
+SlurmctldHost={login}({address})
 SlurmctldPort=16817
 SlurmdPort=16818
 SlurmUser={daemon}
@@ -97,6 +110,8 @@ NODE = (
     "NodeName={name} NodeHostname={host}.{domain} NodeAddr={address} Sockets=2 CoresPerSocket=3 "
     "ThreadsPerCore=2 CoreSpecCount=1 RealMemory={memory}{gres}"
 )
+NEW_NETWORK = "CommunicationParameters=EnableIPv6,DisableIPv4"
+NO_ACCOUNTING = "AccountingStorageType=accounting_storage/none\nAccountingStorageEnforce=none"
 SLURMDBD = """\
 AuthType=auth/munge
 DbdHost=localhost
@@ -107,6 +122,7 @@ StorageType=accounting_storage/mysql
 StorageHost=localhost
 StorageUser={daemon}
 StorageLoc=accounting
+{more}
 """
 
 
@@ -119,20 +135,31 @@ class Variant:
     private: str = "jobs,usage,users,accounts"
     partitions: str = PARTITIONS
     prolog: str = PROLOG
+    task_prolog: str = ""
     submit_filter: bool = True
     lua: str = FILTER
     """What the submit filter does."""
     gres: bool = True
     """Whether Slurm knows of the GPUs."""
+    types: Mapping[str, str] = field(default_factory=dict)
+    """Node -> its GPUs in Gres, where they are not h200."""
+    shards: Mapping[str, int] = field(default_factory=dict)
+    """Node -> shards of its GPUs."""
     select: str = "select/cons_tres"
     features: Mapping[str, str] = field(default_factory=dict)
     """Node -> features."""
+    database: bool = True
+    """Whether there is accounting."""
     accounting: tuple[str, ...] = ()
     """Commands of sacctmgr, after the account and the user were made."""
     setup: str = ""
     """A shell script of root on the login node, in the user's home, before the nodes start."""
     hidden: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Node -> directories that are empty there, relative to the user's home."""
+    linked_home: bool = False
+    """Whether the user's home is a link of the site, to where the login node alone has it."""
+    ipv6: bool = False
+    """Whether there is no IPv4."""
 
 
 def contract() -> str:
@@ -140,24 +167,44 @@ def contract() -> str:
     return CONTRACT.format(expires=date.today() + timedelta(days=30))
 
 
-def address(name: str) -> str:
+def address(name: str, variant: Variant) -> str:
     """Return the address of a node, or of the login node."""
-    return f"{SUBNET}.{11 + list(HOSTS).index(name) if name in HOSTS else 1}"
+    number = 11 + list(HOSTS).index(name) if name in HOSTS else 1
+    return f"{SUBNET6}::{number}" if variant.ipv6 else f"{SUBNET}.{number}"
 
 
-def hosts() -> str:
+def network(name: str, variant: Variant) -> str:
+    """Return an address with its prefix, for `ip addr add`."""
+    # Without nodad an address of IPv6 cannot be used for its first second.
+    return address(name, variant) + ("/64 nodad" if variant.ipv6 else "/24")
+
+
+def hosts(variant: Variant) -> str:
     """Return /etc/hosts: full names first, as sites have it."""
-    lines = ["127.0.0.1 localhost", f"{SUBNET}.1 {LOGIN}.{DOMAIN} {LOGIN}"]
-    lines += [f"{address(name)} {host}.{DOMAIN} {host} {name}" for name, host in HOSTS.items()]
+    local = "::1" if variant.ipv6 else "127.0.0.1"
+    lines = [f"{local} localhost", f"{address(LOGIN, variant)} {LOGIN}.{DOMAIN} {LOGIN}"]
+    lines += [
+        f"{address(name, variant)} {host}.{DOMAIN} {host} {name}" for name, host in HOSTS.items()
+    ]
     return "\n".join([*lines, ""])
+
+
+def gpu_partition(setting: str, more: str = "") -> str:
+    """Return the partitions with a setting for that of the GPU nodes, and more of them."""
+    return PARTITIONS.replace("MaxTime=1-", f"{setting} MaxTime=1-") + more
+
+
+def partition(name: str, setting: str) -> str:
+    """Return one more partition of the GPU nodes."""
+    return f"PartitionName={name} Nodes=rack1n1,rack2n1 State=UP MaxTime=1-00:00:00 {setting}\n"
 
 
 def slurm_conf(variant: Variant, *, state: Path, memory_mib: int) -> str:
     """Return slurm.conf."""
     nodes = [
         NODE.format(
-            name=name, host=host, domain=DOMAIN, address=address(name), memory=memory_mib,
-            gres=(f" Gres=gpu:h200:{GPUS}" if name in GPU_NODES and variant.gres else "")
+            name=name, host=host, domain=DOMAIN, address=address(name, variant), memory=memory_mib,
+            gres=_gres(name, variant)
             + (f" Feature={variant.features[name]}" if name in variant.features else ""),
         )
         for name, host in HOSTS.items()
@@ -166,27 +213,53 @@ def slurm_conf(variant: Variant, *, state: Path, memory_mib: int) -> str:
         f"{line} DefMemPerCPU={memory_mib // 12}" for line in variant.partitions.splitlines()
     )
     return SLURM.format(
-        cluster=CLUSTER, login=LOGIN, subnet=SUBNET, daemon=DAEMON, state=state,
+        cluster=CLUSTER, login=LOGIN, address=address(LOGIN, variant), daemon=DAEMON, state=state,
         select=variant.select, selection=_selection(variant), private=variant.private,
         submit="JobSubmitPlugins=lua" if variant.submit_filter else "",
-        nodes="\n".join(nodes), partitions=partitions, more=variant.slurm,
+        nodes="\n".join(nodes), partitions=partitions, more="\n".join(_more(variant)),
     )  # fmt: skip
+
+
+def slurmdbd_conf(variant: Variant, *, state: Path) -> str:
+    """Return slurmdbd.conf."""
+    return SLURMDBD.format(daemon=DAEMON, state=state, more=NEW_NETWORK if variant.ipv6 else "")
+
+
+def _more(variant: Variant) -> Iterator[str]:
+    if variant.ipv6:
+        yield NEW_NETWORK
+    if not variant.database:
+        yield NO_ACCOUNTING
+    if variant.task_prolog:
+        yield "TaskProlog=/etc/slurm/task_prolog.sh"
+    yield variant.slurm
 
 
 def _selection(variant: Variant) -> str:
     linear = variant.select == "select/linear"
     lines = [f"SelectTypeParameters={'CR_Memory' if linear else 'CR_Core_Memory'}"]
-    lines += ["GresTypes=gpu", "AccountingStorageTRES=gres/gpu"] if variant.gres else []
+    if variant.gres:
+        kinds = "gpu,shard" if variant.shards else "gpu"
+        lines += [f"GresTypes={kinds}", "AccountingStorageTRES=gres/gpu"]
     return "\n".join(lines)
 
 
-def gres_conf(devices: Mapping[str, list[str]]) -> str:
+def _gres(name: str, variant: Variant) -> str:
+    if name not in GPU_NODES or not variant.gres:
+        return ""
+    shards = f",shard:{variant.shards[name]}" if name in variant.shards else ""
+    return f" Gres=gpu:{variant.types.get(name, MODEL)}:{GPUS}{shards}"
+
+
+def gres_conf(variant: Variant, devices: Mapping[str, list[str]]) -> str:
     """Return gres.conf: typed GPUs by their device files."""
     lines = [
-        f"NodeName={name} Name=gpu Type=h200 File={file}"
+        f"NodeName={name} Name=gpu Type={variant.types.get(name, MODEL)} File={file}"
         for name, files in devices.items()
         for file in files
+        if variant.gres
     ]
+    lines += [f"NodeName={name} Name=shard Count={n}" for name, n in variant.shards.items()]
     return "\n".join(["AutoDetect=off", *lines, ""])
 
 

@@ -9,26 +9,47 @@ job in the queue. tests/selftests/whole_runs/test_foreign_quirks.py runs them (`
 
 import contextlib
 import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
 from fixtures.records.run_directory import RunDirectory
 from tests.selftests.sandboxes import (
     NODES_ONLY,
+    SMALL,
     Finished,
     Suite,
     Waiting,
-    eventually,
     waiting_in,
 )
 from tests.tools import foreign_config as config
-from tests.tools.foreign_config import GPU_NODES, OPTIONS, PARTITIONS, Variant
+from tests.tools.foreign_config import (
+    GPU_NODES,
+    OPTIONS,
+    PARTITIONS,
+    Variant,
+    gpu_partition,
+    partition,
+)
+from tests.tools.foreign_deeds import (
+    Case,
+    by_root,
+    cancel_one,
+    cancel_pending,
+    covered_by,
+    fill,
+    hold_one,
+    occupy,
+    order,
+    preempt,
+    preempt_in_prolog,
+    restart_controller,
+    suspend_for_a_while,
+    twice,
+    use_up_names,
+)
 from tests.tools.foreign_site import ForeignSite
 
 SMALL_DISK = """\
@@ -37,6 +58,7 @@ mkfs.ext4 -q {options} disk.img
 mount -o loop disk.img runs
 chown {uid} runs
 """
+WIDER = ("-m", "multinode", "-k", "environment or scheduler or filesystem or isolation")
 UNSEEN = "not visible on the nodes"
 
 
@@ -50,38 +72,6 @@ class Outcome:
     """bad-nodes.txt."""
     ran: bool
     """Whether there is a run directory."""
-
-
-@dataclass
-class Case:
-    """A quirk at work."""
-
-    site: ForeignSite
-    checkout: Path
-    run: Path
-    until_end: contextlib.ExitStack
-    """What is ended after the suite has ended."""
-    suite: Suite | None = None
-
-    @property
-    def at_work(self) -> Suite:
-        assert self.suite is not None
-        return self.suite
-
-    def ranks(self) -> int:
-        """How many ranks have begun the workload that waits."""
-        return len(self.at_work.lines("node-*", event="started", workload="environment"))
-
-    def job_of(self, node: str) -> str:
-        """The id of the suite's job on a node; empty while there is none."""
-        jobs = self.site.queued().items()
-        return next((job for job, name in jobs if name.endswith(f"node-{node}")), "")
-
-    def signal(self, number: int) -> None:
-        """Send a signal to pytest, which is the one child of nsenter."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            for process in psutil.Process(self.at_work.process.pid).children():
-                process.send_signal(number)
 
 
 @dataclass(frozen=True)
@@ -98,6 +88,12 @@ class Quirk:
     options: tuple[str, ...] = OPTIONS
     more: tuple[str, ...] = ()
     """Options beside these."""
+    plan: tuple[str, ...] = NODES_ONLY
+    """What is selected."""
+    through: tuple[str, ...] = ()
+    """The command line by which the user starts it."""
+    run: str = "run"
+    """The name of the run directory."""
     env: Mapping[str, str] = field(default_factory=dict)
     owner: int = config.UID
     """Whose the checkout is."""
@@ -122,9 +118,9 @@ def execute(quirk: Quirk, site: ForeignSite) -> Outcome:
     waiting = waiting_in(site.user_home, "environment") if quirk.during else None
     root = waiting.checkout if waiting else site.user_home / "suite"
     site.install(root, owner=quirk.owner)
-    arguments = (*NODES_ONLY, "--thresholds=site.yaml", *quirk.options, *quirk.more)
+    arguments = (*quirk.plan, "--thresholds=site.yaml", *quirk.options, *quirk.more)
     with contextlib.ExitStack() as until_end:
-        case = Case(site, root, site.user_home / "runs" / "run", until_end)
+        case = Case(site, root, site.user_home / "runs" / quirk.run, until_end)
         if quirk.before:
             quirk.before(case)
         done = _run(quirk, case, waiting, arguments)
@@ -136,7 +132,7 @@ def execute(quirk: Quirk, site: ForeignSite) -> Outcome:
 def _run(quirk: Quirk, case: Case, waiting: Waiting | None, arguments: Sequence[str]) -> Finished:
     site, root = case.site, case.checkout
     with Suite(
-        root, case.run, *arguments, cwd=Path("/"), before=site.pytest(root),
+        root, case.run, *arguments, cwd=Path("/"), before=site.pytest(root, *quirk.through),
         env={**site.env, **quirk.env},
     ) as case.suite:  # fmt: skip
         case.suite.directory = RunDirectory(site.seen(case.run))
@@ -154,123 +150,48 @@ def _run(quirk: Quirk, case: Case, waiting: Waiting | None, arguments: Sequence[
             raise AssertionError(f"no end in 300 s: {jobs}\n{case.suite.said}") from None
 
 
-# --- what is done to a site
+# --- settings, scripts and command lines of sites
 
-
-def by_root(*command: str) -> Callable[[Case], object]:
-    return lambda case: case.site.root(*command)
-
-
-def fill(case: Case) -> None:
-    """Write into the run directory's file system until nothing more can be written."""
-    case.site.root("sh", "-c", f"dd if=/dev/zero of={case.run.parent}/filler bs=1k || true")
-
-
-def use_up_names(case: Case) -> None:
-    """Make files there until no more can be made."""
-    script = "k=0; while : > $k; do k=$((k+1)); done"
-    case.site.root("sh", "-c", f"cd {case.run.parent}; sh -c {shlex.quote(script)} || true")
-
-
-def restart_controller(case: Case) -> None:
-    case.site.stop_controller()
-    case.site.start_controller()
-
-
-def cancel_one(case: Case) -> None:
-    job = case.job_of(GPU_NODES[1])
-    case.site.root("scancel", job)
-    eventually(lambda: job not in case.site.queued(), "the end of the cancelled job")
-
-
-def hold_one(case: Case) -> None:
-    """Hold the suite's job on a node that somebody else's job keeps busy; then end that one."""
-    site = case.site
-    job = case.at_work.until(lambda: case.job_of(GPU_NODES[1]), "a job on the second node")
-    site.root("scontrol", "hold", job)
-    site.root("scancel", "--name=other")
-
-
-def occupy(case: Case) -> None:
-    case.site.root("sbatch", "--partition=gpu", f"--nodelist={GPU_NODES[1]}", "--exclusive",
-                   "--comment=x", "--job-name=other", "--output=/dev/null",
-                   "--wrap=sleep 600")  # fmt: skip
-    eventually(lambda: "R other" in case.site.root("squeue", "-ho", "%t %j"), "the other job")
-
-
-def twice(number: int) -> Callable[[Case], object]:
-    """Send a signal, and again while the suite waits for the end of the jobs that it cancelled."""
-
-    def send(case: Case) -> None:
-        case.signal(number)
-        eventually(lambda: "R" not in case.site.root("squeue", "-ho", "%t"), "the first signal")
-        case.signal(number)
-
-    return send
-
-
-def covered_by(fault: str, *, login: bool = False) -> Callable[[Case], object]:
-    """Cover the runs by a filesystem with this fault, on the nodes and also on the login node.
-
-    "late": each node sees what others wrote only some time after it asked.
-    """
-
-    def cover(case: Case) -> None:
-        argv = [str(case.site.python), "-m", "fixtures.sandbox.faulty_filesystem",
-                str(case.run.parent), fault]  # fmt: skip
-        places = [case.site.on_node(node, *argv) for node in GPU_NODES]
-        for command in [*places, *([case.site.on_login(*argv)] if login else [])]:
-            server = case.until_end.enter_context(subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(case.checkout)},
-            ))  # fmt: skip
-            case.until_end.callback(server.communicate)
-            assert server.stdout is not None
-            assert server.stdout.readline() == "ready\n"
-
-    return cover
-
-
-def preempt(case: Case) -> None:
-    """Let a job of a partition that goes first take the second node."""
-    site = case.site
-    asked = ("--partition=first", f"--nodelist={GPU_NODES[1]}", "--exclusive", "--comment=x")
-    site.root("sbatch", *asked, "--job-name=other", "--output=/dev/null", "--wrap=sleep 600")
-    case.until_end.callback(site.root, "scancel", "--name=other")
-    eventually(lambda: "R other" in site.root("squeue", "-aho", "%t %j"), "the job that goes first")
-
-
-def cancel_pending(case: Case) -> None:
-    """Cancel the suite's job that waits for a node; then let the other job go."""
-    job = case.at_work.until(lambda: case.job_of(GPU_NODES[1]), "a job on the second node")
-    case.site.root("scancel", job)
-    case.site.root("scancel", "--name=other")
-
-
-def gpu_partition(setting: str, more: str = "") -> str:
-    """Return the partitions with a setting for that of the GPU nodes, and more of them."""
-    return PARTITIONS.replace("MaxTime=1-", f"{setting} MaxTime=1-") + more
-
-
-def partition(name: str, setting: str) -> str:
-    return f"PartitionName={name} Nodes=rack1n1,rack2n1 State=UP MaxTime=1-00:00:00 {setting}\n"
-
-
-FIRST = gpu_partition("PriorityTier=1 PreemptMode=REQUEUE", partition("first", "PriorityTier=9"))
+PREEMPTED = gpu_partition("PriorityTier=1 PreemptMode=REQUEUE",
+                          partition("first", "PriorityTier=9"))  # fmt: skip
 PREEMPTS = "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE"
-SUBMITTED = "  return slurm.SUCCESS\nend\nfunction slurm_job_modify"
-ROUTES = config.FILTER.replace(
-    SUBMITTED, f'  job.partition = "hid"\n  job.name = "site"\n{SUBMITTED}'
-)
-NO_MEM = config.FILTER.replace(
-    SUBMITTED,
-    """  slurm.log_user("NOTE: maintenance on Friday")
-  if job.pn_min_memory ~= slurm.NO_VAL64 then
-    slurm.log_user("do not ask for memory: every job has all of it")
-    return slurm.ERROR
-  end
+SUSPENDED = gpu_partition("PriorityTier=1 PreemptMode=SUSPEND",
+                          partition("first", "PriorityTier=9 PreemptMode=OFF"))  # fmt: skip
+SUSPENDS = """\
+PreemptType=preempt/partition_prio
+PreemptMode=SUSPEND,GANG
+SelectTypeParameters=CR_Core
 """
-    + SUBMITTED,
+"""Memory is not what it decides by: a suspended job keeps its own."""
+TASK_PROLOG = """\
+#!/bin/sh
+echo print welcome to this site
+echo unset PYTHONPATH
+echo export TMPDIR=/scratch/gone
+"""
+WRAPPERS = """\
+mkdir bin
+for name in sinfo squeue sbatch scontrol scancel sacct srun; do
+  printf '#!/bin/sh\\necho "NOTE: maintenance on Friday"{to}\\nexec /usr/bin/%s "$@"\\n' \\
+    $name > bin/$name
+done
+chmod 755 bin/*
+"""
+WRAPPED = ("sh", "-c", 'export PATH=$HOME/bin:$PATH; exec "$@"', "sh")
+CONF_ELSEWHERE = ("sh", "-c", 'export SLURM_CONF=$HOME/conf/slurm.conf PATH=$HOME/bin:$PATH; '
+                  'exec "$@"', "sh")  # fmt: skip
+OWN_PYTHON = ("sh", "-c", 'shift 5; exec .venv/bin/python "$@"', "sh")
+"""That of the checkout, as who stands in it starts it."""
+CRON = ("env", "-i", "PATH=/usr/bin:/bin", "sh", "-c", 'exec "$@" <&-', "sh")
+SHELL = """\
+ulimit -n 128 -u 150
+export BASH_ENV=$HOME/greeting.sh
+module() { echo no modules here; }
+export -f module
+exec "$@"
+"""
+TWO_MODELS = Variant(
+    types={GPU_NODES[0]: "nvidia_h100_80gb_hbm3", GPU_NODES[1]: "a100"}, shards={GPU_NODES[1]: 8}
 )
 BROKEN_PROLOG = f"#!/bin/sh\n[ $SLURMD_NODENAME != {GPU_NODES[1]} ]\n"
 SHORT = PARTITIONS.replace("1-00:00:00", "1")
@@ -292,6 +213,10 @@ QUIRKS = (
     Quirk("interpreter missing on one node", 2, UNSEEN, bad=GPU_NODES[1:],
           variant=Variant(hidden={GPU_NODES[1]: ("../../venv",)})),
     Quirk("read-only checkout", 0, "DEMONSTRATION", owner=0),
+    Quirk("home behind a link of the site", 0, "DEMONSTRATION", through=OWN_PYTHON,
+          variant=Variant(linked_home=True, setup="ln -s ../../../venv suite/.venv")),
+    Quirk("names that a shell or Slurm reads", 0, "DEMONSTRATION", run="it's 100%j done",
+          through=("sh", "-c", 'ln -s suite "../my suite" && cd "../my suite" && exec "$@"', "sh")),
     # --- nodes
     Quirk("node drained at the start", 2, GPU_NODES[1], bad=GPU_NODES[1:],
           more=("--queue-timeout=1",),
@@ -332,6 +257,10 @@ QUIRKS = (
           variant=Variant(partitions=PARTITIONS.replace("Default=YES ", ""))),
     Quirk("partition never allows the time", 2, "refused by Slurm",
           variant=Variant(partitions=SHORT)),
+    Quirk("partition never allows the time, said at once", 2, "time limit",
+          variant=Variant(partitions=SHORT, slurm="EnforcePartLimits=ALL")),
+    Quirk("partition never allows as many nodes", 2, "ode count specification", plan=SMALL,
+          variant=Variant(partitions=gpu_partition("MaxNodes=1"), slurm="EnforcePartLimits=ALL")),
     Quirk("partition is down", 2, "not measured", more=("--queue-timeout=1",),
           before=by_root("scontrol", "update", "PartitionName=gpu", "State=DOWN")),
     Quirk("another account's partition", 2, "account not permitted to use this partition",
@@ -348,7 +277,7 @@ QUIRKS = (
           variant=Variant(partitions=gpu_partition("Hidden=YES"))),
     Quirk("filter routes to a hidden partition and renames jobs", 0, "DEMONSTRATION", quick=True,
           variant=Variant(partitions=gpu_partition("", partition("hid", "Hidden=YES")),
-                          lua=ROUTES)),
+                          lua=config.ROUTES)),
     Quirk("partition of another group", 4, "this user may not use it .AllowGroups=root",
           runs=False, variant=Variant(partitions=gpu_partition("AllowGroups=root"))),
     Quirk("no GPUs in Gres", 0, "DEMONSTRATION", variant=Variant(gres=False)),
@@ -366,7 +295,7 @@ QUIRKS = (
           variant=Variant(partitions=gpu_partition("MaxCPUsPerNode=4"))),
     Quirk("MaxCPUsPerNode below one for each GPU", 4, "MaxCPUsPerNode=1, and a node needs 2",
           runs=False, variant=Variant(partitions=gpu_partition("MaxCPUsPerNode=1"))),
-    Quirk("submit filter refuses --mem", 0, "DEMONSTRATION", variant=Variant(lua=NO_MEM)),
+    Quirk("submit filter refuses --mem", 0, "DEMONSTRATION", variant=Variant(lua=config.NO_MEM)),
     Quirk("own reservation", 0, "DEMONSTRATION", more=("--reservation=own",),
           before=by_root("scontrol", "create", "reservation", "ReservationName=own",
                          f"Users={config.USER}", "Nodes=rack1n1,rack2n1", "StartTime=now",
@@ -374,25 +303,62 @@ QUIRKS = (
     Quirk("minutes of the project are used up", 2, "refused by Slurm: .*AssocGrpCPUMinutes",
           variant=Variant(slurm="AccountingStorageEnforce=associations,limits,qos,safe",
                           accounting=(f"modify account {config.ACCOUNT} set GrpTRESMins=cpu=1",))),
-    Quirk("jobs are forgotten at once", 0, "DEMONSTRATION",
-          variant=Variant(slurm="MinJobAge=2\nSrunPortRange=60001-60060")),
-    Quirk("OverSubscribe=FORCE", 0, "DEMONSTRATION",
-          variant=Variant(partitions=gpu_partition("OverSubscribe=FORCE:2"))),
+    Quirk("jobs are forgotten at once, without accounting", 0, "DEMONSTRATION",
+          variant=Variant(database=False, slurm="MinJobAge=2\nSrunPortRange=60001-60060")),
+    Quirk("OverSubscribe=FORCE and MpiDefault=pmi2", 0, "DEMONSTRATION",
+          variant=Variant(partitions=gpu_partition("OverSubscribe=FORCE:2"),
+                          slurm="MpiDefault=pmi2")),
+    Quirk("two models of GPUs in one partition", 0, "DEMONSTRATION", variant=TWO_MODELS),
+    Quirk("an order by number and a partition of more", 4,
+          "orders 1, but the partition has 2: give a hostlist", runs=False,
+          before=order("nodes: 1"), variant=TWO_MODELS),
+    Quirk("no IPv4", 0, "DEMONSTRATION", variant=Variant(ipv6=True),
+          plan=("-m", "multinode", "-k", "environment or peers or allreduce")),
     Quirk("two minutes between the signals of a cancelled job", 2, "nterrupted",
           during=lambda case: case.signal(2), variant=Variant(slurm="KillWait=120")),
-    Quirk("cron", 0, "DEMONSTRATION", env={"HOME": "", "USER": "", "LOGNAME": "", "TERM": ""}),
-    Quirk("locale and formats of the user", 0, "DEMONSTRATION",
+    # --- how its user starts it
+    Quirk("cron", 0, "DEMONSTRATION", through=CRON),
+    Quirk("locale, shell and limits of the user", 0, "DEMONSTRATION",
+          through=("bash", "-c", SHELL, "bash"),
           env={"LC_ALL": "tr_TR.UTF-8", "SLURM_TIME_FORMAT": "relative", "COLUMNS": "40",
-               "SCANCEL_INTERACTIVE": "1", "SCONTROL_ALL": "0", "SQUEUE_STATES": "PD"}),
+               "SCANCEL_INTERACTIVE": "1", "SCONTROL_ALL": "0", "SQUEUE_STATES": "PD"},
+          variant=Variant(setup="echo 'echo good morning' > greeting.sh")),
+    Quirk("variables of the user", 0, "DEMONSTRATION",
+          env={"SQUEUE_PARTITION": "elsewhere", "SINFO_FORMAT": "%c", "SQUEUE_FORMAT": "%u",
+               "SACCT_FORMAT": "user", "SBATCH_ACCOUNT": "elsewhere"}),
+    Quirk("a profile full of variables, and four workers", 0, "DEMONSTRATION", more=("-n", "4"),
+          env={"SLURM_NTASKS": "7", "SLURM_CPU_BIND": "map_cpu:0", "SLURM_NODELIST": "svc1",
+               "SLURM_EXCLUSIVE": "user", "SBATCH_PARTITION": "batch", "SBATCH_TIMELIMIT": "1",
+               "SBATCH_EXPORT": "NONE", "SRUN_CPUS_PER_TASK": "7", "SRUN_CONTAINER": "x",
+               "PYTHONPATH": "/gone", "PYTEST_ADDOPTS": "-x --tb=long", "SHELL": "/bin/csh"}),
+    Quirk("inside a job of another partition", 0, "DEMONSTRATION",
+          through=("srun", "--partition=batch", "--comment=x", "--mem=0")),
+    Quirk("inside an allocation of a node that is to be measured", 4,
+          r"inside Slurm job \d+, which holds rack2n1", runs=False,
+          through=("salloc", "--quiet", "--partition=gpu", f"--nodelist={GPU_NODES[1]}",
+                   "--comment=x")),
+    Quirk("commands that print a notice on stderr, and SLURM_CONF elsewhere", 0, "DEMONSTRATION",
+          through=CONF_ELSEWHERE,
+          variant=Variant(setup=WRAPPERS.format(to=" >&2") + "cp -r /etc/slurm conf\n")),
+    Quirk("commands that print a notice", 0, "DEMONSTRATION", through=WRAPPED,
+          variant=Variant(setup=WRAPPERS.format(to=""))),
+    Quirk("task prolog that prints and unsets, and folders that are gone", 0, "DEMONSTRATION",
+          plan=WIDER, env={"TMPDIR": "/scratch/gone"},
+          variant=Variant(task_prolog=TASK_PROLOG)),
     # --- what ends one node's job and concerns no node
-    Quirk("constraint that one node does not meet", 2, "not measured", quick=True,
+    Quirk("constraint that one node does not meet", 2, "not measured", quick=True, plan=SMALL,
           more=("--constraint=rack1",), variant=Variant(features={GPU_NODES[0]: "rack1"})),
     Quirk("constraint that all nodes meet", 0, "DEMONSTRATION", more=("--constraint=h200",),
           variant=Variant(features=dict.fromkeys(GPU_NODES, "h200"))),
-    Quirk("preempted by a higher partition", 2, "PREEMPTED|preempted", quick=True, during=preempt,
-          variant=Variant(partitions=FIRST, slurm=f"{PREEMPTS}\nKillWait=3")),
-    Quirk("pending job cancelled by root", 2, "cancelled|CANCELLED", quick=True, before=occupy,
-          meanwhile=cancel_pending),
+    Quirk("preempted by a higher partition", 2, "PREEMPTED|preempted", quick=True, plan=SMALL,
+          during=preempt, variant=Variant(partitions=PREEMPTED, slurm=f"{PREEMPTS}\nKillWait=3")),
+    Quirk("preempted in the prolog", 2, "PREEMPTED|preempted", quick=True, plan=SMALL,
+          meanwhile=preempt_in_prolog, more=("--queue-timeout=1",),
+          variant=Variant(partitions=PREEMPTED, slurm=PREEMPTS, prolog="#!/bin/sh\nsleep 8\n")),
+    Quirk("suspended by a higher partition", 0, "DEMONSTRATION", plan=SMALL,
+          during=suspend_for_a_while, variant=Variant(partitions=SUSPENDED, slurm=SUSPENDS)),
+    Quirk("pending job cancelled by root", 2, "cancelled|CANCELLED", quick=True, plan=SMALL,
+          before=occupy, meanwhile=cancel_pending),
     Quirk("pyxis is not installed", 2, "container-image", quick=True,
           more=("--srun-args=--container-image=x",)),
     Quirk("MPI that Slurm does not have", 2, "pmix_v9", more=("--srun-args=--mpi=pmix_v9",)),
@@ -400,13 +366,10 @@ QUIRKS = (
     Quirk("slurmctld is down at the start", 4, "lurm", runs=False,
           before=lambda case: case.site.stop_controller()),
     Quirk("slurmctld restarted in the middle", 0, "DEMONSTRATION", during=restart_controller),
-    Quirk("variables of the user", 0, "DEMONSTRATION",
-          env={"SQUEUE_PARTITION": "elsewhere", "SINFO_FORMAT": "%c", "SQUEUE_FORMAT": "%u",
-               "SACCT_FORMAT": "user", "SBATCH_ACCOUNT": "elsewhere"}),
     Quirk("SIGINT twice", 2, "nterrupted", during=twice(2)),
     Quirk("terminal closed", 2, "nterrupted|SIGHUP|closed", during=lambda case: case.signal(1)),
     # With Slurm's 30 s of KillWait the watchdog of the other job's ranks, which wait, would end it.
-    Quirk("job cancelled by root", 2, "cancelled", during=cancel_one,
+    Quirk("job cancelled by root", 2, "cancelled", plan=SMALL, during=cancel_one,
           variant=Variant(slurm="KillWait=3")),
     Quirk("job held by root", 2, "held|Held", before=occupy, meanwhile=hold_one,
           more=("--queue-timeout=1",)),
@@ -424,7 +387,7 @@ def main() -> int:
             except AssertionError as error:
                 print(f"== {quirk.name}: {error}", flush=True)
                 continue
-            queue = site.queued() if site.has_controller else {}
+            queue = site.left()
         good = (done.status, done.bad, done.ran) == (quirk.status, quirk.bad, quirk.runs)
         good = good and not queue and re.search(quirk.says, done.said) is not None
         print("as expected" if good and "Traceback" not in done.said else "OTHERWISE", end=" ")

@@ -26,7 +26,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -64,7 +64,7 @@ mkdir -p /run/munge /run/netns
 chmod 755 /run/munge
 ip link set lo up
 ip link add br0 type bridge
-ip addr add {address}/24 dev br0
+ip addr add {address} dev br0
 ip link set br0 up
 {networks}
 echo ready
@@ -75,7 +75,7 @@ NETWORK = """\
 ip netns add {name}
 ip link add v-{name} type veth peer name eth0 netns {name}
 ip link set v-{name} master br0 up
-ip -n {name} addr add {address}/24 dev eth0
+ip -n {name} addr add {address} dev eth0
 ip -n {name} link set eth0 up
 ip -n {name} link set lo up
 """
@@ -119,7 +119,8 @@ class ForeignSite:
         try:
             self._write_files()
             self._start_login_node()
-            self._start_accounting()
+            if self.variant.database:
+                self._start_accounting()
             if self.variant.setup:
                 there = f"cd {self.user_home}\n{self.variant.setup}"
                 self.root("sh", "-euc", there)
@@ -170,15 +171,16 @@ class ForeignSite:
         files = {
             self.home / "passwd": lines,
             self.home / "group": group,
-            self.home / "hosts": config.hosts(),
+            self.home / "hosts": config.hosts(self.variant),
             slurm / "slurm.conf": config.slurm_conf(self.variant, state=state, memory_mib=memory),
-            slurm / "gres.conf": config.gres_conf(devices if self.variant.gres else {}),
+            slurm / "gres.conf": config.gres_conf(self.variant, devices),
             slurm / "cgroup.conf": config.cgroup_conf(
                 self.cgroups.version, memory=self.cgroups.memory
             ),
-            slurm / "slurmdbd.conf": config.SLURMDBD.format(daemon=config.DAEMON, state=state),
+            slurm / "slurmdbd.conf": config.slurmdbd_conf(self.variant, state=state),
             slurm / "job_submit.lua": self.variant.lua,
             slurm / "prolog.sh": self.variant.prolog,
+            slurm / "task_prolog.sh": self.variant.task_prolog,
         }
         for path, text in files.items():
             path.write_text(text)
@@ -187,8 +189,11 @@ class ForeignSite:
         for path in (state, state / "log", state / "run", slurm / "slurmdbd.conf"):
             os.chown(path, uid, uid)
         (slurm / "slurmdbd.conf").chmod(0o600)
+        if self.variant.linked_home:
+            (self._beyond_link / USER).mkdir(parents=True)
+            home.symlink_to(f"../{self._beyond_link.name}/{USER}")
         for path in (home, home / "suite", home / "runs"):
-            path.mkdir()
+            path.mkdir(exist_ok=True)
             os.chown(path, config.UID, config.UID)
         key = state / "munge.key"
         key.touch(mode=0o400)
@@ -201,12 +206,12 @@ class ForeignSite:
         return config.DAEMON_UID
 
     def _start_login_node(self) -> None:
-        networks = [NETWORK.format(name=n, address=config.address(n)) for n in HOSTS]
+        networks = [NETWORK.format(name=n, address=config.network(n, self.variant)) for n in HOSTS]
         script = self.home / "login.sh"
         script.write_text(LOGIN_NODE.format(
             home=self.home, login=LOGIN, domain=DOMAIN, prefix=shlex.quote(sys.prefix),
             opened="\n".join(open_lines([Path(sys.base_prefix), *map(Path, sys.path)])),
-            address=config.address(LOGIN), networks="".join(networks),
+            address=config.network(LOGIN, self.variant), networks="".join(networks),
         ))  # fmt: skip
         for name in ("control", *HOSTS):
             self.cgroups.make(name)
@@ -283,6 +288,7 @@ class ForeignSite:
             f"mount -t tmpfs -o mode=755,dev private {place}",
             *(f"mknod -m 666 {place}/gpu{k} c {resources.fake_major()} {number + k}"
               for k in range(GPUS if name in GPU_NODES else 0)),
+            *(self._own_home(place) if self.variant.linked_home else ()),
             *(f"mount -t tmpfs -o mode=1777 hidden {self.user_home / path}"
               for path in self.variant.hidden.get(name, ())),
             *cgroup_lines(state, self.cgroups, name, staging),
@@ -303,6 +309,16 @@ class ForeignSite:
                 self.cgroups.move("control", Process(process.pid, 0))
             self.cgroups.move("control", started)
             self.cgroups.delegate(name)
+
+    def _own_home(self, aside: Path) -> Iterator[str]:
+        """Yield the lines by which a node has the user's home itself, and not what is behind the
+        login node's link."""
+        yield f"mkdir {aside}/home"
+        yield f"mount --bind {self._beyond_link / USER} {aside}/home"
+        yield f"mount -t tmpfs -o mode=755 home {self.user_home.parent}"
+        yield f"mkdir {self.user_home}"
+        yield f"mount --move {aside}/home {self.user_home}"
+        yield f"mount -t tmpfs -o mode=755 hidden {self._beyond_link}"
 
     def daemon(self, name: str, *argv: str, group: str = "control") -> Process:
         """Start a daemon on the login node, as root."""
@@ -348,9 +364,12 @@ class ForeignSite:
         there = f'cd {shlex.quote(str(cwd or self.user_home))} && exec "$@"'
         return self._enter(*drop, "--", "sh", "-c", there, "sh", *argv)
 
-    def pytest(self, cwd: Path) -> list[str]:
-        """Return what stands before `PYTHON -m pytest ...`, whose interpreter is the site's."""
-        return self.user("sh", "-c", f'shift; exec {self.python} "$@"', "sh", cwd=cwd)
+    def pytest(self, cwd: Path, *through: str) -> list[str]:
+        """Return what stands before `PYTHON -m pytest ...`, whose interpreter is the site's.
+
+        `through`: a command line that the user starts it by.
+        """
+        return self.user(*through, "sh", "-c", f'shift; exec {self.python} "$@"', "sh", cwd=cwd)
 
     def seen(self, path: Path) -> Path:
         """Return a path of the site as this process reaches it, mounts of the site included."""
@@ -359,6 +378,10 @@ class ForeignSite:
     @property
     def user_home(self) -> Path:
         return self.shared / "home" / USER
+
+    @property
+    def _beyond_link(self) -> Path:
+        return self.shared / "vol1"
 
     @property
     def env(self) -> dict[str, str]:
@@ -375,7 +398,7 @@ class ForeignSite:
         if not (root / "conftest.py").exists():
             copy_checkout(root)
         (root / "site.yaml").write_text(config.contract())
-        run(["chown", "-R", f"{config.UID}:{config.UID}", str(self.user_home)])
+        run(["chown", "-R", f"{config.UID}:{config.UID}", f"{self.user_home}/."])  # not its link
         run(["chown", "-R", f"{owner}:{owner}", str(root)])
         return root
 
@@ -391,6 +414,12 @@ class ForeignSite:
         """Return the living jobs of everybody: id -> name."""
         lines = self.root("squeue", "--noheader", "-o", "%A %j").splitlines()
         return dict(line.split(None, 1) for line in lines)
+
+    def left(self) -> dict[str, str]:
+        """Return the jobs that are still in the queue after a moment; none where there is no
+        slurmctld."""
+        wait_until(lambda: not (self.has_controller and self.queued()), timeout_s=30, step_s=0.1)
+        return self.queued() if self.has_controller else {}
 
     def _wait(self, condition, what: str) -> None:  # type: ignore[no-untyped-def]
         if not wait_until(condition, timeout_s=READY_S, step_s=0.1):

@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from fixtures.records.run_directory import RunDirectory
-from tests.selftests.sandboxes import NODES_ONLY, Suite, eventually, refuse, waiting_in
-from tests.tools import foreign_quirks as quirks
+from tests.selftests.sandboxes import NODES_ONLY, Suite, refuse, waiting_in
+from tests.tools import foreign_config as config
 from tests.tools.foreign_config import GPU_NODES, OPTIONS, Variant
 from tests.tools.foreign_site import ForeignSite
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.cpu, pytest.mark.slow]
 SEED = 30
 POINTS = 10
 HIDDEN = Variant(
-    partitions=quirks.gpu_partition("", quirks.partition("hid", "Hidden=YES")), lua=quirks.ROUTES
+    partitions=config.gpu_partition("", config.partition("hid", "Hidden=YES")), lua=config.ROUTES
 )
 RANKS = 4
 
@@ -81,4 +81,4 @@ def test_the_next_command_leaves_no_job_of_a_run_that_was_killed(
                 done = suite.wait(200)
             assert done.status == 0, f"{what} at point {point}: {done.said}"
             assert "may still run" not in done.said
-            eventually(lambda: site.queued() == {}, f"an empty queue after {what} at {point}")
+            assert site.left() == {}, f"{what} at point {point}"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fixtures.sandbox import Sandbox
-from tests.selftests.sandboxes import NODES_ONLY, eventually, on, queued, refuse, resume, suite
+from tests.selftests.sandboxes import NODES_ONLY, on, queued, refuse, resume, suite
 from tests.tools.foreign_config import OPTIONS, UID
 from tests.tools.foreign_site import ForeignSite, open_lines
 
@@ -106,7 +106,7 @@ def test_an_ordinary_user_has_every_row_judged_on_a_site_unlike_ours(
         assert areas >= {"environment", "scheduler", "filesystem", "isolation"}
         assert (done.root / "bad-nodes.txt").read_text() == ""
         assert {path.stat().st_uid for path in [done.root, *done.root.rglob("*")]} == {UID}
-        eventually(lambda: site.queued() == {}, "an empty queue")
+        assert site.left() == {}
         home, host = site.home, Path("/etc/passwd").read_text()
     assert not home.exists()
     assert "alice" not in host
