@@ -64,6 +64,8 @@ FACTS: Mapping[str, Callable[[Any], bool]] = {
     "fp8": lambda p: p.capability >= 8.9 and not p.on_cpu,
     "slurm": lambda p: p.origin in ("cluster", "sandbox"),
     "shared_nodes": lambda p: not p.whole_nodes,
+    "gres": lambda p: not p.uncounted,
+    "task_gpus": lambda p: not p.uncounted and not p.linear,
     "own_host": lambda p: not p.virtual or len(p.nodes) == 1,
     "cores": lambda p: p.bindable,
     "memory_control": lambda p: p.memory_control,

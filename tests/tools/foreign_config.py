@@ -98,9 +98,7 @@ ReturnToService=1
 Prolog=/etc/slurm/prolog.sh
 PrivateData={private}
 {submit}
-AccountingStorageType=accounting_storage/slurmdbd
-AccountingStorageHost=localhost
-AccountingStorageEnforce=associations,limits,qos
+{accounting}
 JobAcctGatherType=jobacct_gather/linux
 {more}
 {nodes}
@@ -111,7 +109,11 @@ NODE = (
     "ThreadsPerCore=2 CoreSpecCount=1 RealMemory={memory}{gres}"
 )
 NEW_NETWORK = "CommunicationParameters=EnableIPv6,DisableIPv4"
-NO_ACCOUNTING = "AccountingStorageType=accounting_storage/none\nAccountingStorageEnforce=none"
+ACCOUNTING = """\
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=localhost
+AccountingStorageEnforce=associations,limits,qos
+"""
 SLURMDBD = """\
 AuthType=auth/munge
 DbdHost=localhost
@@ -146,6 +148,8 @@ class Variant:
     shards: Mapping[str, int] = field(default_factory=dict)
     """Node -> shards of its GPUs."""
     select: str = "select/cons_tres"
+    devices: bool = True
+    """Whether jobs are kept from devices that they were not given."""
     features: Mapping[str, str] = field(default_factory=dict)
     """Node -> features."""
     database: bool = True
@@ -216,7 +220,8 @@ def slurm_conf(variant: Variant, *, state: Path, memory_mib: int) -> str:
         cluster=CLUSTER, login=LOGIN, address=address(LOGIN, variant), daemon=DAEMON, state=state,
         select=variant.select, selection=_selection(variant), private=variant.private,
         submit="JobSubmitPlugins=lua" if variant.submit_filter else "",
-        nodes="\n".join(nodes), partitions=partitions, more="\n".join(_more(variant)),
+        accounting=ACCOUNTING if variant.database else "", nodes="\n".join(nodes),
+        partitions=partitions, more="\n".join(_more(variant)),
     )  # fmt: skip
 
 
@@ -228,8 +233,6 @@ def slurmdbd_conf(variant: Variant, *, state: Path) -> str:
 def _more(variant: Variant) -> Iterator[str]:
     if variant.ipv6:
         yield NEW_NETWORK
-    if not variant.database:
-        yield NO_ACCOUNTING
     if variant.task_prolog:
         yield "TaskProlog=/etc/slurm/task_prolog.sh"
     yield variant.slurm
@@ -252,23 +255,22 @@ def _gres(name: str, variant: Variant) -> str:
 
 
 def gres_conf(variant: Variant, devices: Mapping[str, list[str]]) -> str:
-    """Return gres.conf: typed GPUs by their device files."""
+    """Return gres.conf: typed GPUs by their device files, also where Slurm does not read it."""
     lines = [
         f"NodeName={name} Name=gpu Type={variant.types.get(name, MODEL)} File={file}"
         for name, files in devices.items()
         for file in files
-        if variant.gres
     ]
     lines += [f"NodeName={name} Name=shard Count={n}" for name, n in variant.shards.items()]
     return "\n".join(["AutoDetect=off", *lines, ""])
 
 
-def cgroup_conf(version: int, *, memory: bool) -> str:
-    """Return cgroup.conf: devices are constrained."""
+def cgroup_conf(variant: Variant, version: int, *, memory: bool) -> str:
+    """Return cgroup.conf."""
     lines = [
         f"CgroupPlugin=cgroup/v{version}",
         "CgroupMountpoint=/sys/fs/cgroup",
-        "ConstrainDevices=yes",
+        f"ConstrainDevices={'yes' if variant.devices else 'no'}",
         f"ConstrainRAMSpace={'yes' if memory else 'no'}",
         "ConstrainCores=no",
         *(["IgnoreSystemd=yes"] if version == 2 else []),

@@ -175,7 +175,7 @@ class ForeignSite:
             slurm / "slurm.conf": config.slurm_conf(self.variant, state=state, memory_mib=memory),
             slurm / "gres.conf": config.gres_conf(self.variant, devices),
             slurm / "cgroup.conf": config.cgroup_conf(
-                self.cgroups.version, memory=self.cgroups.memory
+                self.variant, self.cgroups.version, memory=self.cgroups.memory
             ),
             slurm / "slurmdbd.conf": config.slurmdbd_conf(self.variant, state=state),
             slurm / "job_submit.lua": self.variant.lua,

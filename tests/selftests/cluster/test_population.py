@@ -147,6 +147,11 @@ def test_what_was_ordered_is_in_the_population_also_where_slurm_lacks_it(slurm, 
         population.from_slurm(None, partition=None, nodelist="gpu01,other,new1")
     monkeypatch.setattr(population, "allocates_whole_nodes", lambda fields, **_: True)
     assert population.from_slurm(None, partition=None, nodelist=None).whole_nodes is True
+    assert (exact.linear, exact.uncounted) == (False, False)
+    monkeypatch.setattr(population, "is_linear", lambda fields: True)
+    monkeypatch.setattr(population, "counts_no_gpus", lambda fields, gpus: gpus == [8, 8, 8, 8])
+    found = population.from_slurm(None, partition=None, nodelist=None)
+    assert (found.linear, found.uncounted) == (True, True)
 
 
 def test_switches_reduce_where_the_order_leaves_it_to_the_model(slurm):

@@ -219,6 +219,19 @@ def test_without_a_second_job_on_a_node_isolation_is_not_applicable():
     assert items["isolation.own_gpu"] is None
 
 
+def test_what_slurm_does_not_give_out_is_not_asked_of_it():
+    """Where jobs have whole nodes alone; where they share them, GPUs that Slurm does not count
+    are no one's own, and the rows fail."""
+    for more, gone in (
+        ({"linear": True}, {"isolation.own_gpu"}),
+        ({"uncounted": True}, {"isolation.own_gpu", "scheduler.gres"}),
+    ):
+        usual = {i.criterion for i in planned_list(LIMITS, population(2)) if i.not_applicable}
+        site = replace(population(2), **more)
+        items = {i.criterion for i in planned_list(LIMITS, site) if i.not_applicable}
+        assert items - usual == gone
+
+
 def test_a_workload_of_the_training_is_found_by_its_name():
     assert module_of("gemm") == "fixtures.workloads.compute.gemm"
     assert module_of("allreduce_ring") == "fixtures.workloads.collectives.allreduce_ring"

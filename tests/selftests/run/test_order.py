@@ -178,7 +178,30 @@ def test_slurm_s_own_answer_decides_whether_nodes_are_shared(source, limits):
     path.write_text(json.dumps(record))
     assert derived(source, limits, whole_nodes=True).differences == (), "as the run itself had it"
     path.write_text(json.dumps({**record, "nonce": "another"}))
-    assert module.shares_nodes(source, NONCE) is False
+    assert module.answer_of_slurm(source, NONCE) == {}
+
+
+@pytest.mark.parametrize(
+    ("select", "sharing", "gpus", "linear", "uncounted"),
+    [
+        ("select/linear", "NO", 8, True, False),
+        ("select/linear", "NO", 0, True, True),
+        ("select/cons_tres", "EXCLUSIVE", 0, False, True),
+        ("select/cons_tres", "EXCLUSIVE", 8, False, False),
+        ("select/cons_tres", "NO", 0, False, False),  # two jobs would share GPUs
+    ],
+)
+def test_slurm_s_own_answer_decides_whether_it_gives_out_gpus(
+    source, limits, select, sharing, gpus, linear, uncounted
+):
+    said = {"SelectType": select, "OverSubscribe": sharing}
+    facts = [{"partition": said}, {"gpus": 0}, {"gpus": gpus}]
+    record = {"nonce": NONCE, "ranks": [{"facts": one} for one in facts]}
+    source.record("slurm", "login", 1).write_text(json.dumps(record))
+    found = derived(source, limits, linear=True, uncounted=True)
+    assert (found.population.linear, found.population.uncounted) == (linear, uncounted)
+    assert len(found.differences) == 2 - linear - uncounted
+    assert all("Slurm's own answer in slurm@login does not" in n for n in found.differences)
 
 
 # --- the plan

@@ -59,6 +59,9 @@ def test_where_slurm_has_no_gpus_it_is_asked_for_none(site, counts, gpus):
 def test_a_slurm_of_whole_nodes_is_asked_for_the_nodes_alone(site):
     site.config = {"SelectType": "select/linear"}
     assert (asked().gpus, asked().settings) == (False, ("SelectType=select/linear",))
+    site.config |= {"ConstrainDevices": "yes"}
+    with pytest.raises(ConfigError, match="select/linear, and ConstrainDevices=yes"):
+        asked()
     site.nodes = [node("a", gpus=0), node("b", gpus=0)]
     assert asked().gpus is False
 

@@ -298,6 +298,14 @@ def test_whole_nodes_are_those_of_an_exclusive_partition(command, tmp_path):
     assert client.allocates_whole_nodes(linear) is True
 
 
+def test_gpus_need_not_be_counted_where_no_two_jobs_share_a_node():
+    whole, shared = {"OverSubscribe": "EXCLUSIVE"}, {"OverSubscribe": "NO"}
+    assert client.counts_no_gpus(whole, [0, 0]) is True
+    assert client.counts_no_gpus(whole, [0, 2]) is False
+    assert client.counts_no_gpus(whole, []) is False, "no node is known"
+    assert client.counts_no_gpus(shared, [0, 0]) is False
+
+
 def test_who_can_share_a_node_is_of_the_partition_and_of_the_whole_slurm(monkeypatch):
     monkeypatch.setattr(client, "slurm_partition", lambda name: {"OverSubscribe": "NO"})
     for chosen, whole in (("select/linear", True), ("select/cons_tres", False)):

@@ -59,6 +59,8 @@ CASES: dict[str, tuple[list[OrderedSite], list[OrderedSite]]] = {
     ),
     "slurm": ([H200, replace(H200, origin="sandbox")], [replace(H200, origin="local")]),
     "shared_nodes": ([H200], [replace(H200, whole_nodes=True)]),
+    "gres": ([H200, replace(H200, linear=True)], [replace(H200, uncounted=True)]),
+    "task_gpus": ([H200], [replace(H200, uncounted=True), replace(H200, linear=True)]),
     "own_host": (
         [H200, replace(H200, origin="sandbox", nodes=("",))], [replace(H200, origin="sandbox")],
     ),

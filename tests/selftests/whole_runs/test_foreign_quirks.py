@@ -1,8 +1,8 @@
 """Ways in which sites differ or fail, one by one: a verdict or one clear line each.
 
 Whatever it is: the exit status is right, no healthy node is blamed, no job is left in the queue.
-The table is tests/tools/foreign_quirks.py; all of it takes a quarter of an hour (`make soak`), and
-the quick rows, which new sites meet first, a minute.
+The table is tests/tools/foreign_quirks.py; all of it takes half an hour (`make soak`), and
+the quick rows, which new sites meet first, a few minutes.
 """
 
 from __future__ import annotations

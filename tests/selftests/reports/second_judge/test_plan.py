@@ -18,6 +18,7 @@ def population(nodes: int = 2, gpus: int = 8, **more: object) -> SimpleNamespace
         "nic_gbps": 400, "nic_fabric": "InfiniBand", "gpu_model": "H200 SXM", "ordered": True,
         "nvls": False, "virtual": False, "on_cpu": False, "emulated": False, "nvlink": 450,
         "capability": 9.0, "origin": "cluster", "whole_nodes": True, "bindable": True,
+        "linear": False, "uncounted": False,
         "memory_control": True, "light": False, "shared_directory": True, "shared_tb": 1,
         "rail_optimized": False, "installed": [], "measured": set(), **more,
     })  # fmt: skip
@@ -102,6 +103,8 @@ CPU = {"on_cpu": True, "gpu_model": "cpu"}
         ("fp8", [{"capability": 8.9}, {}], [{"capability": 8.6}, CPU]),
         ("slurm", [{}, {"origin": "sandbox"}], [{"origin": "by-hand"}]),
         ("shared_nodes", [{"whole_nodes": False}], [{}]),
+        ("gres", [{}, {"linear": True}], [{"uncounted": True}]),
+        ("task_gpus", [{}], [{"linear": True}, {"uncounted": True}]),
         ("own_host", [{}, {"virtual": True, "nodes": 1}], [{"virtual": True}]),
         ("cores", [{}], [{"bindable": False}]),
         ("memory_control", [{}], [{"memory_control": False}]),

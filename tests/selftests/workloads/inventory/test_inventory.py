@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fixtures.hardware import PARTS_OF_GPUS, VGPU
-from fixtures.workloads.devices import devices, nics
+from fixtures.workloads.devices import devices, gpu_visibility, nics
 from fixtures.workloads.inventory import inventory
 
 pytestmark = pytest.mark.cpu
@@ -81,3 +81,15 @@ def test_without_nvml_the_devices_of_slurm_count_and_gpus_are_an_error(node: dic
         "gpus": 3, "gpu_model": "cpu", "nics": 1,
     }  # fmt: skip
     assert (found.facts["gpus_from"], found.facts["emulated"]) == ("Slurm", True)
+
+
+def test_where_slurm_names_no_device_those_that_open_count(
+    node: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    """A site without GPUs in Gres, or with select/linear."""
+    node["nvml"] = None
+    access = [{"device": f"1:{k}", "in": k > 0} for k in range(3)]
+    monkeypatch.setattr(devices, "visible_devices", list)
+    monkeypatch.setattr(gpu_visibility, "gpu_files", lambda: (["a", "b", "c"], True))
+    monkeypatch.setattr(gpu_visibility, "gpu_access", lambda paths: access[: len(paths)])
+    assert {m.metric: m.value for m in run(on_gpu=False).measurements}["gpus"] == 2

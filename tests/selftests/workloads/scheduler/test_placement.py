@@ -199,6 +199,24 @@ def test_each_task_with_a_gpu_of_its_own_is_counted_right(tmp_path, monkeypatch)
         assert (row.kind, row.why) == (Kind.UNKNOWN, says)
 
 
+def test_a_job_without_gpus_of_slurm_s_shows_who_shares_them(tmp_path, monkeypatch):
+    """No task can ask for one: it is measured what each of them has."""
+    job = Job(tmp_path, monkeypatch)
+    job.ranks.ranks_per_node = 2
+    refused = "`srun --gpus-per-task=1` failed: srun: error: Invalid generic resource (gres)"
+
+    def observe(*options: str) -> Any:
+        if "--gpus-per-task=1" in options:
+            raise placement.job_steps.StepError(refused)
+        return [{"visible": None, "gpus": gpus("gpu0", "gpu1")}] * 2
+
+    monkeypatch.setattr(placement.job_steps, "observe_tasks", observe)
+    (row,) = placement.run(job.ranks, ["own_gpu"]).measurements
+    assert row.notes[0] == refused
+    assert "task 1 can open /dev/gpu0, /dev/gpu1; it asked for one GPU" in row.notes
+    assert row.value == len(row.notes)
+
+
 def test_other_ranks_of_a_node_only_say_what_they_see(tmp_path, monkeypatch):
     job = Job(tmp_path, monkeypatch)
     job.ranks.rank, job.ranks.local_rank = 1, 1
