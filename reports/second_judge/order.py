@@ -1,7 +1,5 @@
-"""The second judge's order: `cluster:` as the file of limits has it, not as run.json repeats it.
-
-What a run says of its order and its nodes is compared with it.
-"""
+"""The second judge's order: `cluster:` as the file of limits has it, not as run.json repeats it;
+what a run says of its order and its nodes is compared with it."""
 
 from __future__ import annotations
 

@@ -113,6 +113,7 @@ class FakeCluster:
     """Launcher and watcher in one; plays a job's script when it is first asked for its state."""
 
     backend = "fake"
+    memory_limit = ""
 
     def __init__(
         self, scripts: Mapping[str, Callable[[FakeJob], JobState]], *, queues: bool = True

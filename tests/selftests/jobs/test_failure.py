@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from fixtures.jobs.failure import Failure, is_nearly_all, likeness, words_of_exit
+from fixtures.jobs.failure import (
+    Failure,
+    is_nearly_all,
+    likeness,
+    of_limited_memory,
+    words_of_exit,
+)
 from fixtures.records.absence import JobKind
+from fixtures.verdict.causes import Cause
 from tests.selftests.job_failures import (
     diagnosed,
 )
@@ -26,6 +33,16 @@ def test_a_next_step_names_the_rank_where_it_is_known():
 def test_an_exit_code_is_decoded(code, words):
     assert words_of_exit(code) == words
     assert f"job 42 (FAILED, {words})" in diagnosed(state="FAILED", exit_code=code).reason
+
+
+def test_a_node_is_not_short_of_memory_that_the_site_does_not_give():
+    killed = Failure(JobKind.HOST_OUT_OF_MEMORY, "oom-kill", node="n1", accused=("n1",))
+    found = of_limited_memory(killed, "MaxMemPerCPU=100")
+    assert (found.cause, found.accused) == (Cause.SETUP, ())
+    assert found.reason == "oom-kill; MaxMemPerCPU=100 gives the job less memory than the node has"
+    assert of_limited_memory(killed, "") is killed
+    raised = Failure(JobKind.RANK_RAISED, "x")
+    assert of_limited_memory(raised, "MaxMemPerCPU=100") is raised
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from tests.selftests.fake_cluster import (
     PATIENCE_S,
     RUNNING,
     Conducted,
+    FakeCluster,
     FakeJob,
     conduct,
     dies_at_once,
@@ -161,6 +162,17 @@ def test_a_job_that_is_pending_again_has_lost_its_node(conduct):
 def test_a_job_whose_node_failed_is_not_tried_again(conduct):
     script = dies_in("inventory", JobState("NODE_FAIL"))
     assert only_kind(conduct({"node-worker0": script}, only=["node-worker0"])) == "node lost"
+
+
+def test_memory_that_a_setting_of_the_site_keeps_back_is_no_fault_of_the_node(conduct, monkeypatch):
+    """Another node ran the same job; it had as little memory."""
+    monkeypatch.setattr(FakeCluster, "memory_limit", "MaxMemPerCPU=100")
+    script = dies_in("inventory", JobState("OUT_OF_MEMORY"))
+    done = conduct({"node-worker0": script})
+    line = done.missing["inventory", "worker0"]
+    assert (line["kind"], line["cause"]) == ("out of host memory", "set-up")
+    assert line.get("cause_nodes", []) == []
+    assert "MaxMemPerCPU=100" in line["reason"]
 
 
 def test_a_refused_submission_settles_its_job_and_leaves_the_others_alone(conduct):

@@ -82,6 +82,7 @@ def test_a_limit_of_memory_is_asked_for_where_it_is_below_the_node_s(site, parti
     site.partition, site.config = partition, config
     assert asked().memory(64) == mem
     assert bool(asked().settings) is (mem != "0")
+    assert asked().memory_limit == "".join(asked().settings)
 
 
 def test_memory_per_cpu_is_for_the_cpus_that_a_job_has(site):

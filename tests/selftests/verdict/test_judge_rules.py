@@ -262,12 +262,17 @@ def test_without_nodes_that_are_not_at_fault_nothing_is_to_be_repaired():
         assert next_step(**at_fault) == ""
 
 
-def reduced(outcome: Outcome, void: Mapping[str, Void] | None = None, **given: Any) -> Verdict:
+def reduced(
+    outcome: Outcome,
+    void: Mapping[str, Void] | None = None,
+    cause: Cause | None = None,
+    **given: Any,
+) -> Verdict:
     """A verdict over three nodes, of which one or two are in the record."""
     nodes = ("worker0", "worker1", "worker2")
     found = pair((100,), (100,)) if void is None else pair((100,), (100,)).without(void)
     case = made.case(criterion(BELOW, **given), nodes, 3)
-    verdict = made.verdict(outcome=outcome, reason="")
+    verdict = made.verdict(outcome=outcome, reason="", cause=cause)
     return judging._void_if_reduced(verdict, case, found)
 
 
@@ -277,6 +282,11 @@ def test_what_passes_on_some_of_the_nodes_is_not_measured():
     assert passed.reason == "passes on 2 of 3 nodes; without worker2"
     assert (passed.cause, passed.cause_nodes) == (Cause.OTHER_NODE, [])
     assert reduced(Outcome.RECORDED, per="cluster").reason.startswith("measured on 2 of 3 nodes;")
+    silent = reduced(Outcome.NOT_MEASURED, per="cluster", cause=Cause.SUITE)
+    assert silent.reason == "measured on 2 of 3 nodes; without worker2", "it had no partner"
+    assert silent.cause is Cause.OTHER_NODE
+    torn = reduced(Outcome.NOT_MEASURED, per="cluster", cause=Cause.RECORD)
+    assert (torn.reason, torn.cause) == ("measured on 2 of 3 nodes", Cause.RECORD)
     failed = reduced(Outcome.FAIL, per="cluster")
     assert (failed.outcome, failed.reason) == (Outcome.FAIL, "measured on 2 of 3 nodes")
     torn = reduced(Outcome.PASS, {"worker1": Void("worker1: torn")}, per="cluster")
