@@ -243,7 +243,8 @@ def _selection(variant: Variant) -> str:
     lines = [f"SelectTypeParameters={'CR_Memory' if linear else 'CR_Core_Memory'}"]
     if variant.gres:
         kinds = "gpu,shard" if variant.shards else "gpu"
-        lines += [f"GresTypes={kinds}", "AccountingStorageTRES=gres/gpu"]
+        lines += [f"GresTypes={kinds}"]
+        lines += ["AccountingStorageTRES=gres/gpu"] if variant.database else []
     return "\n".join(lines)
 
 
