@@ -51,9 +51,16 @@ class Executor:
         self.told = told
 
 
-def told(monkeypatch: pytest.MonkeyPatch, request: JobRequest, **options: Any) -> dict[str, Any]:
+def told(
+    monkeypatch: pytest.MonkeyPatch,
+    request: JobRequest,
+    *,
+    no_memory: bool = False,
+    **options: Any,
+) -> dict[str, Any]:
     monkeypatch.setattr(launcher.submitit, "SlurmExecutor", Executor)
-    made: Any = SlurmLauncher("r", SlurmOptions(**options)).executor(request)
+    slurm = SlurmLauncher("r", SlurmOptions(**options))
+    made: Any = slurm.executor(request, no_memory=no_memory)
     return {**made.told, **made.made}
 
 
@@ -146,11 +153,21 @@ def test_where_that_does_not_help_the_first_refusal_is_the_reason(monkeypatch, r
     with pytest.raises(SlurmRefused, match="PROJECT"):
         slurm.submit(request_, tmp_path)
     assert sbatch.asked == [True, False, True, False, True]
+
+
+def test_a_small_job_has_what_such_a_site_gives_it(monkeypatch, request_, tmp_path):
+    """What it was refused says nothing of whole nodes, whose default may be tiny."""
+    sbatch = Sbatch(monkeypatch, "do not ask for memory")
+    slurm = SlurmLauncher("r", SlurmOptions())
     small = replace(request_, memory_mib=256)
-    sbatch.said[True] = "no memory"
-    with pytest.raises(SlurmRefused):
-        slurm.submit(small, tmp_path)
-    assert sbatch.asked[5:] == [True], "a part of a node is asked for by its memory"
+    for request in (small, small, request_, request_):
+        assert slurm.submit(request, tmp_path) == "7"
+    assert sbatch.asked == [True, False, False, True, False, False]
+
+
+def test_without_memory_no_job_names_any(monkeypatch, request_):
+    for request in (request_, replace(request_, memory_mib=256)):
+        assert told(monkeypatch, request, no_memory=True)["mem"] is None
 
 
 def test_all_that_sbatch_said_is_kept():
