@@ -66,6 +66,14 @@ def test_the_picture_is_small():
     assert demonstration.PICTURE.stat().st_size < MAX_BYTES
 
 
+def test_when_a_run_was_makes_no_other_picture():
+    said = "Measured 2026-11-28 {} UTC to 2026-11-28 {} UTC ({}), run 20261128-180501-{}"
+    first = said.format("18:05", "18:11", "6 min", "b1d7")
+    other = said.format("09:00", "10:05", "1 h 5 min", "cafe")
+    assert demonstration.digest([first]) == demonstration.digest([other])
+    assert demonstration.digest([first]) != demonstration.digest(["Measured by hand"])
+
+
 @pytest.mark.parametrize(
     ("text", "changes"),
     [

@@ -135,6 +135,9 @@ CHANGED = {
 }
 
 
+TOO_SHORT = "too little time for them"
+
+
 @pytest.fixture(scope="module")
 def mutated(tmp_path_factory):
     @cache
@@ -166,9 +169,13 @@ def test_both_judges_agree_on_a_changed_record(drawn, mutated):
         try:
             second.forget(workload, place)
             found = first.judge(items)
-            # The second judge does not know the sources of claims: such rows are not covered.
-            said = {key: v.outcome.value for key, v in found.items()
-                    if not claims.is_of_a_claim(v.to_json())}  # fmt: skip
+            # The second judge does not know the sources of claims, nor how long a sample takes at
+            # the least: such rows are not covered.
+            said = {
+                key: v.outcome.value
+                for key, v in found.items()
+                if not claims.is_of_a_claim(v.to_json()) and TOO_SHORT not in v.reason
+            }
             assert {key: second.outcome(key)[0] for key in said} == said
             outcomes.update(said.values())
         finally:
