@@ -18,6 +18,7 @@ from typing import Any
 from fixtures.records.files import read_json, read_lines, replace_file
 from fixtures.records.model import SCHEMA, Record
 from fixtures.records.run_directory import RunDirectory
+from fixtures.redaction import redacted
 from fixtures.run.reader import RunReader
 from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.model import Verdict
@@ -35,7 +36,6 @@ from reports.dossier_evidence import (
     telemetry_of,
     thinned,
 )
-from reports.redaction import redacted
 from reports.run_files import CommandError
 
 MAX_BYTES = 5_000_000

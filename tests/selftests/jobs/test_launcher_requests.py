@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,6 @@ import pytest
 
 from fixtures.errors import RunError
 from fixtures.jobs import launcher
-from fixtures.jobs.diagnosis import diagnose
 from fixtures.jobs.launcher import (
     JobRequest,
     LocalLauncher,
@@ -25,7 +23,6 @@ from fixtures.jobs.launcher import (
     SlurmRefused,
 )
 from fixtures.paths import CHECKOUT
-from fixtures.records.absence import JobKind
 from fixtures.records.files import read_json
 from fixtures.slurm.allocation import Allocation
 
@@ -58,7 +55,7 @@ def told(
     no_memory: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
-    monkeypatch.setattr(launcher.submitit, "SlurmExecutor", Executor)
+    monkeypatch.setattr(launcher, "Executor", Executor)
     slurm = SlurmLauncher("r", SlurmOptions(**options))
     made: Any = slurm.executor(request, no_memory=no_memory)
     return {**made.told, **made.made}
@@ -182,27 +179,6 @@ def test_all_that_sbatch_said_is_kept():
     )
     assert launcher._words_of_sbatch(RunError("\n one \ntwo")) == "one"
     assert launcher._words_of_sbatch(ValueError()) == "ValueError"
-
-
-@pytest.mark.parametrize(
-    ("line", "status", "said"),
-    [
-        ("export X=1", 0, ""), ("exit 3", 3, "status 3: exit 3"), ("false # no", 1, "status 1"),
-        ("printf '%s' \"it's\" 100%; false", 1, "100%; false"),
-        ("nothing_of_this_name", 127, "127"),
-    ],
-)  # fmt: skip
-def test_a_setup_line_that_fails_ends_the_script_and_says_so(line, status, said):
-    script = "\n".join([*launcher._checked(line), "echo went on"])
-    run = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=900)
-    assert run.returncode == status
-    assert ("went on" in run.stdout) == (status == 0)
-    assert said in run.stderr
-    if status:
-        failure = diagnose([], state="FAILED", exit_code=f"{status}:0", log_tail=run.stderr,
-                           job="8", world_size=1)  # fmt: skip
-        assert (failure.kind, failure.node) == (JobKind.SETUP_LINE, None)
-        assert line in failure.shown
 
 
 def test_of_the_environment_of_an_enclosing_job_only_the_cluster_is_kept():

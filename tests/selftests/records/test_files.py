@@ -8,6 +8,7 @@ from fixtures import entry
 from fixtures.jobs import diagnosis
 from fixtures.records import files
 from fixtures.records.absence import JobKind
+from fixtures.redaction import Known
 from training import checkpoint_integrity
 
 pytestmark = pytest.mark.cpu
@@ -43,3 +44,13 @@ def test_a_checkpoint_of_other_nodes_is_waited_for(tmp_path, monkeypatch):
     )
     assert checkpoint_integrity.awaited_intact(tmp_path, 20) == late
     assert checkpoint_integrity.awaited_intact(tmp_path, 30, timeout_s=0.0) == late
+
+
+def test_what_is_known_to_be_a_secret_is_written_into_no_file(tmp_path, monkeypatch):
+    known = Known()
+    known.learn(["hunter2-Correct"])
+    monkeypatch.setattr(files, "KNOWN", known)
+    files.append_line(tmp_path / "a.jsonl", {"error": "said hunter2-Correct"})
+    files.write_json(tmp_path / "b.json", {"error": "said hunter2-Correct"})
+    assert "hunter2" not in (tmp_path / "a.jsonl").read_text() + (tmp_path / "b.json").read_text()
+    assert files.read_json(tmp_path / "b.json") == {"error": "said [removed]"}

@@ -8,6 +8,7 @@ import unicodedata
 
 import pytest
 
+from fixtures.records import inert as inert_module
 from fixtures.records.fast_reader import read_json_fast
 from fixtures.records.files import RecordError, Tail, read_json, read_lines
 from fixtures.records.inert import (
@@ -20,6 +21,7 @@ from fixtures.records.inert import (
     needs_a_look,
 )
 from fixtures.records.model import Record
+from fixtures.redaction import Known
 from tests.selftests import support
 
 pytestmark = pytest.mark.cpu
@@ -131,3 +133,12 @@ def test_a_record_of_a_node_without_a_name_of_a_host_is_refused(tmp_path):
         changed = json.loads(json.dumps(found).replace('"worker0"', json.dumps(name)))
         with pytest.raises(RecordError, match="is not a name of a node"):
             Record.from_json(changed)
+
+
+def test_a_secret_that_this_process_knows_is_removed_where_a_text_enters(monkeypatch):
+    known = Known()
+    known.learn(["hunter2-Correct"])
+    monkeypatch.setattr(inert_module, "KNOWN", known)
+    assert inert("said hunter2-Correct") == "said [removed]"
+    assert needs_a_look(b'{"error": "said hunter2-Correct"}')
+    assert not needs_a_look(b'{"error": "said nothing"}')

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from fixtures import redaction
 from fixtures.errors import AcceptanceError
 from fixtures.records.files import write_json
 from fixtures.records.model import Record
@@ -21,7 +22,7 @@ from fixtures.sandbox import Sandbox
 from fixtures.thresholds import loader
 from fixtures.verdict.model import Outcome, device_of
 from reports import __main__ as command
-from reports import dossier, redaction
+from reports import dossier
 from tests.selftests import faults, planted, support
 from tests.selftests.faults import Fault
 from tests.tools import drills

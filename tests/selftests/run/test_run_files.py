@@ -12,6 +12,7 @@ import pytest
 from fixtures.errors import ConfigError
 from fixtures.records.files import read_lines
 from fixtures.records.run_directory import RunDirectory
+from fixtures.redaction import REMOVED, Known
 from fixtures.run import run_files
 from fixtures.run.run_files import MAX_TEXT, RunFiles
 from fixtures.verdict.model import Outcome, Verdict
@@ -126,3 +127,26 @@ def test_results_of_the_end_stand_in_the_ledger_and_node_lists(files, directory)
     assert [(directory.root / f"{n}.txt").read_text() for n in names] == [
         "good\n", "bad\n", "reasons\n",
     ]  # fmt: skip
+
+
+def test_what_nodes_wrote_is_kept_without_the_secrets_of_the_options(files, directory, monkeypatch):
+    folder = directory.jobs / "node-n1" / "submitit"
+    folder.mkdir(parents=True)
+    log = folder / "1_0_log.out"
+    long = b"x" * 5_000_000
+    content = b"+ export A=hunter2-Correct\n" + long + b"\nhunter2-Correct"
+    log.write_bytes(content)
+    outside = directory.root.parent / "outside"
+    outside.write_bytes(content)
+    (folder / "link_log.out").symlink_to(outside)
+    known = Known()
+    for module in ("fixtures.records.files", "fixtures.run.run_files"):
+        monkeypatch.setattr(f"{module}.KNOWN", known)
+    known.learn(["hunter2-Correct"], nodes_have_them=False)
+    files.remove_secrets()
+    assert log.read_bytes() == content
+    known.learn(["hunter2-Correct"])
+    files.remove_secrets()
+    gone = REMOVED.encode()
+    assert log.read_bytes() == b"+ export A=" + gone + b"\n" + long + b"\n" + gone
+    assert outside.read_bytes() == content
