@@ -49,6 +49,7 @@ from reports import (
     rejudge,
     signature,
     statement,
+    third_parties,
     verify,
     watch,
 )
@@ -100,6 +101,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in export.FORMATS:
         kinds.add_argument(f"--{name}", dest="kind", action="store_const", const=name)
     export_.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
+    audiences = export_.add_mutually_exclusive_group()
+    for audience in (third_parties.CUSTOMER, third_parties.VENDOR):
+        audiences.add_argument(
+            f"--for-{audience}", dest="audience", action="store_const", const=audience,
+            help="without user names, homes and addresses; lists what was removed",
+        )  # fmt: skip
+    export_.add_argument(
+        "--without-host-names", action="store_true", help="with --for-...: node-1, node-2, ..."
+    )
     energy_ = commands.add_parser("energy", help="cost of RUN's trainings: tokens, PFLOP, joules")
     energy_.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     rejudge_ = commands.add_parser("rejudge", help="judge RUN again by an independent second judge")
@@ -199,9 +209,16 @@ def _carry_out(options: argparse.Namespace) -> int:
         read_verdict(source)
         return rejudge.main(source, run, limits_file(run, options.thresholds))
     if options.command == "export":
-        return export.write(
-            confirmed_verdict(source, run, options.thresholds), options.kind, options.out
-        )
+        verdict = confirmed_verdict(source, run, options.thresholds)
+        if options.audience is None:
+            if options.without_host_names:
+                raise CommandError("--without-host-names is for --for-customer and --for-vendor")
+            return export.write(verdict, options.kind, options.out)
+        cleaned = third_parties.Cleaned(
+            options.audience, run, verdict["scope"].get("nodes") or (), source,
+            without_host_names=options.without_host_names,
+        )  # fmt: skip
+        return export.write_for(cleaned, verdict, options.kind, options.out)
     if options.command == "dossier":
         file = limits_file(run, options.thresholds) or THRESHOLDS
         thresholds = order_of(loader.load(file), run).limits

@@ -3,8 +3,8 @@
 One node, or one GPU of it: its identity, failures with their raw samples, counters of the driver,
 telemetry, links, versions, earlier attempts, and rows in which the same part passed. The first
 lines name the part and the fault. HTML for a person and JSON for a ticket system, together at most
-MAX_BYTES, without secrets: the suite records no environment, and what looks like a secret is
-removed.
+MAX_BYTES. It is for third parties: without secrets, user names, homes and addresses, and it lists
+what was removed and what is left in (reports/third_parties.py).
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from reports.dossier_evidence import (
     thinned,
 )
 from reports.run_files import CommandError
+from reports.third_parties import CUSTOMER, VENDOR, Cleaned
 
 MAX_BYTES = 5_000_000
 """Of both files together."""
@@ -67,6 +68,25 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="where to write (default: beside RUN)"
     )
+    audience = parser.add_mutually_exclusive_group()
+    audience.add_argument(
+        "--for-vendor",
+        dest="audience",
+        action="store_const",
+        const=VENDOR,
+        default=VENDOR,
+        help="without the parties of the order and command lines (the default)",
+    )
+    audience.add_argument(
+        "--for-customer",
+        dest="audience",
+        action="store_const",
+        const=CUSTOMER,
+        help="with the order and the command lines",
+    )
+    parser.add_argument(
+        "--without-host-names", action="store_true", help="call the nodes node-1, node-2, ..."
+    )
     return parser
 
 
@@ -74,9 +94,12 @@ def write(
     source: Path, verdict: Mapping[str, Any], thresholds: Thresholds, options: argparse.Namespace
 ) -> int:
     """Write dossier-NODE[-gpuG].html and .json, and print the first lines."""
-    made = of(source, verdict, thresholds, options.node, options.gpu, options.bug_report)
+    made = of(
+        source, verdict, thresholds, options.node, options.gpu, options.bug_report,
+        audience=options.audience, without_host_names=options.without_host_names,
+    )  # fmt: skip
     page, text = fitted(made)
-    name = f"dossier-{made['run']['id']}-{options.node}"
+    name = f"dossier-{made['run']['id']}-{made['node']}"
     if made["gpu"] is not None:
         name += f"-gpu{made['gpu']['index']}"
     # Not into the run, which holds what the suite measured, nor where somebody happens to be.
@@ -87,6 +110,8 @@ def write(
         replace_file(path, (content.encode("utf-8", "replace"),), durable=False)
     print("\n".join(made["first_lines"]))
     print(f"dossier  {folder / name}.html, .json: {(len(page) + len(text)) / 1e6:.1f} MB")
+    removed = ", ".join(f"{kind} ({n})" for kind, n in made["third_parties"]["removed"].items())
+    print(f"for the {options.audience}, without {removed}")
     return 0
 
 
@@ -97,8 +122,11 @@ def of(
     node: str,
     gpu: str | None = None,
     bug_report: Path | None = None,
+    *,
+    audience: str = VENDOR,
+    without_host_names: bool = False,
 ) -> Json:
-    """Return the dossier as plain data, without secrets."""
+    """Return the dossier as plain data, as third parties get it."""
     directory = RunDirectory(source)
     run = read_json(directory.run_json)
     nodes = [str(n) for n in verdict["scope"].get("nodes") or ()]
@@ -137,8 +165,9 @@ def of(
         "left_out": [],
     }  # fmt: skip
     secrets = [str(run[name]) for name in ("nonce",) if run.get(name)]
-    clean: Json = redacted(made, secrets)
-    return clean
+    cleaned = Cleaned(audience, run, nodes, source, without_host_names=without_host_names)
+    clean: Json = cleaned(redacted(made, secrets))
+    return {**clean, "third_parties": cleaned.listed()}
 
 
 # --- which part, which rows

@@ -15,6 +15,7 @@ from fixtures.records.files import in_real_folder, replace_file
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
 from fixtures.thresholds.definitions import shipped
+from reports.third_parties import Cleaned
 
 NAME = "results.csv"
 COLUMNS = (
@@ -73,6 +74,20 @@ def data_frame(verdict: Mapping[str, Any]) -> Any:
 
 
 FORMATS = ("csv", "json", "parquet", "prometheus")
+
+
+def write_for(
+    cleaned: Cleaned, verdict: Mapping[str, Any], format_name: str, out: Path | None
+) -> int:
+    """Write a verdict for third parties, and beside it, or on stderr, what was removed from it."""
+    status = write(cleaned(verdict), format_name, out)
+    text = "".join(f"{line}\n" for line in cleaned.lines())
+    if status == 0 and out is not None:
+        beside = out.with_name(f"{out.name}.contents.txt")
+        replace_file(in_real_folder(beside), (text.encode(),), durable=False)
+    elif status == 0:
+        sys.stderr.write(text)
+    return status
 
 
 def write(verdict: Mapping[str, Any], format_name: str, out: Path | None) -> int:

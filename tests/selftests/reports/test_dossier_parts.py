@@ -140,7 +140,7 @@ def test_a_dossier_has_what_passed_and_was_said_on_the_node(tmp_path, limits):
         append_line(directory.missing, {"placement": node, "kind": "hung"})
     for k in range(21):
         append_line(directory.job("j") / "rank0.jsonl", {"event": "error", "node": "n0", "rank": k})
-    made = dossier.of(source, verdict, limits, "n0")
+    made = dossier.of(source, verdict, limits, "n0", audience="customer")
     assert [g["criterion"] for g in made["good"]] == ["a"]
     assert made["missing"] == [{"placement": "n0", "kind": "hung"}]
     assert [e["rank"] for e in made["errors"]] == list(range(20)), "twenty are enough"
@@ -231,7 +231,10 @@ def test_the_files_lie_beside_the_run_or_where_it_is_said(tmp_path, limits, caps
         support.save(replace(record, run_id="r1", nonce="secret-nonce"), directory)
     for gpu, out, name in ((None, None, "dossier-r1-n0"), ("0", tmp_path / "out",
                                                           "dossier-r1-n0-gpu0")):  # fmt: skip
-        options = argparse.Namespace(node="n0", gpu=gpu, bug_report=None, out=out)
+        options = argparse.Namespace(
+            node="n0", gpu=gpu, bug_report=None, out=out, audience="vendor",
+            without_host_names=False,
+        )  # fmt: skip
         assert dossier.write(source, verdict, limits, options) == 0
         folder = out or tmp_path
         assert {p.name for p in folder.glob("dossier-*")} == {f"{name}.html", f"{name}.json"}
