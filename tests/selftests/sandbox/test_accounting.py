@@ -33,7 +33,10 @@ def test_database_and_slurmdbd_are_started_and_closed_to_others(tmp_path, monkey
     assert "/fake/mariadb-install-db" in ran[0][0]
     database, daemon = spawned
     assert {"/fake/mariadbd", "--skip-networking", f"--socket={folder}/socket"} <= set(database[0])
-    assert daemon[0][-2:] == ["/fake/slurmdbd", "-D"]
+    assert "CommunicationParameters=NoInAddrAny" in lines
+    assert daemon[0][-6:-1] == ["unshare", "--mount", "--uts", "sh", "-c"]
+    assert daemon[0][-1].startswith("hostname controller && mount --bind ")
+    assert daemon[0][-1].endswith("/hosts /etc/hosts && exec /fake/slurmdbd -D")
     assert daemon[1]["env"]["MYSQL_UNIX_PORT"] == f"{folder}/socket"
     assert {"mariadbd", "slurmdbd"} <= set(found.processes)
 

@@ -116,7 +116,7 @@ def test_a_sandbox_is_set_up_for_nodes_of_its_own(two, monkeypatch):
     assert any(line.endswith(",cred_expire=20") for line in lines)
     assert "AccountingStorageType=accounting_storage/none" in lines
     (partition,) = [line for line in lines if line.startswith("PartitionName=main")]
-    assert partition.endswith(" DefMemPerCPU=1000")
+    assert partition.endswith(" RootOnly=YES DefMemPerCPU=1000")
 
 
 def test_a_site_of_ones_own_and_accounting_are_in_it(two):

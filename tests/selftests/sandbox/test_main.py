@@ -15,6 +15,7 @@ from fixtures.backends import choose as backends
 from fixtures.sandbox import __main__ as command
 from fixtures.sandbox import cluster, network
 from fixtures.sandbox.cluster import Sandbox
+from fixtures.sandbox.config import OPEN_PARTITION
 from fixtures.sandbox.errors import SandboxError
 from fixtures.sandbox.processes import Process
 from fixtures.sandbox.state import REGISTRY, State, boot_id
@@ -294,12 +295,13 @@ def test_a_command_runs_in_the_sandbox_that_runs_or_in_one_of_its_own(
         assert command.main([*where, *options, "--", "srun", "true"]) == 7
         assert recorded.calls.pop() == ("call", ("srun", "true"), recorded.environ)
     assert started == []
-    line = "--id ab2 --nodes 3 --gpus 1 --cpus 2 --light --accounting --bundle /b"
+    line = "--id ab2 --nodes 3 --gpus 1 --cpus 2 --light --accounting --any-user --bundle /b"
     assert command.main([*where, *line.split(), "--platform", "hgx-h100", "--", "srun"]) == 7
     assert [call[0] for call in recorded.calls] == ["call", "exit"]
     assert started.pop() == {
         "nodes": 3, "gpus": 1, "cpus": 2, "light": True, "accounting": True, "bundle": Path("/b"),
         "platform": "hgx-h100", "id": "ab2", "state_dir": tmp_path, "persistent": False,
+        "site": {"partitions": OPEN_PARTITION},
     }  # fmt: skip
     recorded.state.owner = DEAD
     recorded.state.save()
@@ -313,6 +315,7 @@ def test_up_leaves_one_that_stays(recorded, monkeypatch, capsys):
     monkeypatch.setattr(Sandbox, "up", lambda **given: started.append(given) or recorded)
     assert command.main(["up"]) == 0
     assert started[0]["persistent"] is True
+    assert started[0]["site"] is None
     assert started[0]["state_dir"] == REGISTRY
     assert "export SLURM_CONF=x\n" in capsys.readouterr().out
 

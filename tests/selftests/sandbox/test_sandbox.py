@@ -18,6 +18,7 @@ import pytest
 
 from fixtures.paths import CHECKOUT
 from fixtures.sandbox import Sandbox, SandboxError, leftovers, sweep
+from fixtures.sandbox.config import OPEN_PARTITION
 from fixtures.sandbox.processes import Process, wait_until
 from fixtures.sandbox.state import load
 from fixtures.sandbox.tools import check_host, find
@@ -200,10 +201,30 @@ def test_shared_memory_is_a_nodes_own(sandbox: Sandbox) -> None:
     assert not Path("/dev/shm/mine").exists()
 
 
-def test_an_ordinary_user_submits(sandbox: Sandbox) -> None:
+AS_NOBODY = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups")
+
+
+def test_a_stranger_submits_nothing_to_it(sandbox: Sandbox) -> None:
+    for command in (("sbatch", "--wrap", "true", "--chdir=/tmp", "-o/dev/null"), ("srun", "true")):
+        refused = call(sandbox, *AS_NOBODY, *command, check=False)
+        assert refused.returncode != 0
+        assert re.search(r"partition|[Aa]ccess|permission", refused.stderr), refused.stderr
+    assert call(sandbox, "squeue", "-h", "-o%u").stdout == ""
+    refused = call(sandbox, *AS_NOBODY, "scontrol", "update", "node=worker0", "state=drain",
+                   "reason=x", check=False)  # fmt: skip
+    assert refused.returncode != 0
+
+
+def test_an_ordinary_user_submits_where_it_is_open(request: pytest.FixtureRequest) -> None:
+    can_run(request)
+    with Sandbox.up(nodes=2, gpus=2, site={"partitions": OPEN_PARTITION}) as sandbox:
+        an_ordinary_user_submits(sandbox)
+
+
+def an_ordinary_user_submits(sandbox: Sandbox) -> None:
     # /tmp and not tmp_path: pytest's folders are closed to others.
     script = "id -un; srun -n1 id -un"
-    as_nobody = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
+    as_nobody = AS_NOBODY
     folder = Path("/tmp") / f"sandbox-nobody-{sandbox.id}"
     folder.mkdir(mode=0o777)
     folder.chmod(0o777)
@@ -498,6 +519,17 @@ def test_without_root_it_says_the_way_out(needs_none: None, tmp_path: Path) -> N
     assert "needs root: use --cluster local" in done.stderr
 
 
+def listening_addresses(pid: int) -> list[str]:
+    """Addresses on which a process, or one that it started, accepts TCP connections."""
+    process = psutil.Process(pid)
+    return [
+        connection.laddr.ip
+        for p in (process, *process.children(recursive=True))
+        for connection in p.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+
+
 @pytest.mark.slow
 def test_accounting_remembers_jobs(request: pytest.FixtureRequest) -> None:
     can_run(request, accounting=True)
@@ -505,4 +537,7 @@ def test_accounting_remembers_jobs(request: pytest.FixtureRequest) -> None:
         job = submit(sandbox, "srun false", output=Path("/dev/null"))
         sacct = ["sacct", "-X", "-n", "-P", "-j", job, "-o", "state,exitcode"]
         until(lambda: call(sandbox, *sacct).stdout == "FAILED|1:0\n", "sacct has the job")
+        address = sandbox.state.address()
+        assert {*listening_addresses(sandbox.state.processes["slurmdbd"].pid)} == {address}
+        assert {*listening_addresses(sandbox.state.processes["mariadbd"].pid)} == set()
     assert leftovers(sandbox.id) == []

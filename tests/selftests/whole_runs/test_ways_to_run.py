@@ -13,6 +13,7 @@ import pytest
 
 from fixtures.records.files import read_json
 from fixtures.sandbox import Sandbox
+from fixtures.sandbox.config import OPEN_PARTITION
 from tests.selftests.sandboxes import (
     NODES_ONLY,
     SMALL,
@@ -67,7 +68,12 @@ def test_accounting_changes_no_verdict(
     assert read_json(done.directory.run_json)["sandbox"]["accounting"] is True
 
 
-def test_an_ordinary_user_runs_it_on_a_sandbox_of_root(sandbox: Sandbox, checkout: Path) -> None:
+def test_an_ordinary_user_runs_it_on_a_sandbox_that_is_open(machine: None, checkout: Path) -> None:
+    with Sandbox.up(nodes=2, gpus=2, site={"partitions": OPEN_PARTITION}) as sandbox:
+        an_ordinary_user_runs_it(sandbox, checkout)
+
+
+def an_ordinary_user_runs_it(sandbox: Sandbox, checkout: Path) -> None:
     folder = Path(tempfile.mkdtemp(prefix="acceptance-user-"))
     folder.chmod(0o1777)
     command = as_nobody(sandbox, (checkout, Path(sys.prefix), Path(sys.base_prefix)))
