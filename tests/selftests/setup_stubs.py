@@ -72,8 +72,43 @@ def checkout(folder: Path) -> Path:
     for name in ("install.py", "start.py"):
         shutil.copy(CHECKOUT / "fixtures" / "plugin" / name, plugin / name)
     (folder / "pyproject.toml").write_text(PROJECT)
-    (folder / "constraints.txt").write_text(f"torch=={TORCH}\n")
+    know(folder)
     return folder
+
+
+def know(folder: Path, wheels: Path | None = None, *more: str) -> None:
+    """Write constraints.txt of the small checkout, with the hashes of these wheels."""
+    text = ""
+    sections = {
+        "run": ["small-suite==1.0", *more],
+        "torch": [f"torch=={TORCH}"],
+        "finetune": ["small-finetune==1.0"],
+        "development": ["small-lint==1.0"],
+    }
+    for section, pins in sections.items():
+        text += f"# --- {section}: of the small suite\n"
+        for pin in pins:
+            text += pin
+            found = (
+                wheels.glob(f"{pin.replace('==', '-').replace('-', '_', 1)}*.whl") if wheels else ()
+            )
+            for path in found:
+                digest = hashlib.sha256(path.read_bytes()).hexdigest()
+                text += f" \\\n    --hash=sha256:{digest}"
+            text += "\n"
+    (folder / "constraints.txt").write_text(text)
+
+
+def required(arguments: Sequence[str]) -> list[str]:
+    """What pip is asked for: on its command line, and in the file that it names."""
+    found: list[str] = []
+    for before, argument in zip(("", *arguments), arguments, strict=False):
+        if before == "--requirement":
+            lines = Path(argument).read_text().splitlines()
+            found += [line.rstrip("\\ ") for line in lines if not line.startswith(" ")]
+        elif not argument.startswith(("-", "/")):
+            found.append(argument)
+    return found
 
 
 def unpack(pip: Pip, what: str, *arguments: str, log: Path | None) -> int:
@@ -81,13 +116,16 @@ def unpack(pip: Pip, what: str, *arguments: str, log: Path | None) -> int:
     assert what == "install"
     python = Path(pip.command[-1])
     (packages,) = python.parent.parent.glob("lib/python*/site-packages")
-    names = [a.partition("==")[0] for a in arguments if not a.startswith(("-", "/"))]
+    names = [a.partition("==")[0] for a in required(arguments)]
     for name in names:
         found = sorted(Path(pip.wheelhouse).glob(f"{name.replace('-', '_')}-*.whl"))
         if not found:
-            print(f"ERROR: No matching distribution found for {name}", file=sys.stderr)
+            said = f"ERROR: No matching distribution found for {name}\n"
+            log.write_text(said) if log else sys.stderr.write(said)
             return 1
         zipfile.ZipFile(found[-1]).extractall(packages)
+    if log:
+        log.touch()
     return 0
 
 

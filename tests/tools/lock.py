@@ -1,9 +1,9 @@
-"""Write constraints.txt anew: every package that make installs, pinned, with the hashes of its files.
+"""Write constraints.txt anew: every package that make installs, pinned, with its files' hashes.
 
 python -m tests.tools.lock             keep the versions that it has; add what is missing
 python -m tests.tools.lock --upgrade   take the newest ones that work together
 
-Needs `uv` (`pip install uv`), which resolves for all supported Pythons and both architectures at once.
+Needs `uv` (`pip install uv`): it resolves for all supported Pythons and architectures at once.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from fixtures.setup.lock import SECTIONS, Package, read
 CHECKOUT = Path(__file__).resolve().parents[2]
 CONSTRAINTS = CHECKOUT / "constraints.txt"
 HEAD = """\
-# Everything that make installs, pinned, with the SHA-256 of every file that the index has of it; known
-# to work together on Python 3.11 to 3.14. `python -m tests.tools.lock` writes it anew.
-# Each section is installed as a whole by fixtures/setup/install.py, without asking for dependencies.
+# Everything that make installs, pinned, with the SHA-256 of every file that the index has of it;
+# known to work together on Python 3.11 to 3.14. `python -m tests.tools.lock` writes it anew.
+# fixtures/setup/install.py installs each section as a whole, without asking for dependencies.
 """
 BUILD_TOOL = "setuptools"
 """Builds what is there as source only; no package is built by tools that the index names itself."""
@@ -78,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
     for name, extras in ASKED.items():
         found = compiled("torch" if name == "torch" else "", extras, upgrade=upgrade)
         if name == "run":
-            found += [p for p in compiled(BUILD_TOOL, [], upgrade=upgrade)]
+            found += compiled(BUILD_TOOL, [], upgrade=upgrade)
         new = [p for p in found if p.name not in seen]
         sections[name] = sorted(new, key=lambda p: p.name)
         seen |= {p.name for p in new}

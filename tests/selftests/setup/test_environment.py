@@ -8,6 +8,7 @@ Hosts are stood in for; the environments are real, from stub wheels.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import platform
 import queue
@@ -15,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -356,12 +358,7 @@ def test_changed_requirements_are_installed_into_the_same_environment(small, cap
     assert set_up(small) == 0
     (small / ".venv" / "mine").touch()
     setup_stubs.wheel(small.parent / "wheels", "small-more")
-    text = (
-        (small / "pyproject.toml")
-        .read_text()
-        .replace('"small-suite"', '"small-suite", "small-more"')
-    )
-    (small / "pyproject.toml").write_text(text)
+    setup_stubs.know(small, None, "small-more==1.0")
     assert set_up(small) == 0
     assert imports(small, "small_more")
     assert (small / ".venv" / "mine").exists()
@@ -440,6 +437,7 @@ def test_wheels_that_were_made_beside_a_torch_set_up_a_host_that_lends_one(
 ):
     small = real_pip
     source = setup_stubs.wheelhouse(tmp_path / "index")
+    setup_stubs.know(small, source)
     monkeypatch.setenv("PIP_FIND_LINKS", str(source))
     lent = tmp_path / "lent"
     lent.mkdir()
@@ -456,3 +454,56 @@ def test_wheels_that_were_made_beside_a_torch_set_up_a_host_that_lends_one(
     assert imports(small, "small_suite")
     argv = [small / ".venv" / "bin" / "python", "-c", "import torch; assert torch.lent"]
     assert subprocess.run(argv).returncode == 0
+
+
+# --- files that are not the ones that are known
+
+
+@pytest.fixture
+def index(real_pip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An index of this machine, whose files are those of constraints.txt."""
+    wheels = setup_stubs.wheelhouse(tmp_path / "index" / "files")
+    setup_stubs.know(real_pip, wheels)
+    list_files(wheels)
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "index").as_uri())
+    return wheels
+
+
+def list_files(wheels: Path) -> None:
+    """Write the pages of the index, as an attacker who has it would: with the hashes of today."""
+    for path in wheels.glob("*.whl"):
+        page = wheels.parent / path.name.rpartition("-1.0-")[0].replace("_", "-") / "index.html"
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        page.parent.mkdir(exist_ok=True)
+        page.write_text(f'<a href="{path.as_uri()}#sha256={digest}">{path.name}</a>')
+
+
+def test_a_changed_wheel_in_the_index_stops_the_set_up_with_one_line(index, real_pip, capfd):
+    assert command.main(["run", "--torch=none"]) == 0
+    assert imports(real_pip, "small_suite")
+    shutil.rmtree(real_pip / ".venv")
+    with zipfile.ZipFile(index / "small_suite-1.0-py3-none-any.whl", "a") as archive:
+        archive.writestr("small_suite_more.py", "evil = True\n")
+    list_files(index)
+    capfd.readouterr()
+    assert command.main(["run", "--torch=none"]) == 1
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("ERROR: small-suite 1.0 (file://")
+    assert "not the file that constraints.txt knows by its SHA-256" in line
+    assert not imports(real_pip, "small_suite")
+    assert not list((real_pip / ".venv").rglob("small_suite*"))
+
+
+def test_a_package_of_another_index_is_not_taken_for_one_that_is_known(
+    index, real_pip, monkeypatch, tmp_path, capfd
+):
+    """A name may come from either index where a second one is set: by its hash it may not."""
+    other = setup_stubs.wheel(tmp_path / "other" / "files", "small-suite", requires=["nothing"])
+    list_files(other.parent)
+    (index / "small_suite-1.0-py3-none-any.whl").unlink()
+    (index.parent / "small-suite" / "index.html").unlink()
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", (tmp_path / "other").as_uri())
+    assert command.main(["run", "--torch=none"]) == 1
+    assert "ERROR: small-suite 1.0 (file://" in capfd.readouterr().err
+    assert not imports(real_pip, "small_suite")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import site
 import subprocess
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.setup import install, torch_build
+from fixtures.setup import install, lock, torch_build
 from fixtures.setup.environment import Asked, Environment, Origin
 from fixtures.setup.install import Pip
 from fixtures.setup.system import SetupError
@@ -23,7 +22,7 @@ from tests.selftests import setup_stubs
 pytestmark = pytest.mark.cpu
 
 NONE = Torch("none", "TORCH=none")
-CPU = Torch("cpu", "no GPU", "torch==1+cpu", ("--extra-index-url", "I"), 0.2, 0.9)
+CPU = Torch("cpu", "no GPU", "torch==1+cpu", ("--index-url", "I"), 0.2, 0.9)
 
 
 @pytest.fixture
@@ -40,8 +39,11 @@ def pips(monkeypatch) -> list[list[str]]:
     calls: list[list[str]] = []
 
     def run(pip: Pip, what: str, *arguments: str, log: Path | None) -> int:
-        calls.append([what, *arguments, *([f"log={log.name}"] if log else [])])
-        return int(any(word in arguments for word in failing))
+        wanted = setup_stubs.required(arguments)
+        calls.append([what, *(a for a in arguments if not a.startswith("/")), "of", *wanted])
+        if log:
+            log.write_text("pip's words\n")
+        return int(any(word in wanted or f"{word}==1.0" in wanted for word in failing))
 
     monkeypatch.setattr(Pip, "_run", run)
     failing.clear()
@@ -59,13 +61,13 @@ def test_pip_is_quiet_unless_it_writes_to_a_terminal(pips, monkeypatch, tmp_path
     for terminal, quiet in ((False, ["--quiet"]), (True, [])):
         monkeypatch.setattr(sys, "stdout", SimpleNamespace(isatty=lambda t=terminal: t))
         assert Pip(("pip",)).install("a") == 0
-        assert pips.pop() == ["install", *quiet, "a"]
+        assert pips.pop() == ["install", *quiet, "a", "of", "a"]
         Pip(("pip",)).wheel(tmp_path, "a")
-        assert pips.pop() == ["wheel", *quiet, "--wheel-dir", str(tmp_path), "a"]
+        assert pips.pop()[: 3 + len(quiet)] == ["wheel", *quiet, "--wheel-dir", "a"]
     monkeypatch.setattr(sys, "stdout", SimpleNamespace(isatty=lambda: True))
     failing.append("b")
     assert Pip(("pip",), "/wheels").install("b") == 1
-    assert pips == [["install", "--no-index", "--find-links", "/wheels", "b"]]
+    assert pips == [["install", "--no-index", "--find-links", "b", "of", "b"]]
     assert Pip(("pip",)).wheel(tmp_path, "b") == 1
 
 
@@ -88,14 +90,6 @@ def test_the_pip_of_this_interpreter_serves_an_environment_without_one(home, mon
         assert install.pip_of(home, "/wheels") == Pip(command, "/wheels")
 
 
-def test_requirements_are_those_of_the_project_or_of_its_extras(home):
-    assert install.requirements(home.checkout) == ["small-suite"]
-    assert install.requirements(home.checkout, "dev", "finetune") == [
-        "small-lint",
-        "small-finetune",
-    ]
-
-
 # --- the stages of a run
 
 
@@ -106,39 +100,80 @@ def steps(home: Environment, torch: Torch) -> list[str]:
     return [name for name, _ in found]
 
 
-def test_every_choice_of_torch_has_its_stages_and_pins(home, pips, capsys):
-    pins = ["--constraint", str(home.checkout / "constraints.txt")]
+KNOWN = ["--no-deps", "--no-build-isolation", "--require-hashes", "--requirement"]
+"""What pip is told about packages of constraints.txt."""
+
+
+def test_every_choice_of_torch_has_its_stages_and_all_else_is_known(home, pips, capsys):
     suite, tuning = "the packages of the suite", "fine-tuning"
     assert steps(home, CPU) == ["torch==1+cpu", suite, tuning]
     assert [call[2:] for call in pips] == [
-        ["--extra-index-url", "I", *pins, "torch==1+cpu"], [*pins, "small-suite"],
-        [*pins, "small-finetune", "log=finetune.log"],
+        ["--no-deps", "--index-url", "I", "torch==1+cpu", "of", "I", "torch==1+cpu"],
+        [*KNOWN, "of", "small-suite==1.0"], [*KNOWN, "of", "small-finetune==1.0"],
     ]  # fmt: skip
+    pips.clear()
+    assert steps(home, Torch("default", "", "torch==1")) == ["torch==1", suite, tuning]
+    assert pips[0][2:] == [*KNOWN, "of", "torch==2.13.0"]
     pips.clear()
     # Another index has other packages in versions of its own.
     index = Torch("index", "", "torch==1", ("--index-url", "U"))
     assert steps(home, index) == ["torch==1", suite, tuning]
-    assert pips[0][2:] == ["--index-url", "U", "torch==1"]
-    assert pips[1][2:] == [*pins, "small-suite"]
+    assert pips[0][2:5] == ["--index-url", "U", "torch==1"]
+    assert pips[1][2:] == [*KNOWN, "of", "small-suite==1.0"]
     pips.clear()
     assert steps(home, Torch("borrowed", "")) == [suite, tuning]
-    assert pips[0][2:] == ["small-suite"]
+    assert pips[0][2:] == [*KNOWN, "of", "small-suite==1.0"]
     pips.clear()
     capsys.readouterr()
     assert steps(home, NONE) == [suite]
     assert "without the extra finetune" in capsys.readouterr().out
 
 
+def test_a_borrowed_torch_keeps_its_numpy_and_cuda_and_nothing_else(home, pips, monkeypatch):
+    text = "# --- torch: x\ntorch==2\nnvidia-nccl-cu13==2\ntriton==3\nsympy==1\n# --- run: x\n"
+    text += "setuptools==84\nnumpy==2\nnvidia-ml-py==13\npandas==3\n"
+    (home.checkout / "constraints.txt").write_text(text)
+    packages = home.path / "lent"
+    monkeypatch.setattr(torch_build, "torch_of_interpreter", lambda: packages)
+    for has_numpy in (False, True):
+        pips.clear()
+        steps(home, Torch("borrowed", ""))
+        wanted = [call[call.index("of") + 1 :] for call in pips]
+        numpy = [] if has_numpy else ["numpy==2"]
+        assert wanted[:3] == [
+            ["setuptools==84"], ["sympy==1"],
+            ["setuptools==84", *numpy, "nvidia-ml-py==13", "pandas==3"],
+        ]  # fmt: skip
+        (packages / "numpy").mkdir(parents=True, exist_ok=True)
+    pips.clear()
+    steps(home, CPU)
+    assert [call[call.index("of") + 1 :] for call in pips][2] == ["sympy==1"]
+    pips.clear()
+    steps(home, Torch("default", "", "torch==2"))
+    assert pips[1][pips[1].index("of") + 1 :] == [
+        "torch==2", "nvidia-nccl-cu13==2", "triton==3", "sympy==1"
+    ]  # fmt: skip
+
+
 def test_a_run_without_fine_tuning_is_a_run(home, pips, capsys):
     failing.append("small-finetune")
-    assert install.install_finetune(home, Pip(("pip",)), []) == 0
+    assert install.install_finetune(home, Pip(("pip",))) == 0
     assert "fine-tuning will not be applicable" in capsys.readouterr().out
+    assert (home.path / "finetune.log").read_text() == "pip's words\n"
     failing.clear()
-    assert install.install_finetune(home, Pip(("pip",)), []) == 0
+    assert install.install_finetune(home, Pip(("pip",))) == 0
     assert capsys.readouterr().out == ""
     failing.append("small-lint")
     assert install.install_development(home, Pip(("pip",))) == 1
-    assert pips[-1][-2:] == ["small-lint", "small-finetune"]
+    assert pips[-1][-2:] == ["small-finetune==1.0", "small-lint==1.0"]
+    assert capsys.readouterr().err == "pip's words\n"
+
+
+def test_wheels_of_a_wheelhouse_have_versions_and_no_known_hashes(home, pips):
+    assert Pip(("pip",), "/wheels").install_known(lock.read(home.checkout)[:1]) == 0
+    (call,) = pips
+    assert "--require-hashes" not in call
+    assert call[-1] == "small-suite==1.0"
 
 
 # --- before anything is installed
@@ -244,7 +279,7 @@ def test_only_what_is_missing_is_installed(made, capsys):
     assert set(made.home.installed()) == {"run", "development"}
     assert len(made.created) == 1
     assert set_up(made, development=True) == 0
-    (made.home.checkout / "constraints.txt").write_text("torch==2\n")
+    setup_stubs.know(made.home.checkout, None, "small-more==1")
     assert set_up(made) == 3
 
 
@@ -305,37 +340,38 @@ def wheels(home, pips, monkeypatch, tmp_path) -> Any:
     monkeypatch.setattr(install, "pip_of", lambda environment: Pip(("pip",)))
     monkeypatch.setattr(torch_build, "pinned_version", lambda checkout: "2.1")
     monkeypatch.setattr(torch_build, "torch_of_interpreter", lambda: lent[0])
-    monkeypatch.setattr(install, "without_torch", lambda *given: ["small-finetune==1"])
     lent = [None]
 
     def make(torch: str = "", index: str = "", lends: Path | None = None) -> list[list[str]]:
         pips.clear()
         lent[0] = lends
         install.make_wheelhouse(home.checkout, tmp_path / "wheels", Asked(False, torch, index))
-        return [[w for w in call if not w.startswith(("-", "/"))][1:] for call in pips]
+        return [call[call.index("of") + 1 :] for call in pips]
 
     return make
 
 
 def test_torch_is_among_the_wheels_unless_it_is_lent_or_left_out(wheels, tmp_path, capsys):
-    assert wheels() == [["small-suite", "torch==2.1"], ["small-finetune"]]
+    suite, torch, tuning = "small-suite==1.0", "torch==2.13.0", "small-finetune==1.0"
+    assert wheels() == [[suite, torch], [tuning]]
     assert "with torch==2.1" in capsys.readouterr().out
-    assert wheels(lends=tmp_path) == [["small-suite"], ["small-finetune==1"]]
+    assert wheels(lends=tmp_path) == [[suite], [tuning]]
     assert "has it and lends it; `make wheelhouse TORCH=own`" in capsys.readouterr().out
-    assert wheels("own", lends=tmp_path) == [["small-suite", "torch==2.1"], ["small-finetune"]]
+    assert wheels("own", lends=tmp_path) == [[suite, torch], [tuning]]
     capsys.readouterr()
-    assert wheels("none", lends=tmp_path) == [["small-suite"]]
+    assert wheels("none", lends=tmp_path) == [[suite]]
     said = capsys.readouterr().out
     assert "without torch: TORCH=none" in said
     assert "without the extra finetune, which needs torch" in said
 
 
-def test_an_index_for_torch_is_asked_besides(wheels, pips):
+def test_an_index_for_torch_is_asked_for_torch_alone(wheels, pips):
     wheels(index="https://i.example")
-    for call in pips:
-        assert call[call.index("--extra-index-url") + 1] == "https://i.example"
+    asked = [call for call in pips if "--index-url" in call]
+    assert [call[-2:] for call in asked] == [["https://i.example", "torch==2.1"]]
+    assert [call for call in pips if call not in asked and "--require-hashes" not in call] == []
     wheels()
-    assert not any("--extra-index-url" in call for call in pips)
+    assert not any("--index-url" in call for call in pips)
 
 
 def test_wheels_that_cannot_be_made_are_an_error_and_of_fine_tuning_a_line(wheels, capsys):
@@ -345,32 +381,3 @@ def test_wheels_that_cannot_be_made_are_an_error_and_of_fine_tuning_a_line(wheel
     failing.append("small-suite")
     with pytest.raises(SetupError, match="pip could not make the wheels"):
         wheels()
-
-
-def test_pip_is_told_that_torch_is_there(home, monkeypatch):
-    (home.checkout / "constraints.txt").write_text("torch==2.1\n")
-    monkeypatch.setattr(Environment, "packages_folder", lambda self: self.path / "packages")
-    asked = []
-
-    def dry_run(pip: Pip, *arguments: str) -> int:
-        asked.append(arguments)
-        if answer:
-            Path(arguments[2]).write_text(answer.pop())
-        return 0
-
-    monkeypatch.setattr(Pip, "install", dry_run)
-    found = [
-        {"metadata": {"name": "a", "version": "1"}},
-        {"metadata": {"name": "b", "version": "2"}},
-    ]
-    for answer, expected in (  # noqa: B007
-        ([json.dumps({"install": found})], ["a==1", "b==2"]), (["no json"], ["x"]), ([], ["x"])
-    ):  # fmt: skip
-        for path in (home.path / "report.json", home.path / "packages"):
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(True)
-        (home.path / "packages").mkdir()
-        assert install.without_torch(home, Pip(("pip",)), ["x"]) == expected
-    declared = home.path / "packages" / "torch-2.1.dist-info" / "METADATA"
-    assert "Name: torch\nVersion: 2.1\n" in declared.read_text()
-    assert asked[0][:2] == ("--dry-run", "--report")
-    assert asked[0][-1] == "x"

@@ -91,7 +91,7 @@ def indexes(monkeypatch) -> list[set[str]]:
 
 
 def test_the_cpu_build_is_taken_from_where_it_is(indexes, capsys):
-    public = ("--extra-index-url", torch_build.CPU_INDEX)
+    public = ("--index-url", torch_build.CPU_INDEX)
     for own, other, kind, options in (
         ({"2.1+cpu"}, {"2.1+cpu"}, "cpu", ()), (set(), {"2.1+cpu"}, "cpu", public),
         ({"2.1"}, {"2.2+cpu"}, "default", ()),
@@ -169,7 +169,7 @@ def test_a_host_without_gpu_and_cluster_gets_the_cpu_build_where_an_index_has_it
         monkeypatch.setattr(torch_build, "INDEX_DEADLINE_S", 120.0)
         chosen = choose()
     assert chosen.requirement == requirement
-    assert chosen.options == (("--extra-index-url", public_url) if from_public else ())
+    assert chosen.options == (("--index-url", public_url) if from_public else ())
     assert chosen.kind == ("cpu" if "+" in requirement else "default")
     assert ("CUDA" in chosen.why) is (chosen.kind == "default")
 
