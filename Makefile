@@ -40,7 +40,8 @@ export PATH
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help accept test lint format bench bench-gpu soak soak-gpu drills tour image \
-  test-image test-trixie test-bare setup wheelhouse setup-dev sandbox-packages site-packages clean
+  test-image test-trixie test-bare setup wheelhouse setup-dev sbom lock sandbox-packages site-packages \
+  clean
 
 help: ## this page
 	@sed -n -e '/^#  /s/^#//p' -e '/^$$/q' Makefile
@@ -122,6 +123,12 @@ test-image: ## the suite's own tests inside the image, and a recorded run judged
 
 wheelhouse: ## wheels of all that `make setup` installs, in WHEELS=DIR: see docs/air-gap.md
 	@$(SETUP) wheelhouse --wheels='$(WHEELS)'
+
+sbom: ## a bill of materials of what make installs (CycloneDX), on standard output or ARGS="--out FILE"
+	@$(if $(THERE),'$(START)') -m tests.tools.sbom $(ARGS)
+
+lock: setup-dev ## constraints.txt anew, with hashes (needs uv); ARGS=--upgrade for newer versions
+	$(PY) -m tests.tools.lock $(ARGS)
 
 sandbox-packages: ## as root on Debian and Ubuntu: the packages that the sandbox needs
 	@$(SETUP) packages

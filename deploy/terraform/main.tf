@@ -7,27 +7,16 @@ terraform {
       source  = "terraform-provider-openstack/openstack"
       version = "~> 3.0"
     }
-    random = {
-      source  = "hashicorp/random"
-      version = "~> 3.6"
-    }
   }
 }
 
 provider "openstack" {}
-
-# One key for all nodes of this cluster; it lives in the state, so keep the state private.
-resource "random_password" "munge" {
-  length  = 64
-  special = false
-}
 
 locals {
   gpu_names = [for k in range(var.gpu_nodes) : format("%s-gpu%02d", var.name, k)]
   gpu_ips   = [for k in range(var.gpu_nodes) : cidrhost(var.subnet, 10 + k)]
   login_ip  = cidrhost(var.subnet, 5)
   shared = {
-    munge_key     = random_password.munge.result
     login_name    = "${var.name}-login"
     login_ip      = local.login_ip
     gpu_names     = local.gpu_names

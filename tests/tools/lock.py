@@ -16,10 +16,17 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from fixtures.setup.lock import SECTIONS, Package, read
+from fixtures.setup.lock import Package, read
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 CONSTRAINTS = CHECKOUT / "constraints.txt"
+SECTIONS = {
+    "run": "what every run needs, and what builds a package of which there is only the source",
+    "torch": "torch in the default build, and what it needs",
+    "finetune": "the extra finetune",
+    "development": "what tests and lint need",
+    "more": "the extras zero3 and sign, which make does not install",
+}
 HEAD = """\
 # Everything that make installs, pinned, with the SHA-256 of every file that the index has of it;
 # known to work together on Python 3.11 to 3.14. `python -m tests.tools.lock` writes it anew.

@@ -20,7 +20,9 @@ import yaml
 from dockerfile_parse import DockerfileParser
 
 from fixtures.entry import describe, module_of
+from fixtures.setup import lock
 from tests.selftests.support import CHECKOUT, replay
+from tests.tools import sbom
 
 pytestmark = pytest.mark.cpu
 
@@ -68,9 +70,11 @@ def test_only_publish_and_release_may_write_and_neither_runs_for_a_pull_request(
     assert whole["permissions"] == {"contents": "read"}
     writing = {n: j["permissions"] for n, j in jobs().items() if "permissions" in j}
     assert writing == {
-        "publish": {"contents": "read", "packages": "write"},
+        "publish": {
+            "contents": "read", "packages": "write", "id-token": "write", "attestations": "write",
+        },
         "release": {"contents": "write"},
-    }
+    }  # fmt: skip
     assert "github.event_name == 'push'" in jobs()["publish"]["if"]
     assert jobs()["release"]["if"] == "startsWith(github.ref, 'refs/tags/v')"
     assert jobs()["release"]["needs"] == ["publish"]
@@ -96,7 +100,7 @@ def test_the_pythons_and_the_tags_of_the_image():
         ("refs/tags/v1.0.0", ["sha-0123456", "v1.0.0"]),
     ):
         env = {"REPOSITORY": "Owner/Name", "REF": ref, "SHA": "0123456789", "TOKEN": "t",
-               "ACTOR": "a", "GITHUB_STEP_SUMMARY": os.devnull,
+               "ACTOR": "a", "GITHUB_STEP_SUMMARY": os.devnull, "GITHUB_OUTPUT": os.devnull,
                "PATH": os.environ["PATH"]}  # fmt: skip
         said = subprocess.run(
             ["bash", "-c", script], env=env, capture_output=True, text=True, check=True
@@ -125,7 +129,9 @@ def test_the_image_is_on_cuda_and_is_nobody_s_root(tmp_path):
     parser = DockerfileParser(path=str(tmp_path / "Dockerfile"))
     parser.content = text
     steps = [(s["instruction"], s["value"]) for s in parser.structure]
-    assert re.fullmatch(r"nvidia/cuda:\d+\.\d+\.\d+-base-ubuntu[\d.]+", parser.baseimage)
+    assert re.fullmatch(
+        r"nvidia/cuda:\d+\.\d+\.\d+-base-ubuntu[\d.]+@sha256:[0-9a-f]{64}", parser.baseimage
+    )
     assert [v for i, v in steps if i == "USER"][-1] not in ("root", "0")
     installing = next(k for k, s in enumerate(steps) if s == ("USER", "acceptance"))
     assert all("apt-get" not in v for _, v in steps[installing:])
@@ -191,6 +197,15 @@ def test_two_pods_on_two_nodes_meet_at_the_first_one_s_name():
 
 def environment() -> dict[str, str]:
     return {e["name"]: e["value"] for e in pod()["containers"][0]["env"]}
+
+
+def test_the_pods_have_no_token_and_the_profile_of_the_runtime():
+    assert pod()["automountServiceAccountToken"] is False
+    assert pod()["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    (container,) = pod()["containers"]
+    assert container["securityContext"]["allowPrivilegeEscalation"] is False
+    assert container["securityContext"]["capabilities"]["drop"] == ["ALL"]
+    assert re.search(r":\w+@sha256:", container["image"])
 
 
 def test_the_workloads_that_the_job_names_exist():
@@ -276,7 +291,7 @@ def test_every_variable_is_declared_described_and_used():
 
 def given(gpus: int = 8) -> dict:
     return {
-        "munge_key": "k" * 64, "login_name": "a-login", "login_ip": "10.20.0.5",
+        "login_name": "a-login", "login_ip": "10.20.0.5",
         "gpu_names": ["a-gpu00", "a-gpu01"], "gpu_ips": ["10.20.0.10", "10.20.0.11"],
         "gpus_per_node": gpus, "gpu_cpus": 64, "gpu_memory_mb": 900000, "subnet": "10.20.0.0/24",
     }  # fmt: skip
@@ -331,3 +346,61 @@ def test_a_gpu_node_names_each_gpu_and_mounts_what_the_login_node_exports():
     assert exports.startswith("/shared 10.20.0.0/24(")
     assert "slurmctld" in login["packages"]
     assert "slurmd" in gpu["packages"]
+
+
+def test_no_secret_is_in_what_the_metadata_service_shows():
+    main = (TERRAFORM / "main.tf").read_text(encoding="utf-8")
+    assert "random_password" not in main
+    gpu, login = rendered("gpu.yaml.tftpl"), rendered("login.yaml.tftpl")
+    for of in (gpu, login):
+        assert [f["path"] for f in of["write_files"] if "munge" in f["path"]] == []
+    exports = {f["path"]: f["content"] for f in login["write_files"]}["/etc/exports"]
+    lines = [line for line in exports.splitlines() if line.startswith("/srv/munge ")]
+    assert [line.split()[1].partition("(")[0] for line in lines] == given()["gpu_ips"]
+    assert all("ro," in line and "secure" in line for line in lines)
+    assert "install -d -m 0700 /srv/munge" in login["runcmd"]
+    made = [k for k, line in enumerate(login["runcmd"]) if "/dev/urandom" in line]
+    assert (
+        made[0]
+        < login["runcmd"].index("exportfs -ra")
+        < login["runcmd"].index("systemctl enable --now munge")
+    )
+    fetched = [k for k, line in enumerate(gpu["runcmd"]) if "/srv/munge" in line]
+    assert fetched[0] < gpu["runcmd"].index("systemctl enable --now munge")
+
+
+# --- scanning
+
+
+SCANNING = WORKFLOW.with_name("security.yml")
+
+
+def test_code_and_dependencies_are_scanned_by_pinned_actions():
+    whole = yaml.safe_load(SCANNING.read_text(encoding="utf-8"))
+    assert whole["permissions"] == {"contents": "read"}
+    assert set(whole["jobs"]) == {"code", "dependencies", "known-faults"}
+    for job in whole["jobs"].values():
+        assert job["timeout-minutes"] <= 60
+        for step in job["steps"]:
+            if "uses" in step:
+                assert re.fullmatch(r"[\w-]+/[\w-]+(/[\w-]+)?@[0-9a-f]{40}", step["uses"])
+            assert "${{" not in step.get("run", ""), step
+    bot = yaml.safe_load((CHECKOUT / ".github" / "dependabot.yml").read_text())
+    assert {u["package-ecosystem"] for u in bot["updates"]} == {"pip", "github-actions", "docker"}
+
+
+def test_the_bill_of_materials_has_every_package_of_constraints(tmp_path):
+    out = tmp_path / "sbom.cdx.json"
+    assert sbom.main(["--out", str(out)]) == 0
+    made = json.loads(out.read_text())
+    assert (made["bomFormat"], made["specVersion"]) == ("CycloneDX", "1.6")
+    packages = lock.read(CHECKOUT)
+    assert [c["purl"] for c in made["components"]] == [
+        f"pkg:pypi/{p.name}@{p.version}" for p in packages
+    ]
+    first = made["components"][0]
+    assert [h["content"] for h in first["hashes"]] == [
+        h.removeprefix("sha256:") for h in packages[0].hashes
+    ]
+    assert sbom.main(["--out", str(out)]) == 0
+    assert json.loads(out.read_text()) == made, "the same constraints give the same bytes"

@@ -13,6 +13,7 @@ from packaging.utils import canonicalize_name
 from fixtures.setup import lock
 from fixtures.setup.lock import Package
 from tests.selftests.support import CHECKOUT
+from tests.tools.lock import SECTIONS
 
 pytestmark = pytest.mark.cpu
 
@@ -40,7 +41,7 @@ def test_it_is_read_in_sections_with_hashes_and_markers(tmp_path):
 def test_every_package_has_a_version_a_section_and_hashes():
     found = lock.read(CHECKOUT)
     assert len(found) > 100
-    assert {p.section for p in found} == set(lock.SECTIONS)
+    assert {p.section for p in found} == set(SECTIONS)
     assert [p.name for p in found if not p.hashes] == []
     names = [p.name for p in found]
     assert len(names) == len(set(names))
@@ -57,7 +58,7 @@ def test_whatever_pyproject_requires_is_there_in_a_version_that_it_allows():
         ({"run"}, project["dependencies"]),
         ({"run", "torch", "finetune"}, extras["finetune"]),
         ({"run", "torch", "finetune", "development"}, extras["dev"]),
-        (set(lock.SECTIONS), [*extras["zero3"], *extras["sign"]]),
+        (set(SECTIONS), [*extras["zero3"], *extras["sign"]]),
     ):
         for requirement in map(Requirement, lines):
             package = known[canonicalize_name(requirement.name)]
