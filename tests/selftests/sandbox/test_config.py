@@ -153,3 +153,12 @@ def test_cgroup_conf_is_of_the_version_and_limits_memory_where_it_can(two):
         assert f"CgroupPlugin=cgroup/v{version}" in lines
         assert f"ConstrainRAMSpace={'yes' if memory else 'no'}" in lines
         assert ("IgnoreSystemd=yes" in lines) is systemd
+
+
+def test_a_sandbox_is_of_root_unless_it_is_opened(tmp_path):
+    found = parts.state(tmp_path / "ab1")
+    closed = [line for line in slurm_conf(found) if line.startswith("PartitionName=main")]
+    assert ["RootOnly=YES" in line for line in closed] == [True]
+    found.site = {"partitions": config.OPEN_PARTITION}
+    opened = [line for line in slurm_conf(found) if line.startswith("PartitionName=main")]
+    assert ["RootOnly" in line for line in opened] == [False]
