@@ -1,5 +1,7 @@
 """What ships: workflows, image, Kubernetes Job, Terraform: parsed, and run where it can be."""
 
+# Length: all that ships is one folder, and each part of it has a few checks
+
 from __future__ import annotations
 
 import json
