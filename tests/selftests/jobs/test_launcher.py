@@ -234,12 +234,12 @@ def test_no_module_of_the_suite_can_unpickle():
                 assert call.rpartition(".")[2] not in ("result", "results", "exception"), call
 
 
-def test_only_launch_knows_submitit():
+def test_only_what_submits_knows_submitit():
     knowing = [
         path.relative_to(CHECKOUT).as_posix() for path in SOURCES
         if "submitit" in imports_of(ast.parse(path.read_text(encoding="utf-8")))
     ]  # fmt: skip
-    assert knowing == ["fixtures/jobs/launcher.py"]
+    assert knowing == ["fixtures/jobs/batch_script.py", "fixtures/jobs/launcher.py"]
 
 
 # --- states

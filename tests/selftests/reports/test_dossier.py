@@ -23,6 +23,7 @@ from fixtures.thresholds import loader
 from fixtures.verdict.model import Outcome, device_of
 from reports import __main__ as command
 from reports import dossier
+from reports.third_parties import VENDOR, Cleaned
 from tests.selftests import faults, planted, support
 from tests.selftests.faults import Fault
 from tests.tools import drills
@@ -106,7 +107,7 @@ def test_the_first_lines_name_planted_faults(run):
         verdict = {**sound, "verdict": "REJECTED", "criteria": [*others, row]}
         made = dossier.of(run, verdict, thresholds, node)
         path.write_bytes(before)
-        part = device_of(row["worst"]).rpartition(" ")[2]
+        part = Cleaned(VENDOR, {}, ())(device_of(row["worst"]).rpartition(" ")[2])
         found = names(made["first_lines"], row["title"], node, part)
         found = found and row["title"] in first_of_page(dossier.fitted(made)[0]).replace(
             "&#39;", "'"

@@ -226,8 +226,9 @@ def test_each_command_reaches_its_function_and_returns_its_status(run, monkeypat
     monkeypatch.setattr(command, "confirmed_verdict", lambda *_: VERDICT)
     monkeypatch.setattr(command.loader, "load_with_contract", lambda file, _: file.name)
     options = Namespace(
-        run=run, runs=[run], out=None, thresholds=None, kind="json", run_dir=None, all=False
-    )
+        run=run, runs=[run], out=None, thresholds=None, kind="json", run_dir=None, all=False,
+        audience=None, without_host_names=False,
+    )  # fmt: skip
     for name, (module, function) in places.items():
         monkeypatch.setattr(module, function, status(name))
         options.command = name

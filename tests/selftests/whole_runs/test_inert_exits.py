@@ -175,7 +175,10 @@ def test_nothing_acts_in_an_annotation(ran, capsys):
 
 def test_nothing_acts_in_a_dossier(ran, tmp_path, capsys):
     run = RunDirectory(ran[0])
-    options = argparse.Namespace(node="worker0", gpu=None, bug_report=None, out=tmp_path)
+    options = argparse.Namespace(
+        node="worker0", gpu=None, bug_report=None, out=tmp_path, audience="vendor",
+        without_host_names=False,
+    )  # fmt: skip
     dossier.write(run.root, read_verdict(run), loader.load(SHIPPED), options)
     for path in tmp_path.iterdir():
         assert acting(path.read_text(encoding="utf-8")) == [], path
