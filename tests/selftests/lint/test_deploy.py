@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -147,6 +148,26 @@ def test_the_image_is_on_cuda_and_is_nobody_s_root(tmp_path):
     before = {w for i, v in steps[:setup] if i == "COPY" for w in shlex.split(v)}
     assert {"Makefile", "fixtures/plugin/install.py", "fixtures/plugin/start.py"} <= before
     assert json.loads(parser.cmd) == ["make", "accept"]
+
+
+def test_the_set_up_starts_with_what_the_image_copies_before_it(tmp_path):
+    text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8").partition("RUN make setup-dev")[0]
+    for line in re.findall(r"^COPY --chown=\S+ (.+)$", text, re.MULTILINE):
+        *sources, target = line.split()
+        for source in sources:
+            into = tmp_path / target
+            if (CHECKOUT / source).is_dir():
+                shutil.copytree(CHECKOUT / source, into)
+            else:
+                into = into / Path(source).name if target.endswith("/") else into
+                into.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(CHECKOUT / source, into)
+    argv = [sys.executable, "-I", "-c", "import sys; sys.path.insert(0, '.'); "
+            "from fixtures.setup import command; from fixtures.setup.install import lock; "
+            "print(len(lock.read(command.Environment().checkout)))"]  # fmt: skip
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 100
 
 
 def test_nothing_of_a_run_or_of_git_gets_into_the_image():

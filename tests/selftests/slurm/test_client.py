@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 
@@ -344,3 +345,15 @@ def test_a_shell_inside_an_allocation_of_these_nodes_is_told_to_leave_it(monkeyp
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.delenv("SLURM_JOB_NODELIST")
     assert client.enclosing_allocation(["n2"]) is None
+
+
+def test_a_message_shows_no_comment_and_nothing_that_looks_like_a_secret(monkeypatch):
+    def fails(*command: str) -> SimpleNamespace:
+        return SimpleNamespace(returncode=1, stdout="", stderr="refused")
+
+    monkeypatch.setattr(client, "run_command", fails)
+    with pytest.raises(RunError) as refused:
+        client.slurm_query("sbatch", "--comment=x", "--account=password=y", "--nodes=1")
+    assert str(refused.value) == (
+        "`sbatch --comment=[removed] --account=password=[removed] --nodes=1` failed: refused"
+    )

@@ -180,3 +180,9 @@ def test_what_slurm_prints_does_not_act(command):
     command("sinfo", "n1 Reason=\x1b[2Jbad\u202e\n::error::owned\n" + "n" * 9000 + "\n")
     said = membership.run_command("sinfo").stdout
     assert said == "n1 Reason=\\x1b[2Jbad\\u202e\n\\x3a:error::owned\n" + "n" * 9000 + "\n"
+
+
+def test_no_secret_of_the_shell_is_inherited_and_slurm_s_own_token_is():
+    given = {"GH_TOKEN": "x", "SLURM_JWT": "y", "PATH": "/bin", "PWD": "/tmp"}
+    found = membership.query_environment(given)
+    assert ("GH_TOKEN" in found, found["SLURM_JWT"], found["PATH"]) == (False, "y", "/bin")
