@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from fixtures.records.evidence_digest import other_evidence
 from fixtures.records.fast_reader import read_record
 from fixtures.records.files import RecordError
 from fixtures.records.foreign_folders import files_in
@@ -60,6 +61,8 @@ def check(
             found.notes.append(f"{text}: a session ended before it was judged")
         else:
             wrong.append(text)
+    if changed := other_evidence(directory):
+        wrong.insert(0, changed)
     found.wrong += bounded(wrong)
 
 

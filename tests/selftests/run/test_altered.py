@@ -12,7 +12,7 @@ import pytest
 from fixtures.errors import ConfigError
 from fixtures.records.files import append_line, append_lines
 from fixtures.records.run_directory import RunDirectory
-from fixtures.run.altered import added_records, lost_reasons, refuse_altered
+from fixtures.run.altered import added_records, refuse_altered
 from tests.selftests.run.attempts_story import Story
 
 pytestmark = pytest.mark.cpu
@@ -158,57 +158,13 @@ def test_a_manifest_that_cannot_be_read_is_a_reason(story):
         asked(story)
 
 
-# --- what a replay holds to the last line on an end
-
-
-def ended(story: Story) -> Path:
+def test_a_manifest_that_was_made_anew_does_not_hide_a_change(story):
     story.run.files.append_end(story.run._conclude([story.judged()], interrupted=""))
-    return story.run.directory.missing
-
-
-@pytest.fixture
-def missing(story: Story) -> Path:
-    session(story, ends=True)
-    path = ended(story)
-    assert len(path.read_text().splitlines()) == 2
-    assert lost_reasons(story.run.directory) == ""
-    return path
-
-
-def _without_the_first(path: Path) -> None:
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [Path.unlink, lambda path: path.write_text(""), _without_the_first,
-     lambda path: path.write_text(path.read_text().replace("missing", "changed"))],
-    ids=["removed", "emptied", "shortened", "changed"],
-)  # fmt: skip
-def test_reasons_that_were_taken_out_are_said(story, missing, change):
-    change(missing)
-    assert "has not the lines any more" in lost_reasons(story.run.directory)
-
-
-def test_reasons_of_a_session_without_an_end_only_continue_the_file(story, missing):
-    session(story, ends=False)
-    assert lost_reasons(story.run.directory) == ""
-    _without_the_first(missing)
-    assert lost_reasons(story.run.directory) != ""
-
-
-def test_a_ledger_that_does_not_say_is_of_an_earlier_version(story):
-    missing = ended(story)
-    lines = story.lines()
-    assert lines[-1].pop("missing_sha256")
-    story.rewrite(*lines)
-    missing.unlink()
-    assert lost_reasons(story.run.directory) == ""
-    story.run.directory.ledger.unlink()
-    assert lost_reasons(story.run.directory) == ""
-
-
-def test_a_run_without_reasons_has_none_later(story):
-    story.run.directory.missing.unlink()
-    ended(story)
-    assert lost_reasons(story.run.directory) == ""
+    session_files = story.run.directory
+    session_files.write_manifest()
+    asked(story)
+    path = session_files.missing
+    path.write_text("")
+    session_files.write_manifest()
+    with pytest.raises(ConfigError, match="not that on which the run ended"):
+        asked(story)
