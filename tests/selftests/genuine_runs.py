@@ -159,7 +159,7 @@ class Genuine:
         support.judged(self.root, folder / "last", self.limits)
         lines += (folder / "last" / "ledger.jsonl").read_bytes()
         (self.root / "ledger.jsonl").write_bytes(lines)
-        support.end_on_this_evidence(self.root)
+        judged_runs.end_on_this_evidence(self.root)
         shutil.copy(folder / "last" / "limits.csv", self.root)
 
     def made_anew(self, root: Path, *, verdict: bool = True) -> None:

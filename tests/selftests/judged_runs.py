@@ -17,6 +17,7 @@ import pytest
 
 from fixtures.conclusion.run_verdict import RunVerdict, conclude
 from fixtures.paths import version
+from fixtures.records.evidence_digest import evidence_sha256
 from fixtures.records.files import append_line
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run.run import PAGE_VERSIONS
@@ -54,6 +55,16 @@ def made_whole(root: Path, **more: Any) -> int:
     (root / "jobs").mkdir(exist_ok=True)
     (root / "jobs" / "out.txt").write_text("what a rank printed\n")
     return command.main(["render", str(root)])
+
+
+def end_on_this_evidence(root: Path) -> None:
+    """Let the ledger of a run that was made by hand end on the evidence that is there."""
+    directory = RunDirectory(root)
+    *before, end = directory.ledger.read_text(encoding="utf-8").splitlines(keepends=True)
+    line = json.loads(end)
+    assert line["event"] == "end"
+    line["evidence_sha256"] = evidence_sha256(directory)
+    directory.ledger.write_text("".join(before) + json.dumps(line) + "\n", encoding="utf-8")
 
 
 KEPT = 40

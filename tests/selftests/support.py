@@ -16,7 +16,6 @@ from fixtures.backends import choose as backends
 from fixtures.cluster.population import Population
 from fixtures.plan.items import Item, planned_list
 from fixtures.records.absence import Absence, Kind
-from fixtures.records.evidence_digest import evidence_sha256
 from fixtures.records.files import append_line, write_json
 from fixtures.records.model import SCHEMA, Measurement, RankResult, Record, Result, record_name
 from fixtures.records.run_directory import RunDirectory
@@ -395,13 +394,3 @@ def replay(source: Path, into: Path, *more: str | Path) -> Replayed:
     verdict = into / "verdict.json"
     assert verdict.exists(), run.stdout + run.stderr
     return run.returncode, read_verdict(RunDirectory(into))
-
-
-def end_on_this_evidence(root: Path) -> None:
-    """Let the ledger of a run that was made by hand end on the evidence that is there."""
-    directory = RunDirectory(root)
-    *before, end = directory.ledger.read_text(encoding="utf-8").splitlines(keepends=True)
-    line = json.loads(end)
-    assert line["event"] == "end"
-    line["evidence_sha256"] = evidence_sha256(directory)
-    directory.ledger.write_text("".join(before) + json.dumps(line) + "\n", encoding="utf-8")

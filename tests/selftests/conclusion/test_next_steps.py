@@ -22,7 +22,7 @@ from fixtures.run.options import NEEDED_AGAIN, RunOptions, needed_again
 from fixtures.verdict.causes import NEXT_STEP, RESUME
 from reports import github
 from reports.artefacts import Artefacts
-from tests.selftests import derive_runs, support
+from tests.selftests import derive_runs, judged_runs, support
 
 pytestmark = pytest.mark.cpu
 
@@ -152,6 +152,7 @@ def test_a_printed_command_goes_on_with_the_run_when_it_is_pasted(tmp_path):
     (record,) = (root / "records").glob("environment@*.json")
     record.unlink()
     shutil.rmtree(root / "jobs")  # what the ranks wrote would make it again
+    judged_runs.end_on_this_evidence(root)
     RunDirectory(root).write_manifest()  # as of a run that never had it
     again = support.run_pytest(
         "--cluster", "replay", f"--from={root}", f"--run-dir={tmp_path / 'again'}",

@@ -24,7 +24,6 @@ FOLDERS = ("inventory@", "records/")
 
 ALLOWED = {
     "fixtures/backends/recertification.py": "copies records unseen; reads a list of nodes",
-    "fixtures/run/altered.py": "names of records, and lines of files that only grow",
     "reports/progress.py": "names of records, to count them",
     "fixtures/run/evidence.py": "the judge's own reader, on which the one reader stands",
     "fixtures/run/devices_of_record.py": "inventories, which define what records are held against",
