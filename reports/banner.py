@@ -195,7 +195,7 @@ CONTENTS = {
 
 
 def contents(parts: Iterable[str]) -> str:
-    """Return the HTML of a list of contents of those parts that are there, with a skip link."""
+    """Return the HTML of a list of contents of those parts that are there."""
     whole = "".join(parts)
     there = [(name, title) for name, title in CONTENTS.items() if f'id="{name}"' in whole]
     return render("contents.jinja2", there=there)
