@@ -29,7 +29,7 @@ from fixtures.wording import counted, digits, plain
 from reports import banner, blame, groups, power, recertified
 from reports.areas import areas, coverage, ordered
 from reports.cluster import PARTY_TITLES, Cluster
-from reports.criterion_rows import CriterionRow
+from reports.criterion_rows import CriterionRow, margin_text
 from reports.limit_sources import LimitSources
 from reports.rows import attempts_of, outcome_text, split_limit
 
@@ -186,10 +186,9 @@ def _limits_held(
         seen.add(key)
         rows = found.setdefault((key, str(v["limit"])), [])
         if listed:
-            margin = "" if v["margin"] is None else f"{100 * v['margin']:+.1f} %"
             rows.append({
                 "subject": str(v["subject"]), "outcome": str(v["outcome"]),
-                "measured": Verdict.from_json(v).measured, "margin": margin,
+                "measured": Verdict.from_json(v).measured, "margin": margin_text(v["margin"]),
             })  # fmt: skip
     held: dict[str, list[dict[str, Any]]] = {}
     for (criterion, limit), rows in found.items():

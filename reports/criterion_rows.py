@@ -12,6 +12,11 @@ from fixtures.wording import counted, digits
 from reports.rows import low_is_bad, split_limit
 
 
+def margin_text(margin: float | None) -> str:
+    """Return a margin to a limit in per cent, "" where there is none."""
+    return "" if margin is None else f"{100 * margin:+.1f} %"
+
+
 @dataclass
 class CriterionRow:
     """The verdicts of one criterion on all its subjects: a row of the page's table."""
@@ -71,8 +76,7 @@ class CriterionRow:
     @property
     def margin(self) -> str:
         """The smallest margin in per cent."""
-        margin = (self.worst or {}).get("margin")
-        return "" if margin is None else f"{100 * margin:+.1f} %"
+        return margin_text((self.worst or {}).get("margin"))
 
     @property
     def worst_device(self) -> str:
