@@ -21,7 +21,7 @@ from fixtures.run import run as run_module
 from fixtures.statistics.mtbf import Decision
 from fixtures.thresholds import loader
 from reports import __main__ as command
-from reports import artefacts, page
+from reports import artefacts, certificate, statement
 from tests.selftests import judged_runs, support
 from tests.selftests.fleets import as_attempt
 from tests.tools.fleet_run import Fleet
@@ -221,12 +221,14 @@ def rows_of(root: Path) -> dict[tuple[str, str], str]:
 
 @contextmanager
 def tools(folder: Path) -> Iterator[None]:
-    """The commands in this process, and no report, which says nothing that is asked here."""
+    """The commands in this process, and of the pages an empty certificate: the forger makes them
+    all anew, and nothing that is asked here is read from them."""
 
     def evidence(root: Path) -> str:
         return RunDirectory(root).manifest.read_text(encoding="utf-8")
 
     # `render` and `verify` judge the same evidence.
     with judged_runs.tools(folder / "replayed", evidence) as patch:
-        patch.setitem(artefacts._MAKERS, page.NAME, lambda _: "")
+        patch.setattr(artefacts, "NAMES", (certificate.NAME, statement.NAME))
+        patch.setattr(certificate, "page", lambda *_: "")
         yield

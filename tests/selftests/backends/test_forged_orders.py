@@ -63,3 +63,13 @@ def test_what_was_installed_is_judged_although_run_json_leaves_it_out(tmp_path):
     verdict = judged(tmp_path, lambda run: run["population"].update(installed=[]))
     rows = [v for v in verdict["criteria"] if v["criterion"] == "finetune.loss"]
     assert [v["outcome"] for v in rows] == ["PASS"]
+
+
+def test_a_run_whose_ledger_has_no_end_was_killed_whatever_run_json_says(tmp_path):
+    def cut(run: Any) -> None:
+        assert run["ended"]
+        (tmp_path / "source" / "ledger.jsonl").write_text('{"event": "test"}\n')
+
+    verdict = judged(tmp_path, cut)
+    assert verdict["verdict"] == "INCOMPLETE"
+    assert "ledger.jsonl that it was killed" in verdict["basis"]["interrupted"]

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -313,7 +314,13 @@ INVENTORY = SimpleNamespace(placement="worker0", workloads=(("inventory", ("gpus
 
 def with_inventory(monkeypatch: pytest.MonkeyPatch, *jobs: Any) -> list[str]:
     planned: list[str] = []
-    planner = SimpleNamespace(inventory_jobs=lambda: [(job, 4) for job in jobs])
+
+    def inventory_jobs(planned: Iterable[Any], taken: Collection[str]) -> list[tuple[Any, int]]:
+        measured = {node for job in planned for node in job.nodes}
+        own = [j for j in jobs if not hasattr(j, "beside") or j.placement in measured]
+        return [(job, 4) for job in own if job.placement not in taken]
+
+    planner = SimpleNamespace(inventory_jobs=inventory_jobs)
     monkeypatch.setattr(Run, "planner", lambda self: planner)
     monkeypatch.setattr(Run, "plan_after_inventory", lambda self: planned.append("planned"))
     return planned
@@ -332,6 +339,18 @@ def test_a_resumed_run_takes_the_inventory_before_it_goes_on(tmp_path, scheduler
     assert planned == ["planned"]
     assert second.attempts["gemm", "worker0"] == 2
     assert second.started
+
+
+def test_a_node_that_is_measured_beside_a_repaired_one_is_looked_at_too(
+    tmp_path, schedulers, monkeypatch
+):
+    beside = SimpleNamespace(placement="worker1", workloads=INVENTORY.workloads, beside=True)
+    planned = with_inventory(monkeypatch, INVENTORY, beside)
+    monkeypatch.setattr(Run, "jobs", [SimpleNamespace(nodes=("worker0", "worker1"))], raising=False)
+    started(small_run(tmp_path, earlier=earlier()))
+    assert [s.jobs for s in schedulers][:2] == [[INVENTORY], [beside]]
+    assert len(schedulers) == 3
+    assert planned == ["planned"] * 2
 
 
 def test_a_resumed_run_whose_inventory_broke_does_not_go_on(tmp_path, schedulers, monkeypatch):

@@ -136,6 +136,37 @@ def test_a_clock_that_was_corrected_after_the_inventory_is_no_fault(hours, fleet
     assert ("gemm.bf16", SICK) not in void
 
 
+@pytest.mark.parametrize("hours", [-60.0, 30.0, 9000.0])
+def test_a_clock_of_the_owner_that_is_wrong_is_no_fault_of_a_node(hours, fleet, tmp_path):
+    for name in {name for node in NODES for name in fleet.names(node)}:
+        fleet.change(name, lambda data: shift(data, hours * HOUR_S))
+    verdict, rows = fleet.judged(tmp_path / "judged")
+    bad = (tmp_path / "judged" / "bad-nodes.txt").read_text()
+    assert (verdict["verdict"], bad) == ("INCOMPLETE", "")
+    void = [v for v in rows.values() if v.get("cause") == Cause.OWNER_CLOCK]
+    assert len(void) > len(rows) / 2
+    assert all("clock of" in v["reason"] and "that clock is wrong" in v["reason"] for v in void)
+    assert all("begin a new run" in v["next_step"] for v in void)
+
+
+@pytest.mark.parametrize(
+    ("clocks", "whose"),
+    [
+        ((9000.0, 0.0, 0.0), "node"), ((9000.0, 0.0), "node"), ((9000.0, 9000.0), "owner"),
+        ((9000.0,), "unknown"), ((9000.0, 9000.0, 0.0), "owner"), ((9000.0, -9000.0), "unknown"),
+        ((9000.0, 9000.0, 0.0, 0.0), "node"),
+    ],
+)  # fmt: skip
+def test_more_clocks_than_the_owner_has_with_him_show_whose_is_wrong(clocks, whose):
+    window = Window(0.0, 5000.0)
+    of = [Offset.of(100 + h * HOUR_S, 200 + h * HOUR_S, window) for h in clocks]
+    void = of_another_clock("n", 100 + clocks[0] * HOUR_S, of[0], [of[0]], window, lambda: of)
+    assert void is not None
+    assert void.cause == (Cause.CLOCK if whose == "node" else Cause.OWNER_CLOCK)
+    assert ("that clock is wrong" in void.reason) == (whose == "owner")
+    assert ("one of the two clocks" in void.reason) == (whose == "unknown")
+
+
 def test_a_pass_that_is_older_than_the_failure_takes_nothing_back(fleet: FleetRun, tmp_path):
     first = fleet.read(f"gemm@{SICK}.json")
     for k in range(1, 5):

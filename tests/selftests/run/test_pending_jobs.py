@@ -138,6 +138,15 @@ def test_a_record_of_several_nodes_asks_for_the_inventory_of_each_that_may_be_re
     assert [job.name for job, _ in only] == ["inventory-worker1"]
 
 
+def test_whoever_is_measured_beside_a_repaired_node_is_looked_at_once(run):
+    save(node_record(650, 650), run.directory, name="allreduce@all.json")
+    recertified = planner(run, repaired=frozenset(["worker1"]))
+    pair = [SimpleNamespace(nodes=("worker0", "worker1"))]
+    asked = recertified.inventory_jobs(pair, {"worker1"})
+    assert [job.name for job, _ in asked] == ["inventory-worker0"]
+    assert recertified.inventory_jobs(pair, {"worker0", "worker1"}) == []
+
+
 def test_what_slurm_said_is_no_record_of_a_node(tmp_path):
     limits, people = loader.load(SHIPPED), population(2)
     run = small_run(tmp_path, people, thresholds=limits)

@@ -126,11 +126,25 @@ def test_leave_to_destroy_holds_for_one_session():
     previous_runs.refuse_destructive({}, Path("/run"), allowed=True)
 
 
-def test_a_run_has_ended_that_says_so_or_was_made_by_hand():
-    assert previous_runs.has_ended({"origin": "by-hand"}) is True
-    assert previous_runs.has_ended({}) is False
-    assert previous_runs.has_ended({"owner": {}}) is False
-    assert previous_runs.has_ended({"owner": {}, "ended": "2026"}) is True
+@pytest.mark.parametrize(
+    ("run_json", "lines", "why"),
+    [
+        ({"origin": "by-hand"}, None, ""),
+        ({}, None, "was killed"),
+        ({"owner": {}}, ["verdict", "end"], "was killed"),
+        ({"owner": {}, "ended": "2026"}, None, ""),
+        ({"owner": {}, "ended": "2026"}, ["verdict", "end"], ""),
+        ({"owner": {}, "ended": "2026"}, ["end", "verdict"], "ledger.jsonl that it was killed"),
+        ({"owner": {}, "ended": "2026"}, ["end", "test"], "ledger.jsonl that it was killed"),
+    ],
+)
+def test_a_run_has_ended_by_its_description_and_its_ledger(run_json, lines, why, tmp_path):
+    source = RunDirectory(tmp_path)
+    if lines is not None:
+        source.ledger.write_text("".join(json.dumps({"event": e}) + "\n" for e in lines))
+    said = previous_runs.why_unfinished(run_json, source)
+    assert why in said
+    assert bool(said) == bool(why)
 
 
 # --- records from lines

@@ -12,9 +12,13 @@ from fixtures.verdict import sheet as module
 from fixtures.verdict.causes import Cause
 from fixtures.verdict.model import Outcome, Verdict
 from fixtures.verdict.samples import Invalid
-from fixtures.verdict.sheet import Terms, collect_facts, terms_of
+from fixtures.verdict.sheet import Terms, collect_facts, terms_of, values_by_nodes
+from tests.selftests.fleets import fleet, whole_fleet
+from tests.selftests.support import edited
 from tests.selftests.verdict import made
 from tests.selftests.verdict.made import criterion, measured, points, rank, record, resolved, row
+
+__all__ = ["fleet", "whole_fleet"]
 
 pytestmark = pytest.mark.cpu
 
@@ -45,6 +49,27 @@ def test_facts_of_plan_device_and_measurement_are_merged():
     assert (found["nvls"], found["sm_count"]) == (True, 132)
     assert "uuid" not in found
     assert facts({}, {}, plan={**PLAN, "sm_count": 7})["sm_count"] == 7, "the plan's stay"
+
+
+def test_a_fact_is_said_by_its_values_and_their_nodes():
+    two = record(*ranks({"a": 1}, {"a": 1}), *ranks({"a": 2}, node="worker1", first=2))
+    assert values_by_nodes(points(two), "a") == "1 on worker0; 2 on worker1"
+    assert values_by_nodes(points(two), "b") == values_by_nodes(points(two), "sm_count") == ""
+
+
+@pytest.mark.parametrize("fact", ["max_sm_clock_mhz", "sm_count"])
+def test_a_ceiling_by_a_fact_that_differs_was_recorded_and_accuses_nobody(fact, fleet, tmp_path):
+    for path in (fleet.root / "records").glob("*.json"):
+        with edited(path) as data:
+            for r in data["ranks"]:
+                if r["node"] == "gpu0002" and fact in r["device"]:
+                    r["device"][fact] -= 20
+    _, rows = fleet.judged(tmp_path / "judged")
+    v = rows["finetune.rate", "cluster"]
+    assert (v["outcome"], v["cause"]) == (Outcome.NOT_MEASURED, Cause.MEASUREMENT)
+    assert f"{fact} differs between nodes: " in v["reason"]
+    assert v["reason"].count(" on gpu000") == 2
+    assert "was not recorded" not in "".join(v["reason"] for v in rows.values())
 
 
 def test_a_fact_that_differs_is_none_unless_a_limit_depends_on_it():
