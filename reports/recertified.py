@@ -12,6 +12,8 @@ from typing import Any
 
 from fixtures.records.files import RecordError, read_json
 from fixtures.records.foreign_files import sha256_of
+from fixtures.records.foreign_folders import folders_in
+from fixtures.records.inert import inert
 from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory, changed_file
 from fixtures.run.reader import RunReader
@@ -94,6 +96,10 @@ def differences(directory: RunDirectory, run: Mapping[str, Any]) -> Iterator[str
     `run`: all that is in its run.json.
     """
     dropped: set[tuple[str, str]] = set()
+    named = {str(repair["run"]) for repair in run.get("recertifies") or []}
+    for folder in folders_in(directory.recertified):
+        if folder.name not in named:
+            yield f"recertified/{inert(folder.name)}: run.json names no such run"
     for repair in reversed(run.get("recertifies") or []):
         name = f"recertified/{repair['run']}"
         kept = directory.recertified / str(repair["run"])

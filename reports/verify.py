@@ -275,8 +275,9 @@ def _check_artefacts(artefacts: Artefacts, now: statement.Listing, found: Findin
 
 def _check_recertified(artefacts: Artefacts, found: Findings) -> None:
     """Check a return to service against the evidence of the accepted run."""
-    if repairs := artefacts.run.get("recertifies"):
-        directory = artefacts.directory
+    directory = artefacts.directory
+    repairs = artefacts.run.get("recertifies") or []
+    if repairs or directory.recertified.exists():
         wrong = list(recertified.differences(directory, read_json(directory.run_json)))
         found.wrong += wrong
         if not wrong:

@@ -75,7 +75,16 @@ def test_of_two_returns_each_has_its_own_records(tmp_path):
 
 def test_what_follows_from_the_evidence_has_no_differences(tmp_path):
     assert list(recertified.differences(*made(tmp_path))) == []
-    assert list(recertified.differences(RunDirectory(tmp_path), {"id": "NEW"})) == []
+    assert list(recertified.differences(RunDirectory(tmp_path / "no"), {"id": "NEW"})) == []
+
+
+def test_evidence_of_a_run_that_nobody_recertified_is_named(tmp_path):
+    directory, run = made(tmp_path)
+    (directory.recertified / "OTHER").mkdir()
+    (directory.recertified / "OTHER" / "ledger.jsonl").write_text("{}\n")
+    (line,) = recertified.differences(directory, run)
+    assert line == "recertified/OTHER: run.json names no such run"
+    assert len(list(recertified.differences(directory, {"id": "NEW"}))) == 2
 
 
 @pytest.mark.parametrize(
