@@ -42,6 +42,7 @@ GAPS_S = (600.0, 7 * HOUR_S, 31 * DAY_S)
 OFFSETS_H = (0, 2, -8, 9, 5.5)
 AHEAD_H = (-20.0, -3.0, -0.02, 0.02, 3.0, 20.0, 72.0, -48.0, -24.0 * 40)
 """By how much a node's clock may be ahead of the owner's."""
+SET_TO_S = (0.0, -400.0, 3 * HOUR_S, -20 * HOUR_S)
 TOLERANCE_S = DAY_S
 """A clock that differs by more is wrong: nothing of its node is known."""
 NAMES = ("gpu-{0:03d}", "rack7-n{0}", "dgx{0}.site.example", "ip-10-0-0-{0}", "w{0}")
@@ -59,6 +60,10 @@ class Circumstances:
     """Of the host that creates the run, east of UTC."""
     clocks_s: tuple[float, ...] = ()
     """By how much each node's clock is ahead."""
+    set_between: int | None = None
+    """A node whose clock is set after the first session."""
+    set_to_s: float = 0.0
+    """By how much it is ahead from then on."""
     resumed: int | None = None
     """A node that the first session did not measure."""
     failed: int | None = None
@@ -80,12 +85,16 @@ def circumstances(seed: int) -> Circumstances:
     clocks = [0.0] * nodes
     if rng.random() < 0.4:
         clocks[rng.randrange(nodes)] = rng.choice(AHEAD_H) * HOUR_S
+    elif rng.random() < 0.1:  # it is the owner's that differs
+        clocks = [rng.choice(AHEAD_H) * HOUR_S] * nodes
     made = Circumstances(
         nodes=nodes, names=rng.choice(NAMES), time_zones_h=rng.choice(OFFSETS_H),
         clocks_s=tuple(clocks),
     )  # fmt: skip
     if any(abs(ahead) > TOLERANCE_S for ahead in clocks):
         return made  # nothing of that node is known, whatever else happens
+    if rng.random() < 0.3:
+        made = replace(made, set_between=rng.randrange(nodes), set_to_s=rng.choice(SET_TO_S))
     what = rng.choice(("plain", "resume", "retest", "swap", "swap", "swap twice", "recertify"))
     node = rng.randrange(nodes)
 
@@ -115,6 +124,8 @@ class Ends:
     verdict: str
     red: Mapping[tuple[str, str], str]
     """(criterion, subject) of every row that failed or was not measured -> why."""
+    wrong_clocks: tuple[str, ...] = ()
+    """Nodes that are accused of their clocks: those whose clock is wrong, and not the owner's."""
 
 
 CLOCK, REPLACED, REPEAT, SLOWER = "clock", "replaced", "repeat", "slow"
@@ -141,6 +152,9 @@ def ends(what: Circumstances, nodes: Sequence[str], pairs: Sequence[tuple[str, .
         if abs(ahead) > TOLERANCE_S:
             rows(nodes[number], [*OF_NODE, *OF_INVENTORY], CLOCK, with_pairs=True)
     verdict = "INCOMPLETE" if why else "ACCEPTED"
+    wrong = tuple(sorted({node for _, node in why if node in nodes}))
+    if len(wrong) == len(nodes):
+        wrong = ()
     if what.swaps and not what.measured_again:
         for number in what.swaps:
             rows(nodes[number], OF_NODE, REPLACED, with_pairs=True)
@@ -150,7 +164,7 @@ def ends(what: Circumstances, nodes: Sequence[str], pairs: Sequence[tuple[str, .
         if (OF_GPUS[0], node) not in why:
             rows(node, OF_GPUS, REPEAT if what.passes else SLOWER, with_pairs=False)
             verdict = "INCOMPLETE" if what.passes else "REJECTED"
-    return Ends(verdict, why)
+    return Ends(verdict, why, wrong)
 
 
 # --- the simulator
@@ -167,6 +181,7 @@ class Cluster:
     pairs: list[tuple[str, ...]] = field(default_factory=list)
     """Nodes of what the plan measures over several."""
     jobs: int = 100
+    sessions: int = 1
 
     def __post_init__(self) -> None:
         for number in range(self.what.nodes):
@@ -186,7 +201,9 @@ class Cluster:
                 "pci": f"00000000:{0x18 + 0x10 * slot:02x}:00.0"}  # fmt: skip
 
     def clock(self, node: str) -> float:
-        clocks = self.what.clocks_s
+        clocks, was_set = self.what.clocks_s, self.what.set_between
+        if self.sessions > 1 and was_set is not None and node == self.name(was_set):
+            return self.what.set_to_s
         return clocks[self.nodes.index(node)] if clocks else 0.0
 
 
@@ -312,6 +329,8 @@ def _later(
     repairs: list[dict[str, Any]],
 ) -> None:  # fmt: skip
     """Do what a session after the first does."""
+    cluster.sessions += 1
+    _look_again(what, cluster, session)
     if what.resumed is not None and number == 0:
         late = cluster.name(what.resumed)
         session.all_of(late)
@@ -333,6 +352,19 @@ def _later(
         _measure_again(session, cluster, node, everything=True)
     elif what.failed is not None:
         session.measure("gemm", [cluster.name(what.failed)])
+
+
+def _look_again(what: Circumstances, cluster: Cluster, session: Session) -> None:
+    """Take the inventories that a session begins with: of all nodes with records, and of a return
+    to service of those that are measured beside the repaired one."""
+    beside = set(cluster.nodes)
+    if what.recertified is not None:
+        repaired = cluster.name(what.recertified)
+        beside = {node for _, nodes in session.pairs if repaired in nodes for node in nodes}
+        beside -= {repaired}
+    for node in sorted(beside):
+        if ("inventory", node) in session.attempts:
+            session.measure("inventory", [node])
 
 
 def _measure_again(session: Session, cluster: Cluster, node: str, *, everything: bool) -> None:

@@ -59,7 +59,23 @@ def inventory(at: float, **device: Any) -> NodeDevices:
 
 
 def found(now: NodeDevices, then: NodeDevices | None) -> list[tuple[str, bool]]:
-    return [(said, shown) for _, said, shown in changes(now, then, "worker0", [RANK], False, True)]
+    before = not now.taken_before(RANK.start, {})
+    every = changes(now, then, "worker0", [RANK], False, True, before=before)
+    return [(said, shown) for _, said, shown in every]
+
+
+@pytest.mark.parametrize(
+    ("taken", "jobs", "before"),
+    [
+        (90.0, (1.0, 2.0), True), (200.0, (1.0, 2.0), False),
+        # The clock of the node was set back, or forward, between them.
+        (90.0, (2.0, 1.0), False), (90.0, (2.0, "x"), True), (90.0, (None, 1.0), True),
+    ],
+)  # fmt: skip
+def test_an_inventory_is_before_ranks_by_the_clocks_of_node_and_owner(taken, jobs, before):
+    own, other = ({"submitted": when} for when in jobs)
+    known = replace(inventory(taken), job=own)
+    assert known.taken_before(RANK.start, other) is before
 
 
 def test_the_devices_of_an_inventory_have_not_changed():

@@ -12,7 +12,7 @@ from fixtures.run.order_of_times import (
     Offset,
     Window,
     apart,
-    ends_of,
+    measured_in,
     merged,
     of_another_clock,
     out_of_sequence,
@@ -89,8 +89,6 @@ def _in_a_later_century(data: Data) -> None:
         (_too_short, "its samples took at least"),
         (_batches_at_once, "too little time for them"),
         (_an_hour_apart, "its ranks did not run together"),
-        (_after_the_run, "these are not the times of its job"),
-        (_in_a_later_century, "these are not the times of its job"),
     ],
 )
 def test_a_record_whose_times_cannot_be_true_is_not_measured(change, reason, fleet, tmp_path):
@@ -102,6 +100,22 @@ def test_a_record_whose_times_cannot_be_true_is_not_measured(change, reason, fle
     assert all(reason in v["reason"] for v in void.values())
     assert {v["cause"] for v in void.values()} == {Cause.RECORD}
     assert verdict["verdict"] == "INCOMPLETE"
+
+
+def _of_another_year(data: Data) -> None:
+    shift(data, -366 * DAY_S)
+
+
+@pytest.mark.parametrize("change", [_after_the_run, _in_a_later_century, _of_another_year])
+def test_a_clock_that_was_set_since_the_inventory_voids_and_accuses_nobody(change, fleet, tmp_path):
+    fleet.change(f"gemm@{SICK}.json", change)
+    verdict, rows = fleet.judged(tmp_path / "judged")
+    void = [v for v in rows.values() if v["outcome"] == "NOT_MEASURED"]
+    assert {v["subject"] for v in void} == {SICK}
+    assert all("these are not the times of its job" in v["reason"] for v in void)
+    assert {v["cause"] for v in void} == {Cause.MEASUREMENT}
+    assert verdict["verdict"] == "INCOMPLETE"
+    assert names(tmp_path / "judged" / "bad-nodes.txt") == []
 
 
 @pytest.mark.parametrize("days", [-2.0, 2.0, 40.0])
@@ -201,7 +215,7 @@ def test_an_offset_is_what_puts_a_record_into_its_job():
     assert of_another_clock("n", -900, own, [own], window) is None
     void = of_another_clock("n", -900, own, [Offset.of(4900, 4990, window)], window)
     assert void is not None
-    assert void.cause == Cause.RECORD
+    assert void.cause == Cause.MEASUREMENT
     right = Offset.of(2000, 2100, window)
     assert of_another_clock("n", 2000, right, [Offset.of(9000, 9100, window)], window) is None
     unclear = of_another_clock("n", -900, own, [Offset(-3000.0, 10.0)], window)
@@ -227,9 +241,25 @@ def test_ranks_of_one_job_run_together(parts, clocks, void, cause):
 
 def test_attempts_follow_each_other():
     one, two = record(rank(0, "worker0")), record(rank(0, "worker0"), attempt=2)
-    assert out_of_sequence(two, ends_of(one)) == {}
-    assert set(out_of_sequence(one, ends_of(two))) == {"worker0"}
-    assert out_of_sequence(one, ends_of(record(rank(0, "worker1"), attempt=2))) == {}
+    assert out_of_sequence(two, measured_in(one)) == {}
+    assert set(out_of_sequence(one, measured_in(two))) == {"worker0"}
+    assert out_of_sequence(one, measured_in(record(rank(0, "worker1"), attempt=2))) == {}
+
+
+@pytest.mark.parametrize(
+    ("submitted", "follows"),
+    [((10.0, 20.0), True), ((10.0, 19.9), False), ((20.0, 10.0), False), (("x", 20.0), False),
+     ((None, None), False)],
+)  # fmt: skip
+def test_an_attempt_after_the_clock_was_set_back_follows_by_the_clock_of_the_owner(
+    submitted, follows
+):
+    # The first took ten seconds; by the node's clock the second began an hour before it.
+    one, two = (record(rank(0, "worker0"), attempt=k + 1) for k in range(2))
+    for which, when in zip((one, two), submitted, strict=True):
+        which.job["submitted"] = when
+    two.ranks[:] = [replace(two.ranks[0], start=-3500.0, end=-3490.0)]
+    assert (out_of_sequence(two, measured_in(one)) == {}) is follows
 
 
 def test_time_is_counted_once():

@@ -43,6 +43,9 @@ def wrong(seed: int, folder: Path) -> str:
     for key, row in red.items():
         if not SAYS[expected.red[key]].search(row["reason"]):
             return f"{said}: {key} says {row['reason']!r}, expected {expected.red[key]}"
+    bad = (folder / "judged" / "bad-nodes.txt").read_text().split()
+    if verdict["verdict"] != "REJECTED" and sorted(bad) != list(expected.wrong_clocks):
+        return f"{said}: bad nodes {bad}, expected {expected.wrong_clocks}"
     if accused := ACCUSES.search(json.dumps(verdict)):
         return f"{said}: is accused: {accused[0]}"
     return ""
