@@ -10,6 +10,8 @@ The table (`ends()`) knows of each circumstance what it does to the rows of its 
 is forged, and nothing may be called so.
 """
 
+# Length: the table of circumstances and the simulator that follows it.
+
 from __future__ import annotations
 
 import datetime
