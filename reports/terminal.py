@@ -119,9 +119,12 @@ def problems(criteria: Iterable[Mapping[str, Any]]) -> list[Problem]:
     """Return what failed, then each reason why something was not measured."""
     criteria = list(criteria)
     failed = [
-        Problem(failure.text, blame.red_of(failure.criterion), failure.next_step)
+        Problem(
+            f"{blame.noun_of(failure.criterion)}: {failure.text}",
+            blame.red_of(failure.criterion), failure.next_step,
+        )
         for failure in causes.failures(criteria)
-    ]
+    ]  # fmt: skip
     unmeasured = causes.reasons(criteria)
     return [*failed, *(Problem(reason.line, "", reason.next_step) for reason in unmeasured)]
 
