@@ -238,7 +238,8 @@ def _first_lines(
         worst = v.get("worst") or {}
         device = f" [{worst['uuid']}]" if worst.get("uuid") else ""
         word = str(v["outcome"]).replace("_", " ")
-        lines.append(f"{word}: {blame.noun_of(v['criterion'])}: {text.partition(chr(10))[0]}{device}")
+        noun = blame.noun_of(v["criterion"])
+        lines.append(f"{word}: {noun}: {text.partition(chr(10))[0]}{device}")
     if len(red) > FIRST_LINES - 1:
         lines[-1] = f"and {len(red) - FIRST_LINES + 2} more rows, below"
     return lines

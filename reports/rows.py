@@ -197,7 +197,7 @@ def summary_cells(key: SummaryKey, verdicts: Sequence[Verdict]) -> list[str]:
     ]
 
 
-def _said_of(verdict: Verdict, outcome: Outcome) -> str:
+def _said_of(verdict: Verdict, outcome: Outcome | None) -> str:
     """Return what a row requires, or, where it is red, what it checks: "FAIL ... Xid errors"."""
     noun = shipped().noun_of(verdict.criterion)
     return noun if noun and outcome is Outcome.FAIL else verdict.title

@@ -120,11 +120,12 @@ def problems(criteria: Iterable[Mapping[str, Any]]) -> list[Problem]:
     criteria = list(criteria)
     failed = [
         Problem(
-            f"{blame.noun_of(failure.criterion)}: {failure.text}",
-            blame.red_of(failure.criterion), failure.next_step,
+            blame.named(failure.text, failure.criterion),
+            blame.red_of(failure.criterion),
+            failure.next_step,
         )
         for failure in causes.failures(criteria)
-    ]  # fmt: skip
+    ]
     unmeasured = causes.reasons(criteria)
     return [*failed, *(Problem(reason.line, "", reason.next_step) for reason in unmeasured)]
 
