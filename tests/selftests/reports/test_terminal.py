@@ -56,6 +56,22 @@ def test_the_end_of_a_run_answers_five_questions_on_one_screen(tmp_path, word, c
         assert f"python -m reports sign {tmp_path / 'run'} --key KEY" in text.replace("\n", " ")
 
 
+def test_what_is_wrong_is_named_and_no_requirement_read_backwards(tmp_path):
+    root = made(tmp_path / "run", "REJECTED", 1).parent
+    texts = {
+        "report": (root / "report.html").read_text().partition('id="failed"')[2],
+        "certificate": (root / "certificate.html").read_text().partition("is not accepted")[2],
+        "terminal": "\n".join(line for line in shown(root) if line.startswith("1. ")),
+    }
+    (title,) = {v["title"] for v in read_json(root / "verdict.json")["criteria"]
+                if v["outcome"] == "FAIL"}  # fmt: skip
+    for page, text in texts.items():
+        red = text.partition("</section>")[0]
+        assert "bf16 rate" in red, page
+        assert "gemm.bf16" in red.replace("<wbr>", ""), page
+        assert title not in red, page
+
+
 @pytest.mark.parametrize("word", ["REJECTED", "INCOMPLETE", "ACCEPTED"])
 def test_a_verdict_on_virtual_nodes_says_on_its_first_screen_that_it_is_one(tmp_path, word):
     root = made(tmp_path / "run", word, 2).parent

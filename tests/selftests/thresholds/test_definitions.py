@@ -104,7 +104,10 @@ def test_texts_of_another_criterion_are_those_that_one_does_not_have(tmp_path):
         (f"c: {{{SAID.replace('Why.', '3')}}}", "needs not"),
         ("c: {per: node}", "needs noun, proves, not, red"),
         (f"c: {{{SAID}}}\nd: {{as: c}}", "d: needs noun"),
-        (f"c: {{{SAID}}}\nd: {{noun: D, as: c}}\ne: {{noun: E, as: d}}", "e.as: d is not a criterion"),
+        (
+            f"c: {{{SAID}}}\nd: {{noun: D, as: c}}\ne: {{noun: E, as: d}}",
+            "e.as: d is not a criterion",
+        ),
         ("d: {noun: D, as: c}", "d.as: c is not a criterion of this file"),
         (f"c: {{{SAID.replace('One', 'One two three four five six')}}}", "c.noun: at most 5 words"),
         (GROUPED.replace("for: sides", "for: side"), "no group 'side', did you mean 'sides'"),
