@@ -130,6 +130,20 @@ def red_of(criterion: str, limits: Thresholds | None = None) -> str:
     return shipped().red_of(criterion)
 
 
+def noun_of(criterion: str, limits: Thresholds | None = None) -> str:
+    """Return the name of what a criterion checks, its key if it has none."""
+    own = None if limits is None else limits.criteria.get(criterion)
+    return (own.noun if own is not None else "") or shipped().noun_of(criterion) or criterion
+
+
+def named(text: str, criterion: str) -> str:
+    """Return a text on red rows with what is wrong first, and the key of its criterion last."""
+    noun = noun_of(criterion)
+    if noun == criterion:
+        return text
+    return f"{noun}: {text.replace(f' {criterion}:', ':', 1)} ({criterion})"
+
+
 def what_to_do(verdict: str) -> str:
     """Return the step after a run with this verdict, where nothing is red."""
     return {

@@ -167,7 +167,8 @@ def _not_accepted(v: Mapping[str, Any]) -> dict[str, Any]:
     place = f"{v['subject']} {device_of(v.get('worst'))}".strip()
     failed = v["outcome"] == "FAIL"
     red = blame.red_of(str(v["criterion"])) if failed else ""
-    return {**v, "place": place, "measured": Verdict.from_json(v).measured, "red": red}
+    said = {"noun": blame.noun_of(str(v["criterion"])), "red": red}
+    return {**v, "place": place, "measured": Verdict.from_json(v).measured, **said}
 
 
 def _limits_held(

@@ -23,6 +23,7 @@ from fixtures.run.reader import RunReader
 from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.model import Verdict
 from fixtures.wording import counted, digits
+from reports import blame
 from reports.banner import render
 from reports.dossier_evidence import (
     Json,
@@ -237,7 +238,8 @@ def _first_lines(
         worst = v.get("worst") or {}
         device = f" [{worst['uuid']}]" if worst.get("uuid") else ""
         word = str(v["outcome"]).replace("_", " ")
-        lines.append(f"{word}: {v['title']}: {text.partition(chr(10))[0]}{device}")
+        noun = blame.noun_of(v["criterion"])
+        lines.append(f"{word}: {noun}: {text.partition(chr(10))[0]}{device}")
     if len(red) > FIRST_LINES - 1:
         lines[-1] = f"and {len(red) - FIRST_LINES + 2} more rows, below"
     return lines
@@ -260,7 +262,7 @@ def fitted(made: Json) -> tuple[str, str]:
     ]
     while True:
         text = json.dumps(made, indent=1, sort_keys=True) + "\n"
-        page = render("dossier.jinja2", d=made, digits=digits)
+        page = render("dossier.jinja2", d=made, digits=digits, noun_of=blame.noun_of)
         if len(page.encode()) + len(text.encode()) <= MAX_BYTES or not cuts:
             return page, text
         name, cut = cuts.pop(0)

@@ -24,7 +24,7 @@ from fixtures.verdict.model import Verdict, device_of
 from fixtures.wording import digits
 from reports import banner, charts, heat
 from reports.areas import areas, coverage
-from reports.blame import red_of
+from reports.blame import noun_of, red_of
 from reports.charts import Chart, DeviceValues
 from reports.key_figures import tiles
 from reports.limit_sources import LimitSources
@@ -260,6 +260,7 @@ def _failure(reader: RunReader, v: Mapping[str, Any], limits: Thresholds | None)
         **v,
         "at": json.dumps((verdict.criterion, verdict.subject)),
         "measured": verdict.measured,
+        "noun": noun_of(verdict.criterion, limits),
         "red": red_of(verdict.criterion, limits),
         "docs": shipped().page_of(verdict.criterion),
         "record_url": quote(str(v.get("record") or ""), safe="", errors="replace"),

@@ -110,7 +110,7 @@ def cells(verdict: Verdict, result: str) -> list[str]:
     at = verdict.criterion, verdict.subject
     return [
         _outcome_cell(outcome),
-        _cell("criterion", _two_lines(verdict.criterion, verdict.title)),
+        _cell("criterion", _two_lines(verdict.criterion, _said_of(verdict, outcome))),
         _cell(
             "where",
             _two_lines(verdict.subject, _device_name(verdict)),
@@ -197,6 +197,12 @@ def summary_cells(key: SummaryKey, verdicts: Sequence[Verdict]) -> list[str]:
     ]
 
 
+def _said_of(verdict: Verdict, outcome: Outcome | None) -> str:
+    """Return what a row requires, or, where it is red, what it checks: "FAIL ... Xid errors"."""
+    noun = shipped().noun_of(verdict.criterion)
+    return noun if noun and outcome is Outcome.FAIL else verdict.title
+
+
 def summary_details(verdicts: Sequence[Verdict]) -> str:
     """Return what opens below a summary row: the unmeasured criteria and the next steps."""
     unmeasured = [v for v in verdicts if v.outcome is Outcome.NOT_MEASURED]
@@ -220,6 +226,7 @@ def details(
     """
     has_line = verdict.outcome in (Outcome.FAIL, Outcome.NOT_MEASURED, Outcome.WAIVED)
     pairs: list[tuple[str, Any]] = [
+        ("Required", verdict.title if verdict.outcome is Outcome.FAIL else ""),
         ("Why", "" if has_line else verdict.reason),
         ("Usually", red if verdict.outcome is Outcome.FAIL else ""),
         ("Next step", verdict.next_step),

@@ -119,7 +119,11 @@ def problems(criteria: Iterable[Mapping[str, Any]]) -> list[Problem]:
     """Return what failed, then each reason why something was not measured."""
     criteria = list(criteria)
     failed = [
-        Problem(failure.text, blame.red_of(failure.criterion), failure.next_step)
+        Problem(
+            blame.named(failure.text, failure.criterion),
+            blame.red_of(failure.criterion),
+            failure.next_step,
+        )
         for failure in causes.failures(criteria)
     ]
     unmeasured = causes.reasons(criteria)

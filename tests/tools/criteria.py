@@ -1,9 +1,10 @@
-"""The list of criteria on the page of each area, made from thresholds.yaml and fixtures/criteria.
+"""The table of criteria on the page of each area, made from thresholds.yaml and fixtures/criteria.
 
 python -m tests.tools.criteria            1 where a page is out of date
-python -m tests.tools.criteria --write    write the lists anew
+python -m tests.tools.criteria --write    write the tables anew
 
-It stands between two comments of docs/AREA.md; what is above it is written by hand.
+It stands between two comments of docs/AREA.md; what is above it is written by hand. Criteria with
+the same texts are one row, and a long text that stands further up is not said again.
 """
 
 from __future__ import annotations
@@ -21,6 +22,13 @@ from fixtures.paths import CHECKOUT
 from fixtures.thresholds.definitions import shipped
 
 BEGIN, END = "<!-- criteria: made by python -m tests.tools.criteria --write -->", "<!-- end -->"
+HEADING = ("check, key, unit and requirement", "proves", "does not prove", "when it is red")
+COLUMNS = ("proves", "not", "red")
+"""The texts of a criterion that are columns, in this order."""
+SHORT = 60
+"""Texts up to here are said again."""
+_KEY = re.compile(r"(?<![/\w.])[a-z]\w*(?:\.\w+)+")
+_PAGE = re.compile(r"\bdocs/([\w-]+\.md)")
 
 
 def pages() -> dict[str, Path]:
@@ -29,20 +37,44 @@ def pages() -> dict[str, Path]:
 
 
 def listing(area: str, limits: Mapping[str, Any]) -> str:
-    """Return the list of an area: one row per criterion."""
+    """Return the table of an area."""
     known = shipped()
-    rows = ["| criterion | requires | unit | when it is red |", "|---|---|---|---|"]
+    alike: dict[tuple[str, ...], list[str]] = {}
     for key in (k for k, a in known.areas.items() if a == area):
-        required = limits.get(key, {})
-        # A title names the parameter of its points in braces: {size}.
-        title = re.sub(r"\{(\w+)\}", r"each \1", str(required.get("title", "")))
-        cells = (f"`{key}`", title, required.get("unit", ""), known.red_of(key))
-        rows.append(f"| {' | '.join(str(c).replace('|', chr(92) + '|') for c in cells)} |")
-    return "\n".join(rows) + "\n"
+        texts = known.texts_of(key)
+        alike.setdefault(tuple(texts[column] for column in COLUMNS), []).append(key)
+    lines = [HEADING, ["---"] * len(HEADING)]
+    said: dict[str, str] = {}
+    for texts, keys in alike.items():
+        cells = [
+            markdown(text) if said.setdefault(text, keys[0]) == keys[0] or len(text) <= SHORT
+            else f"as `{said[text]}`"
+            for text in texts
+        ]  # fmt: skip
+        lines.append(["<br>".join(_check(key, limits.get(key, {})) for key in keys), *cells])
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def _check(key: str, required: Mapping[str, Any]) -> str:
+    """Return what a criterion checks: its noun, key, unit and the sentence of the contract."""
+    # A title names the parameter of its points in braces: {size}.
+    title = re.sub(r"\{(\w+)\}", r"each \1", str(required.get("title", "")))
+    unit = f" ({required['unit']})" if required.get("unit") else ""
+    return f"**{shipped().noun_of(key)}**<br>`{key}`{unit}: {markdown(title)}"
+
+
+def markdown(text: str) -> str:
+    """Return a text of a definition for a cell: keys as code, pages as links."""
+    parts = text.replace("|", "\\|").split("`")
+    for k in range(0, len(parts), 2):  # the others are code already
+        part = parts[k].replace("<", "&lt;")
+        part = _KEY.sub(lambda m: f"`{m[0]}`" if m[0] in shipped().criteria else m[0], part)
+        parts[k] = _PAGE.sub(r"[\1](\1)", part)
+    return "`".join(parts)
 
 
 def made(area: str, text: str, limits: Mapping[str, Any]) -> str:
-    """Return the text of a page with its list as it is today; ValueError without its place."""
+    """Return the text of a page with its table as it is today; ValueError without its place."""
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         raise ValueError(f"docs/{area}.md: expected one {BEGIN} and one {END}")
     head, _, rest = text.partition(BEGIN)

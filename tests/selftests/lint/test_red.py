@@ -1,4 +1,4 @@
-"""Every criterion says what a red row usually means, and what to do first."""
+"""Every criterion says what it checks, what a pass shows and does not, and what to do when red."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from fixtures.thresholds.contract import Contract
 from fixtures.thresholds.definitions import shipped
 from tests.selftests.support import CHECKOUT
 
@@ -29,10 +30,11 @@ def unfit(text: str) -> list[str]:
 
 
 def dead_ends(text: str) -> list[str]:
-    """Criteria and pages that a text names and that are not there."""
+    """Criteria, fields of the order and pages that a text names and that are not there."""
+    order = {f"cluster.{field}" for field in Contract.model_fields}
     keys = [found for found in REFERENCE.findall(text) if not FILES.search(found)]
     pages = re.findall(r"docs/[\w./-]+\.md", text)
-    return [key for key in keys if key not in DEFINED] + [
+    return [key for key in keys if key not in {*DEFINED, *order}] + [
         page for page in pages if not (CHECKOUT / page).is_file()
     ]
 
@@ -44,9 +46,33 @@ def test_every_criterion_says_what_a_red_row_means_and_what_to_do():
 
 
 def test_no_criterion_sends_the_reader_to_what_is_not_there():
-    texts = {key: shipped().red_of(key) for key in DEFINED}
+    texts = {key: " ".join(shipped().texts_of(key).values()) for key in DEFINED}
     assert any(REFERENCE.search(text) for text in texts.values())
     assert {key: ends for key, text in texts.items() if (ends := dead_ends(text))} == {}
+
+
+def test_every_criterion_has_a_name_and_says_what_a_pass_shows_and_what_not():
+    nouns = [shipped().noun_of(key) for key in DEFINED]
+    assert len(set(nouns)) == len(nouns), "two criteria of one name"
+    assert [noun for noun in nouns if len(noun) > 36 or noun.endswith(".")] == []
+    said = {key: shipped().texts_of(key) for key in DEFINED}
+    for part, least in (("proves", 20), ("not", 10)):
+        texts = {key: text[part] for key, text in said.items()}
+        assert [key for key, text in texts.items() if not text.endswith(".")] == []
+        assert [key for key, text in texts.items() if not least <= len(text) <= 360] == []
+
+
+HARDWARE_IS_AT_FAULT = ("gemm.identical", "memory.whole", "health.ecc_new", "p2p.errors")
+MAY_BE_DISTURBED = ("health.ecc_rate", "health.ecc_siblings", "nvlink.errors", "gemm.bf16_per_ghz")
+
+
+def test_a_node_is_drained_for_what_a_measurement_shows_and_else_measured_again_first():
+    for key in HARDWARE_IS_AT_FAULT:
+        assert "rain the node" in shipped().red_of(key), key
+    for key in MAY_BE_DISTURBED:
+        before, _, _ = shipped().red_of(key).partition("easure again")
+        assert before != shipped().red_of(key), key
+        assert not re.search("drain|RMA|replace", before), key
 
 
 GOOD = "The clock is low: drain the node, and look at `health.clocks` in docs/host.md."
@@ -63,6 +89,8 @@ GOOD = "The clock is low: drain the node, and look at `health.clocks` in docs/ho
         (GOOD.replace(":", ","), ["a cause, and a step"], []),
         (GOOD.replace("`health.clocks`", "health.klocks"), [], ["health.klocks"]),
         (GOOD.replace("host.md", "hosts.md"), [], ["docs/hosts.md"]),
+        (GOOD.replace("`health.clocks`", "cluster.mounts"), [], []),
+        (GOOD.replace("`health.clocks`", "cluster.mount"), [], ["cluster.mount"]),
     ],
 )
 def test_a_text_that_does_not_serve_is_found(text, faults, ends):

@@ -198,6 +198,20 @@ def test_what_a_red_row_means_is_in_the_limits_or_in_the_suite(limits):
     assert module.red_of("not.known", limits) == ""
 
 
+def test_a_red_row_is_named_by_the_noun_of_its_criterion(tmp_path, limits):
+    assert module.noun_of("gemm.bf16", limits) == module.noun_of("gemm.bf16") == "bf16 rate"
+    own = support.LIMITS.replace("    title: Fast\n", "    title: Fast\n    noun: Own rate\n", 1)
+    assert module.noun_of("gemm.bf16", support.load(tmp_path, own)) == "Own rate"
+    assert module.noun_of("not.known") == "not.known"
+    for text, criterion, shown in (
+        ("n0 gpu1 health.xid: 1 Xid", "health.xid", "Xid errors: n0 gpu1: 1 Xid (health.xid)"),
+        ("n[0-1]: 2 checks failed; worst n0 health.xid: 3 Xids", "health.xid",
+         "Xid errors: n[0-1]: 2 checks failed; worst n0: 3 Xids (health.xid)"),
+        ("n0 own.rate: 1 GB/s", "own.rate", "n0 own.rate: 1 GB/s"),
+    ):  # fmt: skip
+        assert module.named(text, criterion) == shown
+
+
 def test_the_step_after_a_run_depends_on_its_verdict():
     assert "reports sign RUN" in module.what_to_do("ACCEPTED")
     for verdict in ("PARTIAL", "DEMONSTRATION"):

@@ -222,6 +222,7 @@ def test_what_is_not_accepted_has_its_place_and_value():
         found = certificate._not_accepted(row(outcome="FAIL", worst=worst))
         assert (found["place"], found["measured"]) == (place, "641.5 TFLOPS")
         assert "heat" in found["red"]
+        assert found["noun"] == "bf16 rate"
     lost = certificate._not_accepted(row(outcome="NOT_MEASURED", value=None))
     assert (lost["red"], lost["measured"], lost["criterion"]) == ("", "not measured", "gemm.bf16")
 

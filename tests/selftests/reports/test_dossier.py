@@ -19,10 +19,10 @@ from fixtures.records.files import write_json
 from fixtures.records.model import Record
 from fixtures.run.judge_item import judge_item
 from fixtures.sandbox import Sandbox
-from fixtures.thresholds import loader
 from fixtures.verdict.model import Outcome, device_of
 from reports import __main__ as command
 from reports import dossier
+from reports.blame import noun_of
 from reports.third_parties import VENDOR, Cleaned
 from tests.selftests import faults, planted, support
 from tests.selftests.faults import Fault
@@ -57,10 +57,10 @@ def made_of(root: Path, node: str, gpu: str | None = None, **more: Any) -> dict[
     )
 
 
-def names(lines: list[str], title: str, *parts: str) -> bool:
+def names(lines: list[str], noun: str, *parts: str) -> bool:
     """Whether one of the first lines says what is wrong and where."""
     return any(
-        line.startswith(f"FAIL: {title}") and all(part in line for part in parts)
+        line.startswith(f"FAIL: {noun}: ") and all(part in line for part in parts)
         for line in lines[1:]
     )
 
@@ -108,10 +108,9 @@ def test_the_first_lines_name_planted_faults(run):
         made = dossier.of(run, verdict, thresholds, node)
         path.write_bytes(before)
         part = Cleaned(VENDOR, {}, ())(device_of(row["worst"]).rpartition(" ")[2])
-        found = names(made["first_lines"], row["title"], node, part)
-        found = found and row["title"] in first_of_page(dossier.fitted(made)[0]).replace(
-            "&#39;", "'"
-        )
+        noun = noun_of(key)
+        found = names(made["first_lines"], noun, node, part)
+        found = found and noun in first_of_page(dossier.fitted(made)[0]).replace("&#39;", "'")
         has_samples = any(
             m["samples"] or m["value"] is not None for m in made["rows"][0]["measured"]
         )
@@ -142,11 +141,10 @@ def drilled(
 @pytest.mark.skipif(Sandbox.refusal() is not None, reason=str(Sandbox.refusal()))
 def test_the_first_lines_name_the_sandbox_s_faults(tmp_path):
     shapes = [(s, [f for f in rows if not f.destructive]) for s, rows in drills.fault_lists()]
-    titles = {k: c.title for k, c in loader.load(support.SHIPPED).criteria.items()}
     named, wrong = 0, []
     for fault, lines in drilled([(s, rows) for s, rows in shapes if rows], tmp_path):
         found = all(
-            names(lines, titles[fault.criterion], part)
+            names(lines, noun_of(fault.criterion), part)
             for part in (*fault.culprit.split(), fault.device)
         )
         named += found

@@ -162,7 +162,7 @@ def test_the_first_line_names_part_counts_and_run():
     first, *others = dossier._first_lines("n0", None, red, run)
     assert first == "n0: 2 criteria failed, 1 not measured (run r1, 2026-11-21)"
     assert [line.partition(":")[0] for line in others] == ["FAIL", "FAIL", "NOT MEASURED"]
-    assert "Fast: n0 gemm.bf16: 541 TFLOPS, limit >= 605" in others[0]
+    assert "bf16 rate: n0 gemm.bf16: 541 TFLOPS, limit >= 605" in others[0]
     assert [line.endswith("[GPU-0]") for line in others] == [False, False, True]
     gpu = {**GPU, "name": "H200", "serial": "165", "pci": "0a:00"}
     (line,) = dossier._first_lines("n0", gpu, [], {"created": "2026-11-20T14:00"})

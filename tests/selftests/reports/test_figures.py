@@ -216,6 +216,7 @@ def test_a_failure_names_part_and_device_record_and_workload(tmp_path, monkeypat
     assert found["device"] == "gpu3 GPU-8f1c2d-n0"
     assert (found["record_url"], found["workload"]) == ("gemm%40n0.json", "gemm")
     assert found["over_time"] is limits.criteria["gemm.bf16"]
+    assert found["noun"] == "bf16 rate"
     assert json.loads(found["at"]) == ["gemm.bf16", "n0"]
     assert entry(worst={"part": "nic0", "gpu": 3})["device"] == "nic0"
     assert entry(worst={"gpu": 0})["device"] == "gpu0"

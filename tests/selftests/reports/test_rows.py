@@ -62,7 +62,10 @@ def test_a_row_says_criterion_place_value_limit_and_margin():
     outcome, criterion, where, measured, limit, margin, result = made
     assert ">FAIL<" in outcome
     assert "gemm.bf16" in criterion
-    assert "Every GPU reaches the agreed rate" in criterion
+    assert "bf16 rate" in criterion
+    assert "Every GPU reaches the agreed rate" not in criterion
+    assert "Every GPU reaches the agreed rate" in rows.details(FAIL)
+    assert "Every GPU reaches the agreed rate" in rows.cells(PASS, "Passed")[1]
     assert "worker1" in where
     assert "gpu3 GPU-1a2b" in where
     assert "541 TFLOPS" in measured

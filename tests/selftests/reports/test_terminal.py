@@ -45,7 +45,7 @@ def test_the_end_of_a_run_answers_five_questions_on_one_screen(tmp_path, word, c
     assert f"certificate  {tmp_path / 'run' / 'certificate.html'}" in text
     if word == "REJECTED":
         assert f"1 node at fault (1 row): {BAD}" in text
-        assert f"1. {BAD} gpu3 gemm.bf16: 541 TFLOPS, limit >= 605" in text
+        assert f"1. bf16 rate: {BAD} gpu3: 541 TFLOPS, limit >= 605" in text
         assert "Usually heat" in text
         assert "next: check GPU-8f1c2d" in text
     elif word == "INCOMPLETE":
@@ -54,6 +54,22 @@ def test_the_end_of_a_run_answers_five_questions_on_one_screen(tmp_path, word, c
         assert f"1. node lost: {BAD} went down {rows}" in " ".join(text.split())
     else:
         assert f"python -m reports sign {tmp_path / 'run'} --key KEY" in text.replace("\n", " ")
+
+
+def test_what_is_wrong_is_named_and_no_requirement_read_backwards(tmp_path):
+    root = made(tmp_path / "run", "REJECTED", 1).parent
+    texts = {
+        "report": (root / "report.html").read_text().partition('id="failed"')[2],
+        "certificate": (root / "certificate.html").read_text().partition("is not accepted")[2],
+        "terminal": "\n".join(line for line in shown(root) if line.startswith("1. ")),
+    }
+    (title,) = {v["title"] for v in read_json(root / "verdict.json")["criteria"]
+                if v["outcome"] == "FAIL"}  # fmt: skip
+    for page, text in texts.items():
+        red = text.partition("</section>")[0]
+        assert "bf16 rate" in red, page
+        assert "gemm.bf16" in red.replace("<wbr>", ""), page
+        assert title not in red, page
 
 
 @pytest.mark.parametrize("word", ["REJECTED", "INCOMPLETE", "ACCEPTED"])
@@ -175,7 +191,9 @@ def test_the_verdict_is_the_last_thing_that_pytest_prints(tmp_path):
     at = max(k for k, line in enumerate(lines) if re.fullmatch(r"=+ REJECTED =+", line))
     last = lines[at + 1 :]
     assert len(last) <= HEIGHT - 2
-    assert any(line.startswith("1. cluster all nodes training_ddp.cluster") for line in last)
+    assert any(
+        line.startswith("1. DDP training efficiency, cluster: cluster all nodes") for line in last
+    )
     assert last[-1].startswith("node lists")
     assert not any(line.startswith("SKIPPED") for line in lines)
     assert any(re.search(r"1 failed.* passed", line) for line in lines[:at])

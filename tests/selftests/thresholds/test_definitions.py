@@ -17,9 +17,11 @@ from tests.selftests.support import SHIPPED
 
 pytestmark = pytest.mark.cpu
 
+TEXTS = {"noun": "One", "proves": "It is.", "not": "Why.", "red": "look"}
+SAID = "noun: One, proves: It is., not: Why., red: look"
 FILES = {
-    "second.yaml": "area: {title: Second, position: 2}\nb.one: {per: node, red: look}\n",
-    "first.yaml": "area: {title: First, position: 1}\na.one: {per: node, ceiling: hbm}\n",
+    "second.yaml": f"area: {{title: Second, position: 2}}\nb.one: {{per: node, {SAID}}}\n",
+    "first.yaml": f"area: {{title: First, position: 1}}\na.one: {{per: pair, {SAID}}}\n",
     "demonstration.yaml": "limits: {a.one: [{fail_below: 1}]}\n",
     "tails.yaml": "steady: {slow: 0.9}\n",
 }
@@ -34,7 +36,7 @@ def folder(tmp_path: Path, **changed: str) -> Path:
 def test_definitions_are_read_from_the_files_of_their_areas(tmp_path):
     found = definitions.shipped(folder(tmp_path))
     assert found.criteria == {
-        "a.one": {"per": "node", "ceiling": "hbm"}, "b.one": {"per": "node", "red": "look"},
+        "a.one": {"per": "pair", **TEXTS}, "b.one": {"per": "node", **TEXTS},
     }  # fmt: skip
     assert found.areas == {"a.one": "first", "b.one": "second"}
     assert list(found.titles.items()) == [("first", "First"), ("second", "Second")]
@@ -51,10 +53,10 @@ def test_definitions_are_read_from_the_files_of_their_areas(tmp_path):
 
 def test_a_mistake_in_a_definition_is_named(tmp_path):
     for k, (text, says) in enumerate((
-        ("a.one: {per: node}\narea: {title: T, position: 3}\n", "first.yaml defines it"),
+        (f"a.one: {{{SAID}}}\narea: {{title: T, position: 3}}\n", "first.yaml defines it"),
         ("c: {per: node, title: x}\narea: {title: T, position: 3}\n", "expected a def"),
         ("c: 3\narea: {title: T, position: 3}\n", "expected a definition"),
-        ("c: {per: node}\n", "expected `area:"),
+        (f"c: {{{SAID}}}\n", "expected `area:"),
         ("area: T\n", "expected `area:"),
         ("area: {title: T}\n", "expected `area:"),
         ("area: {title: T, position: 3, more: 1}\n", "expected `area:"),
@@ -65,6 +67,58 @@ def test_a_mistake_in_a_definition_is_named(tmp_path):
             definitions.shipped(folder(place, third=text))
 
 
+HEAD = "area: {title: T, position: 3}\n"
+GROUPED = (
+    "groups: {sides: [{side: left, name: Left}, {side: right, name: Right}]}\n"
+    '"c.{side}": {for: sides, noun: "{name} side", as: c.both, '
+    'measure: "m.{side}", at: {side: ["{side}", {of: "{name}"}]}}\n'
+    f"c.both: {{{SAID}}}\n"
+)
+
+
+def test_an_entry_for_a_group_is_one_criterion_for_each_of_it(tmp_path):
+    found = definitions.shipped(folder(tmp_path, third=HEAD + GROUPED))
+    for side, name in (("left", "Left"), ("right", "Right")):
+        assert found.criteria[f"c.{side}"] == {
+            **TEXTS, "noun": f"{name} side", "measure": f"m.{side}",
+            "at": {"side": [side, {"of": name}]},
+        }  # fmt: skip
+        assert found.areas[f"c.{side}"] == "third"
+        error = found.documents["third"].error((f"c.{side}", "measure"), "wrong")
+        assert str(error).startswith("third.yaml:3: ")
+
+
+def test_texts_of_another_criterion_are_those_that_one_does_not_have(tmp_path):
+    own = f"c: {{{SAID}}}\nd: {{noun: D, as: c, not: Else.}}\n"
+    found = definitions.shipped(folder(tmp_path, third=HEAD + own))
+    assert found.texts_of("d") == {**TEXTS, "noun": "D", "not": "Else."}
+    assert found.criteria["d"] == found.texts_of("d")
+    assert found.noun_of("d") == "D"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (f"c: {{{SAID.replace('noun: One, ', '')}}}", "c: needs noun: what people"),
+        (f"c: {{{SAID.replace('It is.', chr(39) * 2)}}}", "needs proves"),
+        (f"c: {{{SAID.replace('Why.', '3')}}}", "needs not"),
+        ("c: {per: node}", "needs noun, proves, not, red"),
+        (f"c: {{{SAID}}}\nd: {{as: c}}", "d: needs noun"),
+        (
+            f"c: {{{SAID}}}\nd: {{noun: D, as: c}}\ne: {{noun: E, as: d}}",
+            "e.as: d is not a criterion",
+        ),
+        ("d: {noun: D, as: c}", "d.as: c is not a criterion of this file"),
+        (f"c: {{{SAID.replace('One', 'One two three four five six')}}}", "c.noun: at most 5 words"),
+        (GROUPED.replace("for: sides", "for: side"), "no group 'side', did you mean 'sides'"),
+        (GROUPED.replace("right,", "left,"), "c.left is there twice"),
+    ],
+)
+def test_a_criterion_without_its_texts_is_refused(tmp_path, text, says):
+    with pytest.raises(ConfigError, match=says):
+        definitions.shipped(folder(tmp_path, third=f"{HEAD}{text}\n"))
+
+
 def test_pages_know_the_area_of_a_criterion_and_of_one_point_of_it(tmp_path):
     found = definitions.shipped(folder(tmp_path))
     for key in ("b.one", "b.one.1GiB"):
@@ -72,10 +126,11 @@ def test_pages_know_the_area_of_a_criterion_and_of_one_point_of_it(tmp_path):
         assert found.title_of(key) == "Second"
         assert found.page_of(key) == "docs/second.md"
         assert found.red_of(key) == "look"
-    assert found.red_of("a.one") == ""
+        assert found.noun_of(key) == "One"
     for own in ("own.rate", "b.one.1GiB.more"):
         assert found.area_of(own) == own.partition(".")[0]
         assert (found.title_of(own), found.page_of(own), found.red_of(own)) == ("Other", "", "")
+        assert found.noun_of(own) == ""
     assert definitions.is_shipped("allreduce.node.1GiB") is True
     assert definitions.is_shipped("own.rate") is False
 
