@@ -59,6 +59,8 @@ HARDWARE = ("nodes", "gpus_per_node", "gpu_model", "nics_per_node", "nic_gbps")
 """Fields of an order that stand on the first screen."""
 MAX_NOTES = 100
 """Most notes shown in a section: those of 10 000 GPUs differ by a temperature each."""
+MAX_CAUSES = 3
+"""Causes that stand on the first screen; one alone is below it, with all that is known of it."""
 MAX_NAMES = 16
 """Most subjects named one by one; more are written as a Slurm host list."""
 
@@ -149,8 +151,11 @@ def banner(
     """
     counts = verdict["counts"]
     judged, to_judge = judged_of(counts)
+    wrong = causes.found(verdict["criteria"])
     return render(
         "banner.jinja2",
+        causes=[cause.text for cause in wrong[:MAX_CAUSES]] if len(wrong) > 1 else [],
+        more_causes=len(wrong[MAX_CAUSES:]),
         verdict=str(verdict["verdict"]),
         meaning=MEANING.get(str(verdict["verdict"]), ""),
         demonstration=demonstration_note(verdict),

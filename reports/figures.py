@@ -20,9 +20,9 @@ from fixtures.run.reader import RunReader, unmeasured_parts
 from fixtures.thresholds import loader
 from fixtures.thresholds.definitions import shipped
 from fixtures.thresholds.loader import Thresholds
-from fixtures.verdict.model import Verdict, device_of
+from fixtures.verdict.model import Verdict
 from fixtures.wording import digits
-from reports import banner, charts, heat
+from reports import banner, causes, charts, heat
 from reports.areas import areas, coverage
 from reports.blame import noun_of, red_of
 from reports.charts import Chart, DeviceValues
@@ -100,9 +100,9 @@ def parts(
         drawn = _draw(reader, nodes, criteria, limits)
     except (ConfigError, OSError, RecordError, ImportError) as error:
         drawn.error = f"No charts: {error}"
-    failed = [v for v in criteria if v["outcome"] == "FAIL"][:MAX_FAILURES]
+    failed = [cause for cause in causes.found(criteria) if isinstance(cause, causes.Failure)]
     with_chart = {chart.key for chart in drawn.charts}
-    entries = [_failure(reader, v, limits) for v in failed]
+    entries = [_failure(reader, cause, limits) for cause in failed[:MAX_FAILURES]]
     for entry in entries:
         key = str(entry["criterion"])
         entry["chart"] = banner.anchor(key) if key in with_chart else ""
@@ -253,18 +253,22 @@ def _records_to_draw(
             yield replace(record, ranks=left, nodes=[n for n in record.nodes if n not in void])
 
 
-def _failure(reader: RunReader, v: Mapping[str, Any], limits: Thresholds | None) -> dict[str, Any]:
+def _failure(
+    reader: RunReader, failure: causes.Failure, limits: Thresholds | None
+) -> dict[str, Any]:
+    v = failure.rows[0]
     verdict = Verdict.from_json(v)
     criterion = limits.criteria.get(str(v["criterion"])) if limits is not None else None
     return {
         **v,
         "at": json.dumps((verdict.criterion, verdict.subject)),
-        "measured": verdict.measured,
         "noun": noun_of(verdict.criterion, limits),
+        "where": failure.where,
+        "said": failure.said,
+        "uuid": (v.get("worst") or {}).get("uuid") or "",
         "red": red_of(verdict.criterion, limits),
         "docs": shipped().page_of(verdict.criterion),
         "record_url": quote(str(v.get("record") or ""), safe="", errors="replace"),
-        "device": device_of(v.get("worst")),
         "workload": str(v.get("record") or "").partition("@")[0],
         "telemetry": _telemetry(reader, v),
         "over_time": tail_chart(reader, v, criterion),

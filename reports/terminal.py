@@ -19,9 +19,9 @@ from fixtures import wording
 from fixtures.conclusion.run_verdict import counts_rows, demonstration_note, judged_of
 from fixtures.records.run_directory import RunDirectory
 from fixtures.slurm.hostlist import hostlist
+from fixtures.thresholds.definitions import shipped
 from reports import blame, causes, groups
 from reports.artefacts import Artefacts
-from reports.causes import UUID
 from reports.cluster import Cluster
 
 MAX_PROBLEMS = 3
@@ -32,10 +32,10 @@ MAX_HOSTLIST = 200
 """Most characters of nodes in a command; bad-nodes.txt has them all."""
 _HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 _RUN_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
+MAX_WHY = 3
+"""Most criteria in the reason for which nodes are drained."""
 MAX_GROUPS = 2
 """Most reasons why checks do not apply, one line each."""
-_UUID = re.compile(rf";? ?\b{UUID.pattern}(?::(?= ))?")
-"""A GPU's UUID in a fact that names the GPU by its index as well."""
 COLOURS = {"REJECTED": "red", "INCOMPLETE": "yellow", "PARTIAL": "cyan", "DEMONSTRATION": "cyan"}
 """Verdict -> colour of its line; any other is green."""
 
@@ -48,15 +48,24 @@ class Problem:
     red: str
     next_step: str
 
-    def lines(self, number: int, width: int, *, steps: int) -> Iterator[str]:
-        """Yield it: with `steps` 2 all, with 1 fact and next step, with 0 the fact alone, and with
-        less the fact on one line."""
+    @staticmethod
+    def of(cause: causes.Found) -> Problem:
+        red = blame.red_of(cause.criterion) if cause.criterion else ""
+        text = blame.named(cause.text, cause.criterion) if cause.criterion else cause.text
+        return Problem(text, red, cause.next_step)
+
+    def lines(self, number: int, width: int, *, text: int, red: bool, step: bool) -> Iterator[str]:
+        """Yield it: `text` 2 is all of the fact, 1 at most two lines of it, and 0 one line."""
         indent = "   "
-        fact = _on_two_lines(f"{number}. {self.text}", indent, width)
-        yield from fact if steps >= 0 or len(fact) == 1 else [_cut(" ".join(fact), width)]
-        if steps > 1 and self.red:
+        said = _fact_lines(f"{number}. {self.text}", indent, width)
+        if text == 0:
+            said = [_cut(" ".join(said), width)]
+        elif text == 1 and len(said) > 2:
+            said = [said[0], _cut(f"{indent}{said[1].strip()} ...", width)]
+        yield from said
+        if red and self.red:
             yield from _wrapped(self.red, indent, width)
-        if steps and self.next_step:
+        if step and self.next_step:
             yield from _step_lines(f"next: {self.next_step}", indent, width)
 
 
@@ -91,19 +100,23 @@ def summary(artefacts: Artefacts, width: int) -> list[str]:
     reasons = [reason for reason in map(str, verdict["reasons"]) if not counts_rows(reason)]
     head += [_cut(reason, width) for reason in reasons[:2]]
     tail = list(_files(directory, len(lists.good), len(lists.bad)))
-    if line := drain_line(lists.bad, str(verdict.get("run_id", "")), str(scope.get("origin"))):
+    causes_found = causes.found(verdict["criteria"])
+    found = [Problem.of(cause) for cause in causes_found]
+    why = [cause.criterion for cause in causes_found]
+    if line := drain_line(lists.bad, str(verdict.get("run_id", "")), str(scope.get("origin")), why):
         tail.append(line)
-    found = problems(verdict["criteria"])
     if not found and (step := blame.what_to_do(str(verdict["verdict"]))):
         tail += _wrapped(f"next: {step.replace('RUN', str(directory.root))}", "", width)
-    room = MAX_LINES - len(head) - len(tail)
+    # A path or command that is wider than the terminal takes several lines of it.
+    room = MAX_LINES - sum(-(-len(line) // width) for line in (*head, *tail))
     return [*head, *_fitting(found, width, room), *tail]
 
 
-def drain_line(bad: Iterable[str], run_id: str, origin: str) -> str:
+def drain_line(bad: Iterable[str], run_id: str, origin: str, why: Iterable[str] = ()) -> str:
     """Return the command that takes the bad nodes out of service, to be pasted; "" for none.
 
-    Beside host names no text of a node is in it. The suite itself drains nothing.
+    Beside host names no text of a node is in it; of `why`, criteria that failed, those that the
+    suite knows. The suite itself drains nothing.
     """
     names = [name for name in bad if _HOST_NAME.fullmatch(name)]
     if origin != "cluster" or not names or not _RUN_ID.fullmatch(run_id):
@@ -111,37 +124,41 @@ def drain_line(bad: Iterable[str], run_id: str, origin: str) -> str:
     nodes = hostlist(names)
     if len(nodes) > MAX_HOSTLIST:
         return ""
-    of_nodes, reason = shlex.quote(f"NodeName={nodes}"), shlex.quote(f"Reason=acceptance {run_id}")
+    known = [key for key in dict.fromkeys(why) if shipped().kind_of(key) is not None]
+    text = ": ".join(filter(None, (f"Reason=acceptance {run_id}", ", ".join(known[:MAX_WHY]))))
+    of_nodes, reason = shlex.quote(f"NodeName={nodes}"), shlex.quote(text)
     return f"{'to drain':<12} scontrol update {of_nodes} State=DRAIN {reason}"
 
 
 def problems(criteria: Iterable[Mapping[str, Any]]) -> list[Problem]:
-    """Return what failed, then each reason why something was not measured."""
-    criteria = list(criteria)
-    failed = [
-        Problem(
-            blame.named(failure.text, failure.criterion),
-            blame.red_of(failure.criterion),
-            failure.next_step,
-        )
-        for failure in causes.failures(criteria)
-    ]
-    unmeasured = causes.reasons(criteria)
-    return [*failed, *(Problem(reason.line, "", reason.next_step) for reason in unmeasured)]
+    """Return what is wrong, causes before what follows from them."""
+    return [Problem.of(cause) for cause in causes.found(criteria)]
+
+
+LEVELS = (
+    (2, 2, 2, True), (2, 2, 1, True), (2, 2, 0, True), (2, 1, 0, True), (1, 1, 0, True),
+    (1, 0, 0, True), (0, 0, 0, True), (0, 0, 0, False),
+)  # fmt: skip
+"""How much is told, as much as fits: of the fact of the first problem and of the others, of how
+many what they mean (2: all), and whether there is a next step."""
 
 
 def _fitting(found: Sequence[Problem], width: int, room: int) -> list[str]:
-    """Return the first problems with as much about each as fits into `room` lines."""
+    """Return the first problems with as much about each as fits into `room` lines.
+
+    One next step is enough for a run: that of the first cause.
+    """
     shown = found[:MAX_PROBLEMS]
-    for steps in (
-        [2] * len(shown), [2, *[1] * (len(shown) - 1)], [1] * len(shown), [1, *[0] * len(shown)],
-        [0] * len(shown), [-1] * len(shown),
-    ):  # fmt: skip
+    with_step = next((k for k, problem in enumerate(shown) if problem.next_step), 0)
+    for of_first, of_others, meant, stepped in LEVELS:
         lines = [
             line
             for k, problem in enumerate(shown)
-            for line in problem.lines(k + 1, width, steps=steps[k])
-        ]
+            for line in problem.lines(
+                k + 1, width, text=of_others if k else of_first, red=meant > min(k, 1),
+                step=stepped and k == with_step,
+            )
+        ]  # fmt: skip
         if more := len(found) - len(shown):
             lines.append(f"   and {more} more: in the report")
         if sum(-(-len(line) // width) for line in lines) <= room:
@@ -209,11 +226,9 @@ def _wrapped(text: str, indent: str, width: int) -> list[str]:
     )  # fmt: skip
 
 
-def _on_two_lines(text: str, indent: str, width: int) -> list[str]:
-    """Return a fact on one line or two; what is longer is cut. The report has UUIDs too."""
-    text = " ".join(_UUID.sub("", text).split())
-    lines = textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False)
-    return lines if len(lines) <= 2 else [lines[0], _cut(f"{indent}{lines[1].strip()} ...", width)]
+def _fact_lines(text: str, indent: str, width: int) -> list[str]:
+    text = " ".join(text.split())
+    return textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def _cut(text: str, width: int) -> str:

@@ -118,7 +118,8 @@ def test_one_slow_gpu_is_one_failure_of_an_area():
     found = causes.failures(rows)
     assert [len(failure.rows) for failure in found] == [3, 1, 1]
     assert found[0].text == (
-        "n1 gpu1 gemm.fp16: 541 TFLOPS, limit >= 605 (-30%); also gemm.tf32, gemm.bf16"
+        "n1 gpu1 gemm.fp16: 541 TFLOPS, limit >= 605 (-30%); "
+        "also gemm.tf32 541 TFLOPS, gemm.bf16 541 TFLOPS"
     )
     assert found[1].text == "n1 gpu1 health.xid: 541 TFLOPS, limit >= 605 (-10%)"
 
@@ -126,7 +127,7 @@ def test_one_slow_gpu_is_one_failure_of_an_area():
 def test_what_fails_on_many_nodes_is_one_failure_with_their_host_list():
     rows = [failed("nvlink.errors", f"n{k}", margin=-k / 10) for k in (3, 4, 7)]
     (failure,) = causes.failures(rows)
-    assert failure.text.startswith("n[3-4,7]: 3 checks failed; worst n7 nvlink.errors: 541 TFLOPS")
+    assert failure.text.startswith("n[3-4,7] nvlink.errors: 3 checks failed; worst n7: 541 TFLOPS")
     assert (failure.criterion, failure.next_step) == ("nvlink.errors", "check n7")
 
 
@@ -141,3 +142,74 @@ def test_each_row_is_in_one_failure(seed):
     rows += [row("n1", lost("n1"), "n1"), {**rows[0], "outcome": "PASS"}]
     told = [id(r) for failure in causes.failures(iter(rows)) for r in failure.rows]
     assert sorted(told) == sorted(id(r) for r in rows[:60])
+
+
+# --- all that is wrong
+
+
+def state(criterion: str, node: str, value: Any, *notes: str, **worst: Any) -> Any:
+    """A row that failed without any distance from its limit."""
+    made = Verdict(
+        criterion=criterion, title="", subject=node, outcome=Outcome.FAIL, value=value,
+        unit="Xids", limit="<= 0", worst={"node": node, **worst}, notes=[*notes],
+        next_step=f"check {node}",
+    )  # fmt: skip
+    return made.to_json()
+
+
+OWN = "GPU-971f86e2-0e2b-4c5d-9d1c-6b1a2f3c4d5e"
+OTHER = "GPU-40ed73c2-9ef4-5f9c-a8b0-193e92824be3"
+
+
+def test_a_meaning_comes_before_the_count_and_the_gpu_is_named_by_its_index():
+    xid = state("health.xid", "n1", 1, f"{OWN} Xid 79: fell off the bus", gpu=1, uuid=OWN)
+    (failure,) = causes.found([xid])
+    assert failure.text == "n1 gpu1 health.xid: Xid 79: fell off the bus; 1 Xids, limit <= 0"
+    peers = state("nvlink.topology", "n1", 1, f"{OWN} to {OTHER}: SYS", gpu=1, uuid=OWN)
+    assert f"to {OTHER}: SYS" in causes.found([peers])[0].text, "another GPU keeps its name"
+    gone = state("health.answers", "n1", "GpuIsLost", "nvmlDeviceGetTemperature", gpu=1)
+    (failure,) = causes.found([gone])
+    assert failure.text.startswith("n1 gpu1 health.answers: GpuIsLost, limit <= 0; nvmlDevice")
+
+
+def test_a_row_of_all_nodes_names_the_node_that_it_singles_out():
+    of_all = {**state("allreduce.cluster.errors", "cluster", 3, gpu=2), "worst":
+              {"node": "n7", "gpu": 2}}  # fmt: skip
+    assert causes.found([of_all])[0].text.startswith("n7 gpu2 (cluster) allreduce.cluster.errors:")
+    pair = {**of_all, "subject": "n6--n7"}
+    assert causes.found([pair])[0].text.startswith("n7 gpu2 (n6--n7) allreduce.cluster")
+
+
+def test_what_a_lost_gpu_does_not_give_is_told_with_its_failure():
+    rows = [state("health.answers", "n1", "GpuIsLost", gpu=1)]
+    rows += [
+        {**row("n1", f"n1 gpu1: no {metric}: GpuIsLost; measured 1 value of 2 devices", "n1"),
+         "criterion": f"health.{metric}"}
+        for metric in ("ecc_rate", "rate at link=3", "fabric")
+    ]  # fmt: skip
+    (failure,) = causes.found(rows)
+    assert failure.text.endswith("; 3 checks not measured there")
+    (reason,) = causes.reasons(rows)
+    assert reason.reason == "n1 gpu1: GpuIsLost"
+    (reason,) = causes.reasons(rows[:2])
+    assert "no ecc_rate: GpuIsLost" in reason.reason, "of one check its metric is told"
+    other = row("n1", "n1 gpu0: no ecc_rate: GpuIsLost", "n1")
+    assert len(causes.found([*rows, other])) == 2, "another GPU of the node is another cause"
+
+
+def test_causes_come_before_what_may_follow_from_them():
+    rows = [
+        row("n1", "n1 took no part", cause=Cause.OTHER_NODE),
+        *(failed(f"gemm.{k}", "n4", gpu=1) for k in "abc"),
+        row("n3", lost("n3"), "n3"),
+        state("health.xid", "n2", 1, "Xid 79", gpu=1),
+    ]
+    assert [cause.text.split()[0] for cause in causes.found(rows)] == ["n2", "node", "n4", "n1"]
+
+
+def test_a_node_that_slurm_has_lost_is_one_cause():
+    rows = [state("scheduler.node_state", "n2", "down*")]
+    rows += [row("n2", lost("n2"), "n2") for _ in range(80)]
+    (failure,) = causes.found(rows)
+    assert failure.text.endswith("; 80 checks not measured there")
+    assert len(causes.found([*rows, row("n3", lost("n3"), "n3")])) == 2

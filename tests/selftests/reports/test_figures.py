@@ -13,6 +13,7 @@ from fixtures.errors import ConfigError
 from fixtures.records.run_directory import RunDirectory
 from fixtures.verdict.model import Outcome
 from reports import figures
+from reports.causes import Failure
 from reports.charts import Chart
 from tests.selftests import support
 from tests.selftests.plain_records import plain_record, reader_of
@@ -66,7 +67,7 @@ def test_both_parts_are_one_text(shown):
 
 
 def test_the_first_200_failures_are_counted_and_40_shown_in_full(shown):
-    rows = [row(), *(row(Outcome.FAIL, f"n{k}") for k in range(201))]
+    rows = [row(), *(row(Outcome.FAIL, f"n{k}", f"x{k}.rate") for k in range(201))]
     found = shown(rows)
     assert [entry["subject"] for entry in found.failed] == [f"n{k}" for k in range(200)]
     assert found.max_shown == 40
@@ -74,7 +75,7 @@ def test_the_first_200_failures_are_counted_and_40_shown_in_full(shown):
 
 def test_a_failure_leads_to_its_chart_and_its_page(shown):
     drawn = figures._Drawn(charts=[Chart("t", "d", "<svg>", key="gemm.bf16")])
-    rows = [row(Outcome.FAIL), row(Outcome.FAIL, key="gemm.fp8")]
+    rows = [row(Outcome.FAIL), row(Outcome.FAIL, "n1", key="gemm.fp8")]
     first, second = shown(rows, drawn=drawn, path="/x/reports/runs/r").failed
     assert (bool(first["chart"]), second["chart"]) == (True, "")
     assert first["docs_url"] == f"../../../{first['docs']}"
@@ -208,21 +209,20 @@ def test_a_failure_names_part_and_device_record_and_workload(tmp_path, monkeypat
     limits = support.load(tmp_path)
 
     def entry(**more: Any) -> dict[str, Any]:
-        return figures._failure(
-            reader_of(RunDirectory(tmp_path)), row(Outcome.FAIL, **more), limits
-        )
+        failure = Failure([row(Outcome.FAIL, **more)])
+        return figures._failure(reader_of(RunDirectory(tmp_path)), failure, limits)
 
     found = entry()
-    assert found["device"] == "gpu3 GPU-8f1c2d-n0"
+    assert (found["where"], found["uuid"]) == ("n0 gpu3", "GPU-8f1c2d-n0")
     assert (found["record_url"], found["workload"]) == ("gemm%40n0.json", "gemm")
     assert found["over_time"] is limits.criteria["gemm.bf16"]
     assert found["noun"] == "bf16 rate"
     assert json.loads(found["at"]) == ["gemm.bf16", "n0"]
-    assert entry(worst={"part": "nic0", "gpu": 3})["device"] == "nic0"
-    assert entry(worst={"gpu": 0})["device"] == "gpu0"
-    assert entry(worst=None)["device"] == ""
+    assert entry(worst={"part": "nic0", "gpu": 3})["where"] == "n0 nic0"
+    assert entry(worst={"gpu": 0})["where"] == "n0 gpu0"
+    assert entry(worst=None)["where"] == "n0"
     assert (entry(record=None)["record_url"], entry(record=None)["workload"]) == ("", "")
-    bare = figures._failure(reader_of(RunDirectory(tmp_path)), row(Outcome.FAIL), None)
+    bare = figures._failure(reader_of(RunDirectory(tmp_path)), Failure([row(Outcome.FAIL)]), None)
     assert bare["over_time"] is None
 
 

@@ -105,8 +105,10 @@ def test_of_many_failures_three_are_told_and_a_command_is_never_broken():
         assert sum(-(-len(line) // WIDTH) for line in lines) <= room
         assert [line[:2] for line in lines if line[0].isdigit()] == ["1.", "2.", "3."]
         assert lines[-1] == "   and 2 more: in the report"
-    wide = terminal._fitting(found, WIDTH, 40)
-    assert sum(command in line for line in wide) == 3
+    for room in (40, 14):
+        lines = terminal._fitting(found, WIDTH, room)
+        assert sum(command in line for line in lines) == 1, "one next step for the run"
+        assert sum("next:" in line for line in lines) == 1
 
 
 @pytest.mark.parametrize("note", [

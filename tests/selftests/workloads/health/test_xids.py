@@ -47,6 +47,6 @@ def test_the_numbers_of_data_centers_have_their_meaning():
 
 def test_a_number_is_told_with_its_meaning_and_what_to_do():
     assert xids.text_of(79) == (
-        "Xid 79 (the GPU fell off the bus: power the node off, reseat the GPU; RMA)"
+        "Xid 79: the GPU fell off the bus (power the node off, reseat the GPU; RMA)"
     )
     assert xids.text_of(999).startswith("Xid 999 (see NVIDIA's")
