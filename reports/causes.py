@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -103,6 +103,7 @@ class Reason:
         return self.line
 
     criterion = ""
+    """No criterion failed."""
 
     @property
     def line(self) -> str:
@@ -241,7 +242,7 @@ Found = Failure | Reason
 def found(rows: Iterable[Row]) -> list[Found]:
     """Return what is wrong, causes before what may follow from them.
 
-    A state that is wrong comes before a node that gave no value, and both before what is slow, which
+    A state that is wrong comes before a node that gave no value, and both before what is slow: it
     may only wait for them. What was not measured on a device that failed is told with its failure.
     """
     rows = list(rows)
@@ -290,7 +291,7 @@ def _without_own(text: str, row: Row) -> str:
     worst = row.get("worst") or {}
     own = str(worst.get("uuid") or "")
     if not UUID.fullmatch(own) and worst.get("gpu") is not None:
-        own = found[0] if (found := UUID.match(text)) else ""
+        own = first[0] if (first := UUID.match(text)) else ""
     if not UUID.fullmatch(own) or own not in text:
         return text
     return re.sub(rf"\s*\({own}\)|{own}(?:: | |$)", "", text).strip()
@@ -340,13 +341,3 @@ def _place_of(row: Row) -> str:
 
 def _node_of(row: Row) -> str:
     return str((row.get("worst") or {}).get("node") or row["subject"])
-
-
-def lines(found: Iterable[Reason]) -> Iterator[str]:
-    """Yield each reason with what to do about it, and no step twice."""
-    said: set[str] = set()
-    for reason in found:
-        yield reason.line
-        if reason.next_step and reason.next_step not in said:
-            said.add(reason.next_step)
-            yield f"  next: {reason.next_step}"

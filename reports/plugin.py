@@ -68,8 +68,8 @@ class NotMeasuredSection:
         finally:
             terminalreporter.stats["error"] = errors  # pytest counts them in its last line
         terminalreporter.section("NOT MEASURED")
-        for line in causes.lines(causes.reasons(told)):
-            terminalreporter.write_line(line)
+        for reason in causes.reasons(told):
+            terminalreporter.write_line(reason.line)
         return result
 
 

@@ -38,7 +38,8 @@ TEXTS = {
 }  # fmt: skip
 
 FIXED = ("schema", "nonce", "run_id", "workload", "placement", "node", "nodes", "metric", "unit",
-         "at", "conditions", "kind", "checks", "redop", "host", "created", "id", "attempt")  # fmt: skip
+         "at", "conditions", "kind", "checks", "redop", "host", "created", "id",
+         "attempt")  # fmt: skip
 """Names of fields without which a record is not one: those of the suite's own form."""
 
 

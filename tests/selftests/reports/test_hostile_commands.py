@@ -15,7 +15,7 @@ from tests.selftests.hostile_texts import HARMLESS, TEXTS, commands, fill
 pytestmark = pytest.mark.cpu
 
 SMALL = {"h200-1x2-neighbour": 3, "h200-2x2-scaling": 1}
-"""Recorded run with a failure, which is judged in a second -> one of how many strings is another."""
+"""Recorded run with a failure, judged in a second -> one of how many strings is another."""
 
 
 def said(
