@@ -17,7 +17,7 @@ from reports import dossier, page, terminal
 from reports.artefacts import Artefacts
 from tests.selftests.planted import shipped
 
-HARMLESS = "word"
+HARMLESS = "a word"
 """In the place of a hostile text: what a person may copy must be the same with both."""
 TEXTS = {
     "substitution": "$(reboot)", "old substitution": "`reboot`", "end of a command": "; reboot",
