@@ -91,7 +91,7 @@ LIVE = {
     "health.foreign_processes": "4711", "nvlink.links": "link 3 of 18 down",
     "inventory.nics": "3 NICs", "host.mounts": "tmpfs was ordered",
     "scheduler.node_state": "bad DIMM",
-    "connectivity.peers": "worker0 by name", "isolation.shared": "both hold GPU-",
+    "connectivity.peers": "worker0 by name", "isolation.shared": "both hold",
 }  # fmt: skip
 """Criterion of a drill -> what decides in it. Each runs on two nodes of a real Slurm."""
 
