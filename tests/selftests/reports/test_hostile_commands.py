@@ -37,7 +37,7 @@ def test_no_text_of_a_node_is_in_a_command(tmp_path, name, share):
     plain = said(tmp_path / "run", name, lambda k: HARMLESS, share)
     assert any(text for _, text in plain)
     texts = [*TEXTS.values()]
-    for first in range(0, len(texts), 10):
+    for first in range(0, len(texts), 13):
         hostile = said(
             tmp_path / "run", name, lambda k, n=first: texts[(n + k) % len(texts)], share
         )

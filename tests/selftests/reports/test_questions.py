@@ -28,7 +28,7 @@ from tests.tools.mixed_fleet import Mixture
 
 pytestmark = pytest.mark.cpu
 
-PAGES = 4
+PAGES = 8
 """One in so many cases is also made into a page by `make test`."""
 
 
