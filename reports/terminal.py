@@ -92,17 +92,22 @@ def summary(artefacts: Artefacts, width: int) -> list[str]:
     lists, scope = artefacts.lists, artefacts.verdict.get("scope") or {}
     head = [_cut(Cluster.of(directory, run, scope, artefacts.reader).headline, width)]
     head += _wrapped(blame.blame(verdict, lists).sentence, "", width)
-    for sentence in groups.sentences(verdict)[:MAX_GROUPS]:
+    wrong = causes.found(verdict["criteria"])
+    # What is slower and within its limits gives way to what is wrong.
+    shared = [g.sentence for g in groups.groups(verdict)] if wrong else groups.sentences(verdict)
+    for sentence in shared[:MAX_GROUPS]:
         head += _wrapped(sentence, "", width)
     if note := demonstration_note(verdict):
         head += _wrapped(note, "", width)
     head.append(_counts(verdict["counts"]))
     reasons = [reason for reason in map(str, verdict["reasons"]) if not counts_rows(reason)]
-    head += [_cut(reason, width) for reason in reasons[:2]]
+    for reason in reasons[:2]:
+        head += _fact_lines(reason, "", width) if reason.startswith("located:") else [
+            _cut(reason, width)
+        ]  # fmt: skip
     tail = list(_files(directory, len(lists.good), len(lists.bad)))
-    causes_found = causes.found(verdict["criteria"])
-    found = [Problem.of(cause) for cause in causes_found]
-    why = [cause.criterion for cause in causes_found]
+    found = [Problem.of(cause) for cause in wrong]
+    why = [cause.criterion for cause in wrong]
     if line := drain_line(lists.bad, str(verdict.get("run_id", "")), str(scope.get("origin")), why):
         tail.append(line)
     if not found and (step := blame.what_to_do(str(verdict["verdict"]))):
