@@ -22,7 +22,7 @@ from fixtures.slurm.hostlist import hostlist
 from fixtures.verdict.model import Outcome
 from fixtures.wording import counted, duration, plain
 from reports import causes, policy
-from reports.blame import what_to_do
+from reports.blame import named, what_to_do
 from reports.groups import looked_for
 from reports.rows import split_limit
 
@@ -154,7 +154,7 @@ def banner(
     wrong = causes.found(verdict["criteria"])
     return render(
         "banner.jinja2",
-        causes=[cause.text for cause in wrong[:MAX_CAUSES]] if len(wrong) > 1 else [],
+        causes=[named(c.text, c.criterion) for c in wrong[:MAX_CAUSES]] if len(wrong) > 1 else [],
         more_causes=len(wrong[MAX_CAUSES:]),
         verdict=str(verdict["verdict"]),
         meaning=MEANING.get(str(verdict["verdict"]), ""),

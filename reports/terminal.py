@@ -51,8 +51,7 @@ class Problem:
     @staticmethod
     def of(cause: causes.Found) -> Problem:
         red = blame.red_of(cause.criterion) if cause.criterion else ""
-        text = blame.named(cause.text, cause.criterion) if cause.criterion else cause.text
-        return Problem(text, red, cause.next_step)
+        return Problem(blame.named(cause.text, cause.criterion), red, cause.next_step)
 
     def lines(self, number: int, width: int, *, text: int, red: bool, step: bool) -> Iterator[str]:
         """Yield it: `text` 2 is all of the fact, 1 at most two lines of it, and 0 one line."""
