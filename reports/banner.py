@@ -20,7 +20,7 @@ from fixtures.conclusion.next_steps import RunCommand
 from fixtures.conclusion.run_verdict import counts_rows, demonstration_note, judged_of
 from fixtures.slurm.hostlist import hostlist
 from fixtures.verdict.model import Outcome
-from fixtures.wording import counted, duration, plain
+from fixtures.wording import counted, digits, duration, legible, margin_text, plain, quantity
 from reports import causes, policy
 from reports.blame import named, what_to_do
 from reports.groups import looked_for
@@ -44,6 +44,7 @@ ORIGIN = {
     "by-hand": "workloads started by hand",
 }
 
+_BASE = Path(__file__).with_name("base.css")
 _STYLE = Path(__file__).with_name("report.css")
 _SCRIPT = Path(__file__).with_name("report.js")
 _TEMPLATES = jinja2.Environment(
@@ -84,18 +85,18 @@ def _with_code(text: str) -> Markup:
     return Markup("").join(pieces)
 
 
+def _quantity(value: Any, unit: str) -> str:
+    return value if isinstance(value, str) else quantity(value, unit)
+
+
+def _in_words(value: Any) -> str:
+    """Return a name of a record, or a mapping with such names, as text."""
+    return plain(value).replace("_", " ")
+
+
 def anchor(key: str) -> str:
     """Return the id of the chart of a key."""
     return "chart-" + re.sub(r"[^A-Za-z0-9]+", "-", key)
-
-
-_TEMPLATES.filters |= {
-    "short": _name_list,
-    "breakable": _breakable,
-    "anchor": anchor,
-    "code": _with_code,
-    "counted": counted,
-}
 
 
 @dataclass
@@ -112,15 +113,19 @@ class Group:
         return sum(len(subjects) for subjects in self.subjects_by_criterion.values())
 
 
+def style_text(own: Path | None = None) -> str:
+    """Return the style that all pages share, and after it a page's own."""
+    return "\n".join(path.read_text(encoding="utf-8") for path in (_BASE, own) if path)
+
+
 def style() -> str:
-    """Return report.css as an inline style element, and the viewport declaration.
+    """Return the report's style as an inline style element, and the viewport declaration.
 
     Not through pytest-html's --css, which prints the path of each such file into the page.
     pytest-html declares no viewport, and without one phones show the page zoomed out.
     """
-    css = _STYLE.read_text(encoding="utf-8")
     viewport = '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    return f"{viewport}<style>\n{css}</style>"
+    return f"{viewport}<style>\n{style_text(_STYLE)}</style>"
 
 
 def script() -> str:
@@ -193,8 +198,8 @@ def ordered_and_found(run: Mapping[str, Any], found: str) -> str:
 
 CONTENTS = {
     "failed": "Failed", "not-measured": "Not measured", "figures": "Key figures",
-    "areas": "Coverage", "charts": "Charts", "trainings": "Trainings", "rows": "Rows",
-    "cluster": "Cluster", "run": "The run", "drills": "Drills",
+    "areas": "Coverage", "values": "Values", "charts": "Charts", "trainings": "Trainings",
+    "rows": "Rows", "cluster": "Cluster", "run": "The run", "drills": "Drills",
 }  # fmt: skip
 """Id of a part of the page -> its name in the list of contents."""
 
@@ -312,6 +317,22 @@ def _moment(stamp: Any) -> datetime.datetime | None:
         return None
 
 
+_TEMPLATES.filters |= {
+    "short": _name_list,
+    "breakable": _breakable,
+    "anchor": anchor,
+    "code": _with_code,
+    "counted": counted,
+    "digits": digits,
+    "quantity": _quantity,
+    "margin": margin_text,
+    "legible": legible,
+    "plain": plain,
+    "words": _in_words,
+    "moment": _format_minute,
+}
+
+
 def _group_by_reason(criteria: Iterable[Mapping[str, Any]], outcome: Outcome) -> list[Group]:
     groups: dict[str, Group] = {}
     for v in criteria:
@@ -330,6 +351,8 @@ def _add_to_group(
 
 def render(name: str, **values: Any) -> str:
     """Render a template of this folder; every string in it is escaped."""
-    html = _TEMPLATES.get_template(name).render(policy=Markup(policy.meta()), **values)
+    html = _TEMPLATES.get_template(name).render(
+        policy=Markup(policy.meta()), base=style_text(), **values
+    )
     # A lone surrogate in a message (from bytes that are not UTF-8) must not prevent the report.
     return html.encode("utf-8", "replace").decode("utf-8")

@@ -25,11 +25,11 @@ from fixtures.slurm.hostlist import hostlist
 from fixtures.thresholds.contract import PARTIES
 from fixtures.thresholds.overview import read_csv
 from fixtures.verdict.model import Verdict, device_of
-from fixtures.wording import counted, digits, plain
+from fixtures.wording import counted, margin_text, plain, quantity
 from reports import banner, blame, groups, power, recertified
 from reports.areas import areas, coverage, ordered
 from reports.cluster import PARTY_TITLES, Cluster
-from reports.criterion_rows import CriterionRow, margin_text
+from reports.criterion_rows import CriterionRow
 from reports.limit_sources import LimitSources
 from reports.rows import attempts_of, outcome_text, split_limit
 
@@ -49,7 +49,7 @@ IN_BODY = ("Run", "Measured on", "Scope", "When", "Suite commit", "Suite version
 """Facts of the run in the body; the others are in annex 5."""
 MAX_LISTED = 200
 """Most rows of a list (not accepted, or measured more than once); the rest is only counted."""
-_STYLE = Path(__file__).with_name("certificate.css")
+STYLE = Path(__file__).with_name("certificate.css")
 _WAIVED = re.compile(
     r"(?:(?P<more>.*); )?waived by (?P<owner>.*), until (?P<until>\S+): (?P<why>.*)"
 )
@@ -122,7 +122,7 @@ def page(
     judged, to_judge = judged_of(counts)
     return banner.render(
         "certificate.jinja2",
-        style=_STYLE.read_text(encoding="utf-8"),
+        style=banner.style_text(STYLE),
         sheet=_NOT_OF_A_RUN_ID.sub("", f"run {run.get('id', '')}"),
         accepted=verdict["verdict"] == "ACCEPTED",
         verdict=str(verdict["verdict"]),
@@ -133,6 +133,7 @@ def page(
         returns=returns,
         reasons=verdict.get("reasons") or [],
         counts=counts,
+        tested=_tested(verdict, directory),
         mtbf=(verdict.get("basis") or {}).get("mtbf"),
         judged=judged,
         to_judge=to_judge,
@@ -152,6 +153,36 @@ def page(
         annexes_sha256=hashlib.sha256(f"{annexes}\n".encode("utf-8", "replace")).hexdigest(),
         namespace=NAMESPACE,
     )
+
+
+MAX_REASONS = 3
+"""Most reasons in the body why rows do not apply."""
+
+
+def _tested(verdict: Mapping[str, Any], directory: RunDirectory) -> list[tuple[str, str]]:
+    """Return (title, sentence): by how many limits, with which power, and what was not tested."""
+    criteria, counts = verdict["criteria"], verdict["counts"]
+    judged = {str(v["criterion"]) for v in criteria if v["limit"] and v["outcome"] != "RECORDED"}
+    rows = [("Limits", f"{counted(len(judged), 'criterion')}, each with its limit and its source "
+             "in annex 3; the file that has them is named by its SHA-256 below.")]  # fmt: skip
+    if text := power.sentence(verdict):
+        rows.append(("Power", text))
+    reasons = Counter(str(v["reason"]) for v in criteria if v["outcome"] == "NOT_APPLICABLE")
+    without = []
+    if reasons:
+        named = "; ".join(f"{why} ({n})" for why, n in reasons.most_common(MAX_REASONS))
+        more = sum(reasons.values()) - sum(n for _, n in reasons.most_common(MAX_REASONS))
+        rest = f"; and {more} for other reasons" if more else ""
+        without.append(f"{counted(sum(reasons.values()), 'row')} that do not apply: {named}{rest}.")
+    if recorded := counts.get("recorded"):
+        without.append(f"{counted(recorded, 'row')} only recorded, without a limit.")
+    if whys := _not_judged(directory):
+        number = counted(sum(len(names) for _, names in whys), "limit")
+        without.append(f"{number} not judged under this order (annex 4).")
+    if counts.get("not_measured"):
+        without.append(f"{counted(counts['not_measured'], 'row')} not measured.")
+    rows.append(("Not tested", " ".join(without) or "Nothing that the suite has a criterion for."))
+    return rows
 
 
 def _by_area(rows: Iterable[CriterionRow]) -> list[tuple[str, Counter[str]]]:
@@ -259,7 +290,7 @@ def _repeated_rows(
 
 def _outcome_and_value(v: Mapping[str, Any]) -> str:
     value = v.get("value")
-    measured = "" if value is None else f" {digits(value)} {v.get('unit') or ''}".rstrip()
+    measured = "" if value is None else f" {quantity(value, str(v.get('unit') or ''))}"
     return f"{outcome_text(str(v['outcome']))}{measured}"
 
 

@@ -19,12 +19,15 @@ from fixtures.records.model import Measurement, Record
 from fixtures.thresholds.kinds import Of, Span
 from fixtures.thresholds.loader import Criterion, Thresholds
 from fixtures.verdict.samples import is_synchronous
-from fixtures.wording import counted, digits, format_size
+from fixtures.wording import counted, digits, format_size, number_of, quantity
+from reports.bullets import Bullet, bullet
 from reports.drawing import BLUE, DARK, GREY, PALE_BLUE, RED, new_figure, svg_of
 from reports.rows import low_is_bad
 
+SIZE = 3.6, 2.3
+"""Of every chart, in inches."""
 MAX_BARS = 16
-"""Most values drawn as a bar each; more are drawn as points or a line, ordered by value."""
+"""Most values that are one line of a table; more are drawn as points or a line, by value."""
 MAX_MARKERS = 64
 """Most values drawn as a point each; more are a line, with points only beyond the limit."""
 MAX_HEAT_MAPS = 4
@@ -33,7 +36,7 @@ MAX_PAIR_MAP_NODES = 64
 """Most nodes in a heat map of pairs of nodes."""
 MAX_CURVES = 8
 """Most placements with a curve each in one chart."""
-_LIMIT = re.compile(r"([<>]=) ([0-9.e+-]+)")
+_LIMIT = re.compile(r"([<>]=) (-?[0-9.]+(?:(?:e| x 10\^)[+-]?[0-9]+)?)")
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class Chart:
     """The criterion that it shows, or the workload and metric; "" where it shows neither."""
     source: str = ""
     """Where the limit is from."""
+    bullet: Bullet | None = None
+    """Few values are a line of a table in place of a drawing."""
 
 
 IMPORTANCE = (
@@ -68,7 +73,7 @@ def importance(key: str) -> int:
 def limit_value(verdict: Mapping[str, Any]) -> float | None:
     """Return the number in a verdict's limit: 605 for ">= 605 (0.6 of ceiling 1008)"."""
     match = _LIMIT.match(str(verdict["limit"]))
-    return float(match[2]) if match else None
+    return number_of(match[2]) if match else None
 
 
 def charts(
@@ -179,7 +184,7 @@ class DeviceValues:
         return self._values
 
     def charts(self) -> Iterator[Chart]:
-        """Yield one bar chart for each criterion, but for what is far from a limit on it.
+        """Yield one chart for each criterion, but for what is far from a limit on it.
 
         A value that is so far on the good side that its limit could not be drawn says nothing.
         """
@@ -209,49 +214,55 @@ def _bars(
     counted: str = "GPUs",
 ) -> Chart:
     few = len(values) <= MAX_BARS
-    values = sorted(values) if few else values
-    figure, axes = new_figure(3.6, 0.55 + 0.16 * len(values) if few else 2.1)
     limit = next((at for at, name, _ in lines if name == "limit"), None)
     below = low_is_bad(unit)
     bad = [limit is not None and (v < limit) == below and v != limit for _, v in values]
-    if few:
-        order = range(len(values))
-        colours = [RED if b else PALE_BLUE for b in bad]
-        axes.barh(order, [v for _, v in values], color=colours, height=0.7)
-        axes.set_yticks(order, [f"{name}  {digits(value)}" for name, value in values], fontsize=7)
-        axes.invert_yaxis()
-        axes.locator_params(axis="x", nbins=5)  # more labels of six digits would overlap
-        draw = axes.axvline
-        axes.set_xlabel(unit, fontsize=7)
-    else:
-        ranked = sorted(zip((v for _, v in values), bad, strict=True))
-        # A marker for each of 1000 nodes would make the page five times as large.
-        mark = "." if len(ranked) <= MAX_MARKERS else ""
-        axes.plot([v for v, _ in ranked], color=BLUE, linewidth=0 if mark else 1.4, marker=mark)
-        reds = [k for k, (_, b) in enumerate(ranked) if b][:MAX_MARKERS]
-        axes.plot(reds, [ranked[k][0] for k in reds], color=RED, linewidth=0, marker=".")
-        draw = axes.axhline
-        axes.set_ylabel(unit, fontsize=7)
-        axes.set_xlabel(f"{counted}, by value", fontsize=7)
     highest = max(value for _, value in values)
-    within_scale = [at for at, _, _ in lines if not highest or at <= MAX_LINE_RATIO * highest]
-    for at, name, colour in lines:
-        if at in within_scale:
-            draw(at, color=colour, linewidth=1.2, linestyle="-" if name == "limit" else ":")
+    farthest = MAX_LINE_RATIO * highest if highest else math.inf
+    within_scale = [at for at, _, _ in lines if at <= farthest]
+    svg = "" if few else _distribution(unit, values, bad, within_scale, lines, counted)
     name, value = _worst_value(unit, values)
-    description = f"{name} {digits(value)}"
+    description = f"{name} {digits(value) if len(values) > 1 else quantity(value, unit)}"
     if len(values) > 1:
         median = statistics.median(v for _, v in values)
-        summary = f"{len(values)} {counted}, median {digits(median)} {unit}"
+        summary = f"{len(values)} {counted}, median {quantity(median, unit)}"
         description = f"{summary}, worst {description}"
-    else:
-        description += f" {unit}"
     description += "".join(
         f", {name} {digits(at)}{'' if at in within_scale else ' (far off)'}"
         for at, name, _ in lines
     )
     description += f"; {sum(bad)} beyond the limit" if limit is not None else ""
-    return Chart(key, description, svg_of(figure))
+    line = None
+    if few:
+        line = bullet(
+            sorted(values), (name, value), [(at, which) for at, which, _ in lines], unit=unit,
+            counted=counted, bad=any(bad), farthest=farthest,
+        )  # fmt: skip
+    return Chart(key, description, svg, bullet=line)
+
+
+def _distribution(
+    unit: str,
+    values: list[tuple[str, float]],
+    bad: list[bool],
+    within_scale: list[float],
+    lines: list[tuple[float, str, str]],
+    counted: str,
+) -> str:
+    """Return many values in their order, with points for those beyond the limit."""
+    figure, axes = new_figure(*SIZE)
+    ranked = sorted(zip((v for _, v in values), bad, strict=True))
+    # A marker for each of 1000 nodes would make the page five times as large.
+    mark = "." if len(ranked) <= MAX_MARKERS else ""
+    axes.plot([v for v, _ in ranked], color=BLUE, linewidth=0 if mark else 1.4, marker=mark)
+    reds = [k for k, (_, b) in enumerate(ranked) if b][:MAX_MARKERS]
+    axes.plot(reds, [ranked[k][0] for k in reds], color=RED, linewidth=0, marker=".")
+    axes.set_ylabel(unit, fontsize=7)
+    axes.set_xlabel(f"{counted}, by value", fontsize=7)
+    for at, name, colour in lines:
+        if at in within_scale:
+            axes.axhline(at, color=colour, linewidth=1.2, linestyle="-" if name == "limit" else ":")
+    return svg_of(figure)
 
 
 # --- curves by size
@@ -279,7 +290,7 @@ def _curve_chart(
 ) -> Chart:
     name, unit, span = key
     workload, _, metric = name.partition(" ")
-    figure, axes = new_figure(3.6, 2.3)
+    figure, axes = new_figure(*SIZE)
     # Of many placements only the lowest, the median and the highest curve.
     ordered = sorted(curves, key=lambda labelled: statistics.median(labelled[1].values()))
     several = len(ordered) > MAX_CURVES
@@ -314,7 +325,7 @@ def _curve_chart(
     best = {label: max(curve.values()) for label, curve in shown}
     many = f"{len(curves)} {PLURAL[span.nodes]}, " if len(curves) > 1 else ""
     description = f"{many}{format_size(sizes[0])} to {format_size(sizes[-1])}; highest "
-    description += ", ".join(f"{label} {digits(v)} {unit}" for label, v in best.items())
+    description += ", ".join(f"{label} {quantity(v, unit)}" for label, v in best.items())
     if reference:
         description += "; limits " + ", ".join(
             f"{digits(reference[s])} at {format_size(s)}" for s in sorted(reference)
@@ -361,7 +372,7 @@ def _copy_matrices(record: Record) -> Iterator[tuple[str, str, dict[tuple[int, i
 
 def _heat_map(node: str, name: str, cells: Mapping[tuple[int, int], float]) -> Chart:
     gpus = sorted({k for pair in cells for k in pair})
-    figure, axes = new_figure(3.0, 2.5)
+    figure, axes = new_figure(*SIZE)
     values = [[cells.get((a, b), float("nan")) for b in gpus] for a in gpus]
     axes.imshow(values, cmap="Blues", vmin=0, vmax=2 * max(cells.values()))
     for i, a in enumerate(gpus):
@@ -392,7 +403,7 @@ def _pair_maps(
         )
         if not is_bandwidth or not 2 < len(nodes) <= MAX_PAIR_MAP_NODES:
             continue
-        figure, axes = new_figure(3.0, 2.5)
+        figure, axes = new_figure(*SIZE)
         indices = {node: k for k, node in enumerate(nodes)}
         values = [[float("nan")] * len(nodes) for _ in nodes]
         for (a, b), value in pairs.items():

@@ -8,13 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fixtures.verdict.model import device_of
-from fixtures.wording import counted, digits
+from fixtures.wording import counted, margin_text, quantity
 from reports.rows import low_is_bad, split_limit
-
-
-def margin_text(margin: float | None) -> str:
-    """Return a margin to a limit in per cent, "" where there is none."""
-    return "" if margin is None else f"{100 * margin:+.1f} %"
 
 
 @dataclass
@@ -71,7 +66,7 @@ class CriterionRow:
         value = (self.worst or {}).get("value")
         if value is None or isinstance(value, str):
             return value or ""
-        return f"{digits(value)} {self.unit}"
+        return quantity(value, self.unit)
 
     @property
     def margin(self) -> str:

@@ -22,7 +22,7 @@ from fixtures.redaction import redacted
 from fixtures.run.reader import RunReader
 from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.model import Verdict
-from fixtures.wording import counted, digits
+from fixtures.wording import counted
 from reports import blame
 from reports.banner import render
 from reports.dossier_evidence import (
@@ -37,6 +37,7 @@ from reports.dossier_evidence import (
     telemetry_of,
     thinned,
 )
+from reports.figures import telemetry_cells
 from reports.run_files import CommandError
 from reports.third_parties import CUSTOMER, VENDOR, Cleaned
 
@@ -262,7 +263,7 @@ def fitted(made: Json) -> tuple[str, str]:
     ]
     while True:
         text = json.dumps(made, indent=1, sort_keys=True) + "\n"
-        page = render("dossier.jinja2", d=made, digits=digits, noun_of=blame.noun_of)
+        page = render("dossier.jinja2", d=made, telemetry=telemetry_cells, noun_of=blame.noun_of)
         if len(page.encode()) + len(text.encode()) <= MAX_BYTES or not cuts:
             return page, text
         name, cut = cuts.pop(0)

@@ -21,7 +21,7 @@ from fixtures.thresholds import loader
 from fixtures.thresholds.definitions import shipped
 from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.model import Verdict
-from fixtures.wording import digits
+from fixtures.wording import digits, quantity
 from reports import banner, causes, charts, heat
 from reports.areas import areas, coverage
 from reports.blame import noun_of, red_of
@@ -119,7 +119,8 @@ def parts(
         heat=heat.heat_map(drawn.values, criteria) if drawn.values else None,
         racks=heat.racks(criteria, nodes) if len(nodes) > MAX_NODES_IN_FULL else [],
         rack_size=heat.RACK,
-        charts=drawn.charts,
+        charts=[chart for chart in drawn.charts if chart.bullet is None],
+        bullets=[chart for chart in drawn.charts if chart.bullet is not None],
         charts_error=drawn.error,
         trainings=trainings,
         training_columns=list(dict.fromkeys(title for t in trainings for title in t.figures)),
@@ -192,7 +193,7 @@ def _recorded(criteria: Sequence[Mapping[str, Any]]) -> list[RecordedRow]:
         ordered = sorted(verdicts, key=lambda v: v["value"] if numbers else 0)
         if not low_is_bad(unit):
             ordered.reverse()
-        worst, best = (f"{digits(ordered[k]['value'])} {unit}" for k in (0, -1))
+        worst, best = (quantity(ordered[k]["value"], unit) for k in (0, -1))
         title, where = str(verdicts[0]["title"]), str(ordered[0]["subject"])
         found.append(RecordedRow(key, title, worst, where, best, len(verdicts)))
     return found
@@ -302,10 +303,11 @@ def _gpu_rows(ranks: list[RankResult]) -> Iterator[dict[str, str]]:
     telemetry = next((r.facts["telemetry"] for r in ranks if "telemetry" in r.facts), None)
     names = {r.device.get("uuid"): f"gpu{r.local_rank}" for r in ranks}
     for uuid, values in telemetry["gpus"].items() if telemetry else ():
-        yield {"GPU": names.get(uuid, str(uuid)), **_telemetry_cells(values)}
+        yield {"GPU": names.get(uuid, str(uuid)), **telemetry_cells(values)}
 
 
-def _telemetry_cells(values: Mapping[str, Any]) -> dict[str, str]:
+def telemetry_cells(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return title -> mean and, in brackets, the largest of what a GPU showed."""
     cells = {}
     for name, title in TELEMETRY.items():
         value = values.get(name)

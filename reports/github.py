@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fixtures.wording import quantity
+
 MAX_SUMMARY_BYTES = 1 << 20
 MAX_ANNOTATIONS = 10
 PROBLEM_OUTCOMES = ("FAIL", "NOT_MEASURED")
@@ -113,9 +115,8 @@ def _problems(verdict: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _annotation_text(criterion: Mapping[str, Any]) -> str:
     value = criterion.get("value")
-    measured = "" if value is None else f"{value:.6g} " if isinstance(value, float) else f"{value} "
-    unit = f"{criterion.get('unit', '')}, " if measured else ""
-    parts = (f"{measured}{unit}limit {criterion.get('limit')}", criterion.get("reason"),
+    measured = "" if value is None else f"{quantity(value, str(criterion.get('unit', '')))}, "
+    parts = (f"{measured}limit {criterion.get('limit')}", criterion.get("reason"),
              criterion.get("next_step"))  # fmt: skip
     return "; ".join(str(p) for p in parts if p)
 
@@ -129,8 +130,7 @@ def _row(criterion: Mapping[str, Any]) -> str:
 
 def _measured(criterion: Mapping[str, Any]) -> str:
     value = criterion.get("value")
-    shown = f"{value:.6g}" if isinstance(value, float) else "" if value is None else str(value)
-    return f"{shown} {criterion.get('unit', '')}" if shown else ""
+    return "" if value is None else quantity(value, str(criterion.get("unit", "")))
 
 
 def _cells(*cells: object) -> str:

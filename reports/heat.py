@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fixtures.wording import margin_text
 from reports.areas import WORST_FIRST
 from reports.charts import DeviceValues, limit_value
 from reports.rows import outcome_text
@@ -77,7 +78,7 @@ def heat_map(values: DeviceValues, criteria: Sequence[Mapping[str, Any]]) -> Hea
 
 def _cell(margin: float) -> HeatCell:
     style = "bad" if margin < 0 else "near" if margin < 0.03 else "ok" if margin < 0.1 else "good"
-    return HeatCell(f"{100 * margin:+.0f} %" if margin < 10 else "> 10 x", style)
+    return HeatCell(margin_text(margin, 0).removesuffix(" the limit"), style)
 
 
 def racks(criteria: Sequence[Mapping[str, Any]], nodes: Sequence[str]) -> list[Rack]:

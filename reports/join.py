@@ -168,7 +168,7 @@ def made_of(root: Path) -> dict[str, bytes]:
     text = "".join(json_lines(joined))
     page = banner.render(
         "joined.jinja2",
-        style=(Path(__file__).with_name("certificate.css")).read_text(encoding="utf-8"),
+        style=banner.style_text(certificate.STYLE),
         joined=joined,
         units=[{**unit, "nodes": hostlist(unit["nodes"])} for unit in units],
         meaning=banner.MEANING.get(verdict, ""),

@@ -182,10 +182,32 @@ _SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 
 @cache
 def _template_text() -> str:
-    """Return pytest-html's page without handlers in attributes, which the policy refuses: that of
-    the one button that has one, and is hidden in a finished report."""
+    """Return pytest-html's page in the order in which it is read, with its parts in one landmark.
+
+    It has no handlers in attributes, which the policy refuses: that of the one button that has one,
+    and is hidden in a finished report.
+    """
     text = (_RESOURCES / "index.jinja2").read_text(encoding="utf-8")
-    return re.sub(r'\s+on[a-z]+="[^"]*"', "", text)
+    text = re.sub(r'\s+on[a-z]+="[^"]*"', "", text)
+    last = ""
+    for part in _READ_LAST:
+        found = part.search(text)
+        if found is None:
+            continue  # of another version, which has it elsewhere
+        text = text.replace(found[0], "", 1)
+        last += f"{found[0]}\n"
+    text = text.replace("<body>", f"<body>\n{_SKIP}\n<main>", 1)
+    return text.replace("<footer>", f"{last}</main>\n<footer>", 1)
+
+
+_READ_LAST = (
+    re.compile(r'<div class="additional-summary postfix">.*?</div>', re.DOTALL),
+    re.compile(r'<div id="environment-header">.*?</div>', re.DOTALL),
+    re.compile(r'<table id="environment">.*?</table>', re.DOTALL),
+    re.compile(r"<p>Report generated.*?</p>", re.DOTALL),
+)
+"""Parts that pytest-html has above its table, and that are read after it."""
+_SKIP = '<a class="skip" href="#rows">To the rows</a>'
 
 
 @cache

@@ -18,7 +18,7 @@ from fixtures.records.ledger import RowKey, verdict_lines
 from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds.definitions import shipped
 from fixtures.verdict.model import Outcome, Verdict, device_of
-from fixtures.wording import digits
+from fixtures.wording import margin_text, quantity
 from reports.areas import WORST_FIRST
 
 COLUMNS = ("Outcome", "Criterion", "Where", "Measured", "Limit", "Margin", "Result")
@@ -67,9 +67,6 @@ def split_limit(limit: str) -> tuple[str, str]:
     match = _LOOSE.fullmatch(limit)
     return (match[1], match[2]) if match else (limit, "")
 
-
-MAX_MARGIN = 10.0
-"""Margins from here on are not shown as numbers."""
 
 HIGH_IS_BAD = ("us", "s", "peers", "errors", "elements")
 """Units of times and of counts of what should not be."""
@@ -233,7 +230,7 @@ def details(
         ("Limit's source", source),
         ("Evidence", _evidence(verdict)),
         ("Devices", _device_counts(verdict)),
-        ("Ceiling", f"{digits(verdict.ceiling)} {verdict.unit}" if verdict.ceiling else ""),
+        ("Ceiling", quantity(verdict.ceiling, verdict.unit) if verdict.ceiling else ""),
         *(("Note", "" if has_line else note) for note in verdict.notes),
         ("Attempt", verdict.attempt if verdict.attempt > 1 else ""),
         *(("Earlier", _attempt_text(line)) for line in earlier),
@@ -307,7 +304,7 @@ def _margin(verdict: Verdict) -> Markup:
     if verdict.margin is None:
         return _DASH
     side = "good" if verdict.margin >= 0 else "bad"
-    text = f"{100 * verdict.margin:+.1f} %" if verdict.margin < MAX_MARGIN else "> 10 x"
+    text = margin_text(verdict.margin)
     return Markup('<span class="{}">{}</span>').format(side, text)
 
 
@@ -334,7 +331,7 @@ def _attempt_text(line: Mapping[str, Any]) -> str:
     value = line.get("value")
     text = f"attempt {line.get('attempt')}: {outcome_text(str(line.get('outcome')))}"
     if value is not None:
-        text += f", {digits(value)} {line.get('unit')}"
+        text += f", {quantity(value, str(line.get('unit') or ''))}"
     return f"{text}; {line.get('reason')}" if line.get("reason") else text
 
 

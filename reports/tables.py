@@ -10,7 +10,7 @@ from fixtures.records.files import read_json
 from fixtures.records.model import RankResult, Record
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run.reader import newest_records
-from fixtures.wording import counted, digits
+from fixtures.wording import counted, digits, quantity
 from reports.trainings import Training, Trainings
 
 COLUMN_WIDTH = 10
@@ -93,7 +93,7 @@ def _cell(value: Any) -> str:
 def recorded_table(verdict: Mapping[str, Any]) -> str:
     """Return the recorded values, which are not judged, as a text table; "" without any."""
     rows = [
-        (str(v["criterion"]), str(v["subject"]), f"{digits(v['value'])} {v['unit']}".rstrip())
+        (str(v["criterion"]), str(v["subject"]), quantity(v["value"], str(v["unit"])))
         for v in verdict["criteria"]
         if v["outcome"] == "RECORDED"
     ]

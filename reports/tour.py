@@ -103,7 +103,7 @@ def show(console: Console, directory: RunDirectory) -> None:
     there = [(title, parts) for title, parts in sections.items() if parts]
     for k, (title, parts) in enumerate(there):
         following = there[k + 1][0] if k + 1 < len(there) else "summary"
-        show_section(console, [Rule(f"{k + 1} {title}"), *parts], following)
+        show_section(console, [Rule(f"{k + 1}. {title}"), *parts], following)
     counts = ", ".join(f"{k.replace('_', ' ')} {n}" for k, n in verdict["counts"].items())
     parts = [
         Rule("summary"), Text(verdict["verdict"], "bold"), counts, *verdict["reasons"],

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fixtures.records.model import Measurement, Result
-from fixtures.wording import counted
+from fixtures.wording import counted, plain
 from fixtures.workloads.runtime.ranks import Ranks
 from fixtures.workloads.runtime.spec import Workload
 from training import ddp, single
@@ -185,7 +185,8 @@ def _correctness(ranks: Ranks, team: Team) -> list[Measurement]:
         equal_share = 4 * training.settings.shape.parameters / team.size
         share = 100 * state_bytes["parameters"] / equal_share
         notes = [
-            f"{counted(training.model.units, 'unit')}; {state_bytes} bytes on rank {ranks.rank}"
+            f"{counted(training.model.units, 'unit')}; bytes on rank {ranks.rank}: "
+            f"{plain(state_bytes)}"
         ]
         measurements.append(
             Measurement(metric="sharded", unit="%", value=round(share, 2), at=at, notes=notes)

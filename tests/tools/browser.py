@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import shutil
 import subprocess
+import tarfile
 import tempfile
 from collections.abc import Sequence
 from html import unescape
@@ -55,6 +57,34 @@ addEventListener("load", function () {
 </script>"""
 
 
+DARK = "--blink-settings=preferredColorScheme=0"
+"""What a reader with a dark screen has set."""
+
+PAPER_MARGIN = 40
+"""Pixels beside a page that is shown as it is printed."""
+
+AXE = "axe-core@4.14.1"
+AXE_SHA256 = "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c"
+"""The package with the rules of accessibility that are checked, and the digest of its script."""
+
+AS_PRINTED = """
+  Array.from(document.styleSheets).forEach(function (sheet) {
+    Array.from(sheet.cssRules).forEach(function (rule) {
+      if (!rule.media) return;
+      rule.media.mediaText = rule.media.mediaText.includes("print") ? "all" : "not all";
+    });
+  });
+"""
+"""Applies the rules for print alone: with the width of a sheet the page is as on paper."""
+
+_AXE_SCRIPT = """%s;
+  var found = await axe.run(document, {resultTypes: ["violations"], elementRef: false});
+  return found.violations.map(function (v) {
+    return [v.impact, v.id, v.nodes.slice(0, 3).map(function (n) { return n.html.slice(0, 120); })];
+  });
+"""
+
+
 def browse(page: Path, *options: str) -> str:
     """Open a page in Chromium and return its output."""
     assert CHROMIUM is not None, REFUSAL
@@ -67,11 +97,12 @@ def browse(page: Path, *options: str) -> str:
 
 
 def evaluate(
-    pages: Sequence[Path], script: str, *, width: int = 1280, height: int = 844
+    pages: Sequence[Path], script: str, *options: str, width: int = 1280, height: int = 844
 ) -> list[Any]:
     """Run a JavaScript function body in a copy of each loaded page; return what it returns.
 
-    `width` and `height` are those of the window that each page has, in pixels.
+    `width` and `height` are those of the window that each page has, in pixels; `options` are those
+    of Chromium.
     """
     with tempfile.TemporaryDirectory(prefix="page-") as folder:
         for k, page in enumerate(pages):
@@ -83,9 +114,69 @@ def evaluate(
         frames_page = Path(folder) / "frames.html"
         frames_page.write_text(_FRAMES_PAGE % frames, encoding="utf-8")
         answers = json.loads(
-            _answer(browse(frames_page, "--dump-dom", "--virtual-time-budget=60000"))
+            _answer(browse(frames_page, "--dump-dom", "--virtual-time-budget=60000", *options))
         )
     return [json.loads(answers[str(k)]) for k in range(len(pages))]
+
+
+def axe_script(folder: Path) -> str | None:
+    """Download the rules of accessibility into a folder; return their script, None without npm."""
+    npm = shutil.which("npm")
+    if npm is None:
+        return None
+    done = subprocess.run(
+        [npm, "pack", "--silent", AXE], cwd=folder, capture_output=True, timeout=TIMEOUT_S
+    )
+    packed = list(folder.glob("axe-core-*.tgz"))
+    if done.returncode or not packed:
+        return None
+    with tarfile.open(packed[0]) as package:
+        member = package.extractfile("package/axe.min.js")
+        assert member is not None
+        script = member.read()
+    assert hashlib.sha256(script).hexdigest() == AXE_SHA256, f"{AXE} is not what was looked at"
+    return script.decode()
+
+
+def inaccessible(
+    pages: Sequence[Path], axe: str, *options: str, width: int = 1280
+) -> list[list[Any]]:
+    """Return of each page the rules of accessibility that it breaks: (impact, rule, elements)."""
+    return evaluate(pages, _AXE_SCRIPT % axe, *options, width=width)
+
+
+def picture(
+    page: Path,
+    into: Path,
+    *,
+    width: int,
+    height: int,
+    dark: bool = False,
+    printed: bool = False,
+) -> None:
+    """Write a PNG file with the top of a page; more than `width` x `height` may be on it."""
+    with tempfile.TemporaryDirectory(prefix="page-") as folder:
+        shown, margin = page, 0
+        if printed:
+            margin = PAPER_MARGIN
+            script = f"<script>addEventListener('load', function () {{{AS_PRINTED}}});</script>"
+            shown = _with_script(page, script, Path(folder) / page.name)
+        frame = Path(folder) / "frame.html"
+        frame.write_text(
+            f"<!DOCTYPE html><body style='margin: {margin}px'><iframe scrolling='no' "
+            f"style='border: 0' width='{width - 2 * margin}' height='{height - 2 * margin}' "
+            f"src='{shown.as_uri()}'></iframe></body>"
+        )
+        size = f"--window-size={max(width, 500)},{height + 100}"
+        browse(frame, f"--screenshot={into}", size, "--hide-scrollbars", *([DARK] if dark else []))
+
+
+def sheets(page: Path) -> int:
+    """Return on how many sheets a page is printed."""
+    with tempfile.TemporaryDirectory(prefix="print-") as folder:
+        printed = Path(folder) / "page.pdf"
+        browse(page, f"--print-to-pdf={printed}", "--no-pdf-header-footer")
+        return len(re.findall(rb"/Type\s*/Page\b", printed.read_bytes()))
 
 
 def opening_time_s(page: Path) -> float:

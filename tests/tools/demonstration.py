@@ -1,12 +1,14 @@
-"""What the README shows of a demonstration: its last screen, and a picture of its report.
+"""What the docs show of a demonstration: its last screen, and pictures of its pages.
 
 python -m tests.tools.demonstration --write              run one (minutes; needs the sandbox)
 python -m tests.tools.demonstration --write --run RUN    take a run that is there: of the whole
                                                          suite, on two virtual nodes of two GPUs
 
-Both are made from one run, so that the counts agree. The picture (docs/images/report.png) is the
-top of the report in headless Chromium. Its PNG file keeps the counts of that run and a digest of
-what it shows; tests/selftests/tools/test_demonstration.py compares them with a run of today.
+The last screen and the pictures of the report are made from one run, so that the counts agree.
+docs/images/report.png is the top of the report in headless Chromium; beside it are the report on a
+phone and in the dark, and the example of a certificate on a screen and on paper. The PNG file of
+the first keeps the counts of that run and a digest of what it shows;
+tests/selftests/tools/test_demonstration.py compares them with a run of today.
 """
 
 from __future__ import annotations
@@ -30,11 +32,13 @@ from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
 from reports import page, terminal
 from reports.artefacts import Artefacts
+from reports.banner import style_text
 from tests.tools import browser, sections
 
 README = CHECKOUT / "README.md"
 PICTURE = CHECKOUT / "docs" / "images" / "report.png"
 STYLE = CHECKOUT / "reports" / "report.css"
+CERTIFICATE = CHECKOUT / "docs" / "examples" / "certificate.html"
 WIDTH = 1280
 """Pixels of the picture, and of the window that the report is laid out for."""
 MAX_HEIGHT = 1200
@@ -45,10 +49,8 @@ KEY = "gpu-cluster-acceptance"
 
 _ABOVE_THE_CHARTS = """
   document.documentElement.style.overflow = "hidden";  // as a screenshot has it: no scroll bar
-  var heading = Array.from(document.querySelectorAll("h2")).find(function (e) {
-    return e.innerText.trim() === "Charts";
-  });
-  var cut = Math.floor(heading.getBoundingClientRect().top) - 8, texts = [], node;
+  var below = document.getElementById("values") || document.getElementById("charts");
+  var cut = Math.floor(below.getBoundingClientRect().top) - 8, texts = [], node;
   var walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while ((node = walker.nextNode())) {
     var range = document.createRange();
@@ -60,7 +62,7 @@ _ABOVE_THE_CHARTS = """
 """
 _WHEN = re.compile(r"^Measured [0-9-]+ .* run \S+$")
 _NUMBER = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
-_MARGIN = re.compile(r"^(?:> # x|# %)$")
+_MARGIN = re.compile(r"^# [x%]$")
 
 
 def command() -> list[str]:
@@ -101,7 +103,7 @@ def digest(texts: Iterable[str]) -> str:
     """Return the SHA-256 of what a picture shows, whatever the values of its run, and its style."""
     plain = (_WHEN.sub("#", " ".join(text.split())) for text in texts)
     said = {_MARGIN.sub("#", _NUMBER.sub("#", text)) for text in plain}
-    style = hashlib.sha256(STYLE.read_bytes()).hexdigest()
+    style = hashlib.sha256(style_text(STYLE).encode()).hexdigest()
     return hashlib.sha256(json.dumps([sorted(said), style]).encode()).hexdigest()
 
 
@@ -122,6 +124,28 @@ def take_picture(run: Path, into: Path) -> None:
         with Image.open(shot) as image:
             small = image.convert("RGB").crop((0, 0, WIDTH, height)).quantize(COLORS)
             small.save(into, optimize=True, pnginfo=text)
+
+
+MORE: dict[str, tuple[Path | None, dict[str, Any]]] = {
+    "phone": (None, {"width": 390, "height": 1100}),
+    "dark": (None, {"width": WIDTH, "height": 900, "dark": True}),
+    "certificate": (CERTIFICATE, {"width": 1000, "height": 1100}),
+    "print": (CERTIFICATE, {"width": 776, "height": 960, "printed": True}),
+}
+"""Name of a picture -> page (None: the report of the run), and how it is looked at."""
+
+
+def take_more(run: Path) -> None:
+    """Write the other pictures."""
+    with tempfile.TemporaryDirectory(prefix="picture-") as folder:
+        report = Path(folder) / "report.html"
+        report.write_text(page.page(RunDirectory(run)), encoding="utf-8")
+        for name, (shown, how) in MORE.items():
+            into = PICTURE.with_name(f"{name}.png")
+            browser.picture(shown or report, into, **how)
+            with Image.open(into) as image:
+                small = image.convert("RGB").crop((0, 0, how["width"], how["height"]))
+                small.quantize(COLORS).save(into, optimize=True)
 
 
 def facts() -> dict[str, Any]:
@@ -147,7 +171,8 @@ def main() -> int:
         return 1
     sections.write_section(README, "sample", sample(run))
     take_picture(run, PICTURE)
-    print(f"{README.name} and {PICTURE.relative_to(CHECKOUT)} show {run.name}")
+    take_more(run)
+    print(f"{README.name} and {PICTURE.parent.relative_to(CHECKOUT)} show {run.name}")
     return 0
 
 

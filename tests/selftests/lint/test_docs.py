@@ -262,7 +262,9 @@ def test_the_tour_leads_through_a_recorded_run(tmp_path):
     run = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     text = run.stdout
-    places = [text.index(w) for w in ("acceptance", "1 hardware", "2 health", "4 bench", "summary")]
+    places = [
+        text.index(w) for w in ("acceptance", "1. hardware", "2. health", "4. bench", "summary")
+    ]
     assert places == sorted(places)
     assert "2 x NVIDIA H200" in text
     assert re.search(r"# gemm worker0, slowest of 2, TFLOPS: bf16 [67]\d\d", text)

@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
+from fixtures.records.run_directory import RunDirectory
 from fixtures.verdict.model import Outcome, Verdict
-from reports import rows
+from reports import certificate, rows
+from tests.selftests import genuine_runs
 from tests.selftests.reports.test_page import HOSTILE, PLAN, measured, planned, session
 from tests.tools import browser
+from tests.tools.fleet_run import Fleet
 
 pytestmark = [
     pytest.mark.cpu,
@@ -100,14 +103,10 @@ WIDE = """
   return {page: document.documentElement.scrollWidth, window: innerWidth,
           over: over.slice(0, 3).map(function (e) { return e.outerHTML.slice(0, 80); })};
 """
-PRINT = """
-  // A sheet of A4 between its margins, by the rules for print alone.
-  Array.from(document.styleSheets).forEach(function (sheet) {
-    Array.from(sheet.cssRules).forEach(function (rule) {
-      if (!rule.media) return;
-      rule.media.mediaText = rule.media.mediaText.includes("print") ? "all" : "not all";
-    });
-  });
+PRINT = (
+    browser.AS_PRINTED
+    + """
+  // A sheet of A4 between its margins.
   var shown = function (name) {
     var e = document.querySelector(name);
     return e !== null && getComputedStyle(e).display !== "none" && e.getClientRects().length > 0;
@@ -118,6 +117,7 @@ PRINT = """
           table: shown("#results-table, .criteria"),
           cut: scroll !== null && scroll.scrollHeight > scroll.clientHeight + 1};
 """
+)
 
 
 @dataclass
@@ -126,6 +126,7 @@ class Seen:
 
     pages: dict[tuple[str, str], Path]
     look: dict[tuple[str, str], Any]
+    screen: dict[tuple[str, str], Any]
     phone: dict[tuple[str, str], Any]
     print: dict[tuple[str, str], Any]
 
@@ -145,7 +146,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     def ask(script: str, width: int) -> dict[tuple[str, str], Any]:
         return dict(zip(pages, browser.evaluate(files, script, width=width), strict=True))
 
-    return Seen(pages, ask(LOOK, 1280), ask(WIDE, 390), ask(PRINT, 696))
+    return Seen(pages, ask(LOOK, 1280), ask(WIDE, 1280), ask(WIDE, 390), ask(PRINT, 696))
 
 
 @pytest.mark.parametrize("run", PLANS)
@@ -242,10 +243,53 @@ def test_foreign_markup_is_text_in_a_browser(seen):
         assert look["markup"] == 0
 
 
-def test_a_phone_scrolls_no_page_sideways(seen):
-    wide = {at: told for at, told in seen.phone.items() if told["page"] > told["window"]}
-    assert wide == {}
-    assert {told["window"] for told in seen.phone.values()} == {390}
+@pytest.mark.parametrize(("where", "width"), [("screen", 1280), ("phone", 390)])
+def test_no_page_is_scrolled_sideways(seen, where, width):
+    told_of = getattr(seen, where)
+    assert {at: told for at, told in told_of.items() if told["page"] > told["window"]} == {}
+    assert all(width - 20 <= told["window"] <= width for told in told_of.values())
+
+
+@pytest.mark.slow
+def test_no_page_breaks_a_serious_rule_of_accessibility(seen, tmp_path):
+    axe = browser.axe_script(tmp_path)
+    if axe is None:
+        pytest.skip("no npm, or no registry, to get the rules from")
+    files = list(seen.pages.values())
+    for options in ((), (browser.DARK,)):
+        for width in (1280, 390):
+            of_pages = browser.inaccessible(files, axe, *options, width=width)
+            for at, broken in zip(seen.pages, of_pages, strict=True):
+                serious = [rule for rule in broken if rule[0] in ("serious", "critical")]
+                assert serious == [], (at, options, width)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("gpus", "most"), [(2, 20), (8, 26)])
+def test_a_whole_certificate_has_few_sheets(gpus, most, tmp_path):
+    root = accepted_fleet(tmp_path, gpus)
+    page = root / "certificate.html"
+    page.write_text(certificate.page(RunDirectory(root)), encoding="utf-8")
+    body = tmp_path / "body.html"
+    text = page.read_text(encoding="utf-8")
+    body.write_text(text.partition("<!-- annexes begin -->")[0] + "</body></html>")
+    assert "For the customer: name, date, signature" in body.read_text(encoding="utf-8")
+    assert browser.sheets(body) == 1
+    assert 1 < browser.sheets(page) <= most
+
+
+def accepted_fleet(folder: Path, gpus: int) -> Path:
+    """A whole run of two nodes with nothing wrong."""
+
+    def of_this_size(root: Path, nodes: int, _gpus: int) -> Fleet:
+        return Fleet(root, nodes, gpus)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(genuine_runs, "Fleet", of_this_size)
+        with genuine_runs.tools(folder):
+            return genuine_runs.Genuine.made(
+                *genuine_runs.HEALTHY, folder / "run", folder / "none"
+            ).root
 
 
 def test_a_print_holds_the_verdict_and_the_table_and_nothing_to_press(seen):

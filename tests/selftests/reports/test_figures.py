@@ -227,7 +227,7 @@ def test_a_failure_names_part_and_device_record_and_workload(tmp_path, monkeypat
 
 
 def test_a_gpu_s_telemetry_is_its_mean_and_its_highest():
-    cells = figures._telemetry_cells({"util": {"mean": 90.0, "max": 99.0}, "power_w": 600.0})
+    cells = figures.telemetry_cells({"util": {"mean": 90.0, "max": 99.0}, "power_w": 600.0})
     assert {k: v for k, v in cells.items() if v} == {"utilisation %": "90 (99)", "W": "600"}
     assert cells["C"] == ""
 

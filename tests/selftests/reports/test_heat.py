@@ -38,7 +38,7 @@ def test_colours_and_texts_by_margin():
     for margin, style, text in (
         (-0.001, "bad", "-0 %"), (0.0, "near", "+0 %"), (0.029, "near", "+3 %"),
         (0.03, "ok", "+3 %"), (0.099, "ok", "+10 %"), (0.1, "good", "+10 %"),
-        (9.99, "good", "+999 %"), (10.0, "good", "> 10 x"), (1.1, "good", "+110 %"),
+        (9.99, "good", "+999 %"), (10.0, "good", "11 x"), (1.1, "good", "+110 %"),
     ):  # fmt: skip
         cell = heat._cell(margin)
         assert (cell.style, cell.text) == (style, text)

@@ -118,7 +118,8 @@ def test_no_page_gets_another_tag_or_attribute(made, make, text):
 @pytest.mark.parametrize("text", [t for t in HOSTILE.values() if t.isprintable()])
 def test_no_chart_gets_another_tag(text):
     def drawn(name: str) -> set:
-        chart = charts._bars(name, name, [(name, 1.0), (f"{name}2", 2.0)], [(1.5, name, "#000")])
+        many = [(f"{name}{k}", float(k)) for k in range(charts.MAX_BARS + 1)]
+        chart = charts._bars(name, name, many, [(1.5, name, "#000")])
         return set(Structure(chart.svg).tags)  # how many ticks there are depends on the width
 
     assert drawn(text) == drawn(PLAIN)

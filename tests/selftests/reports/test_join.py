@@ -13,11 +13,12 @@ from fixtures.errors import EvidenceError
 from fixtures.records.files import read_json
 from fixtures.records.run_directory import RunDirectory
 from reports import __main__ as command
-from reports import join, signature, statement
+from reports import certificate, join, signature, statement
 from reports.findings import Findings
 from reports.run_files import CommandError
 from tests.selftests import support
 from tests.selftests.judged_runs import key_of, made_whole
+from tests.selftests.page_texts import faults, visible
 
 pytestmark = pytest.mark.cpu
 
@@ -64,6 +65,9 @@ def sound(_run: Path, *, covered: bool = False) -> Findings:
 
 
 def test_three_units_make_one_certificate_that_verifies(whole, units, capsys):
+    page = visible((whole / certificate.NAME).read_text(encoding="utf-8"))
+    assert list(faults(page)) == []
+    assert "+00:00" not in page
     assert command.main(["verify", str(whole)]) == 0
     said = capsys.readouterr().out
     assert f"VERIFIED: {whole}" in said

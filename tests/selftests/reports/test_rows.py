@@ -297,11 +297,11 @@ def test_the_worst_device_is_named_with_its_node_where_that_is_another():
         assert name(a_verdict(worst=worst)) == expected
 
 
-def test_a_margin_is_green_from_0_on_and_no_number_from_10_times_on():
+def test_a_margin_is_green_from_0_on_and_a_multiple_from_10_times_on():
     for margin, expected in (
         (0.0, '<span class="good">+0.0 %</span>'), (-0.001, '<span class="bad">-0.1 %</span>'),
         (0.5, '<span class="good">+50.0 %</span>'), (9.99, '<span class="good">+999.0 %</span>'),
-        (10.0, '<span class="good">&gt; 10 x</span>'), (None, "&ndash;"),
+        (10.0, '<span class="good">11 x the limit</span>'), (None, "&ndash;"),
     ):  # fmt: skip
         assert str(rows._margin(a_verdict(margin=margin))) == expected
 

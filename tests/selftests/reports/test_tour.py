@@ -33,7 +33,8 @@ def test_the_tour_leaves_out_what_is_empty_and_keeps_the_order_of_the_nodes(tmp_
     out = io.StringIO()
     tour.show(Console(file=out, width=140), run)
     text = out.getvalue()
-    assert [w for w in ("1 hardware", "2 health", "3 ") if w in text] == ["1 hardware", "2 health"]
+    there = [w for w in ("1. hardware", "2. health", "3. ") if w in text]
+    assert there == ["1. hardware", "2. health"]
     assert "figure" not in text
     assert text.index(" worker0 ") < text.index(" worker1 ")
 
@@ -58,7 +59,7 @@ def test_the_tour_shows_key_figures_and_trainings(tmp_path):
     out = io.StringIO()
     tour.show(Console(file=out, width=140), RunDirectory(tmp_path / "run"))
     text = out.getvalue()
-    for heading in ("1 hardware", "2 health", "3 figures", "4 benchmarks", "5 training"):
+    for heading in ("1. hardware", "2. health", "3. figures", "4. benchmarks", "5. training"):
         assert heading in text
     assert re.search(r"bf16, slowest GPU +659.9 +TFLOPS", text)
     assert "ddp 1b, 4 GPUs" in text
