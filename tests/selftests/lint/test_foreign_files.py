@@ -36,8 +36,6 @@ ALLOWED = {
     ("fixtures/plugin/invocation.py", "glob"): "names in the folder that pytest was called in",
     ("fixtures/patrol/visits.py", "open"): "the lock of the user's own state directory",
     ("reports/page.py", "read_text"): "a style sheet of the package",
-    ("reports/certificate.py", "read_text"): "a style sheet of the package",
-    ("reports/join.py", "read_text"): "a style sheet of the package",
     ("reports/statement.py", "read_bytes"): "keys that the user names",
     ("reports/join.py", "iterdir"): "whether --out is empty",
     ("reports/join.py", "copytree"): "a unit that was verified; its links stay links",

@@ -112,10 +112,10 @@ def test_one_slow_gpu_is_one_failure_of_an_area():
     found = causes.failures(rows)
     assert [len(failure.rows) for failure in found] == [3, 1, 1]
     assert found[0].text == (
-        "n1 gpu1 gemm.fp16: 541 TFLOPS, limit >= 605 (-30%); "
+        "n1 gpu1 gemm.fp16: 541 TFLOPS, limit >= 605 (-30 %); "
         "also gemm.tf32 541 TFLOPS, gemm.bf16 541 TFLOPS"
     )
-    assert found[1].text == "n1 gpu1 health.xid: 541 TFLOPS, limit >= 605 (-10%)"
+    assert found[1].text == "n1 gpu1 health.xid: 541 TFLOPS, limit >= 605 (-10 %)"
 
 
 def test_what_fails_on_many_nodes_is_one_failure_with_their_host_list():
@@ -158,7 +158,7 @@ OTHER = "GPU-40ed73c2-9ef4-5f9c-a8b0-193e92824be3"
 def test_a_meaning_comes_before_the_count_and_the_gpu_is_named_by_its_index():
     xid = state("health.xid", "n1", 1, f"{OWN} Xid 79: fell off the bus", gpu=1, uuid=OWN)
     (failure,) = causes.found([xid])
-    assert failure.text == "n1 gpu1 health.xid: Xid 79: fell off the bus; 1 Xids, limit <= 0"
+    assert failure.text == "n1 gpu1 health.xid: Xid 79: fell off the bus; 1 Xid, limit <= 0"
     peers = state("nvlink.topology", "n1", 1, f"{OWN} to {OTHER}: SYS", gpu=1, uuid=OWN)
     assert f"to {OTHER}: SYS" in causes.found([peers])[0].text, "another GPU keeps its name"
     gone = state("health.answers", "n1", "GpuIsLost", "nvmlDeviceGetTemperature", gpu=1)

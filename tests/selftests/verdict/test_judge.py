@@ -36,7 +36,7 @@ def test_the_slowest_device_decides_and_is_named(limits):
     assert verdict.value == 541
     assert verdict.margin == pytest.approx((541 - 605) / 605)
     assert verdict.worst == {"node": "worker0", "gpu": 1, "uuid": "GPU-worker0-1", "value": 541}
-    assert verdict.line.startswith("worker0 gpu1 gemm.bf16: 541 TFLOPS, limit >= 605 (-11%)")
+    assert verdict.line.startswith("worker0 gpu1 gemm.bf16: 541 TFLOPS, limit >= 605 (-11 %)")
     assert "GPU-worker0-1" in verdict.next_step
     assert "records/gemm@worker0.json" in verdict.line
 

@@ -18,7 +18,7 @@ GPU = {"node": "worker0", "gpu": 1, "uuid": "GPU-1", "value": 541}
 LINES: list[tuple[dict[str, Any], str]] = [
     ({"value": 5}, "worker0 own.rate: 5 GB/s"),
     ({"worst": GPU, "value": 541.0, "limit": ">= 605", "margin": -0.106},
-     "worker0 gpu1 own.rate: 541 GB/s, limit >= 605 (-11%)"),
+     "worker0 gpu1 own.rate: 541 GB/s, limit >= 605 (-11 %)"),
     ({"worst": {**GPU, "part": "mlx5_0"}, "value": 5, "limit": "<= 0"},
      "worker0 mlx5_0 own.rate: 5 GB/s, limit <= 0"),
     ({"value": 5, "limit": "recorded, not judged", "margin": 0.5},
