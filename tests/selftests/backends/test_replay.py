@@ -283,7 +283,7 @@ def test_a_replay_names_its_source_and_keeps_the_evidence(tmp_path):
     assert now["origin"] == "replay"
     assert now["id"] != earlier["id"]
     assert now["replay_of"]["run"] == earlier["id"]
-    assert len(now["replay_of"]["records_sha256"]) == 64
+    assert len(now["replay_of"]["evidence_sha256"]) == 64
     directory = RunDirectory(tmp_path / "run")
     manifest = directory.manifest.read_text()
     for path in sorted((CPU / "records").iterdir()):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import socket
@@ -243,7 +242,7 @@ def test_half_of_the_ranks_is_no_record(source, into):
 # --- a copy for a replay
 
 
-def test_a_replay_has_a_copy_of_all_evidence_and_its_hash(source, into):
+def test_a_replay_has_a_copy_of_all_evidence(source, into):
     source.guests.mkdir()
     files = {
         source.records / "a@b.json": b"{}", source.missing: b"m\n", source.located: b"l\n",
@@ -253,14 +252,12 @@ def test_a_replay_has_a_copy_of_all_evidence_and_its_hash(source, into):
         path.write_bytes(data)
     source.drills.write_bytes(b"d")
     (source.records / "folder.json").mkdir()
-    found = previous_runs.copy_for_replay(source, into)
+    previous_runs.copy_for_replay(source, into)
     for path, data in {**files, source.drills: b"d"}.items():
         assert (into.root / path.relative_to(source.root)).read_bytes() == data
     assert (into.records / "folder.json").is_dir()
-    said = b"".join(path.name.encode() + b"\0" + data for path, data in files.items())
-    assert found == hashlib.sha256(said).hexdigest()
 
 
-def test_a_replay_of_nothing_is_the_hash_of_nothing(source, into):
-    assert previous_runs.copy_for_replay(source, into) == hashlib.sha256(b"").hexdigest()
+def test_a_replay_of_nothing_has_no_records(source, into):
+    previous_runs.copy_for_replay(source, into)
     assert list(into.records.iterdir()) == []
