@@ -75,7 +75,7 @@ format: setup-dev ## format the code as lint wants it
 	$(VENV)/bin/ruff format .
 
 tour: sandbox-packages setup ## the whole way in a few minutes, without a cluster
-	@$(PY) -m reports.tour $(ARGS)
+	@$(PY) -m reports.console.tour $(ARGS)
 
 bench: sandbox-packages setup-dev ## figures: overhead, collection, stages; 1,024 nodes (30 min)
 	$(PY) -m tests.tools.bench

@@ -34,29 +34,11 @@ from fixtures.records.run_directory import RunDirectory
 from fixtures.suggestions import ArgumentParser
 from fixtures.thresholds import loader
 from fixtures.thresholds.order import order_of
-from reports import (
-    certificate,
-    compare,
-    dossier,
-    energy,
-    export,
-    github,
-    join,
-    limits,
-    patrol,
-    predict,
-    reference,
-    rejudge,
-    signature,
-    statement,
-    third_parties,
-    verify,
-    watch,
-)
-from reports.artefacts import CERTIFIED_ORIGINS, Artefacts
-from reports.differences import Rejudged, differences, is_of_this_version
-from reports.findings import Findings, show
-from reports.run_files import (
+from reports.console import watch
+from reports.evidence import rejudge, statement, third_parties
+from reports.evidence.differences import Rejudged, differences, is_of_this_version
+from reports.evidence.findings import Findings, show
+from reports.evidence.run_files import (
     BROKEN,
     INCOMPLETE,
     USAGE,
@@ -68,7 +50,11 @@ from reports.run_files import (
     read_verdict,
     require_same_limits,
 )
-from reports.tables import recorded_table, records_of, table
+from reports.exports import compare, energy, export, github, limits, predict
+from reports.exports.tables import recorded_table, records_of, table
+from reports.handover import join, patrol, reference, signature, verify
+from reports.pages import certificate, dossier
+from reports.pages.artefacts import CERTIFIED_ORIGINS, Artefacts
 
 PROPOSAL = "proposal.yaml"
 

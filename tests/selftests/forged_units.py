@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fixtures.records.files import replace_file
-from reports import join, statement
-from reports.findings import Findings
+from reports.evidence import statement
+from reports.evidence.findings import Findings
+from reports.handover import join
 from tests.selftests import forgeries
 from tests.selftests.forgeries import Forgery
 from tests.selftests.genuine_runs import BASES, HEALTHY, Genuine, not_green, rows_of

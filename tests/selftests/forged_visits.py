@@ -21,8 +21,8 @@ from fixtures.records.files import append_line
 from fixtures.records.run_directory import RunDirectory
 from fixtures.statistics import cusum
 from reports import __main__ as command
-from reports import patrol
-from reports.run_files import read_verdict
+from reports.evidence.run_files import read_verdict
+from reports.handover import patrol
 from tests.selftests import support
 from tests.selftests.forgeries import Forgery, change, read, write
 from tests.selftests.support import result_line

@@ -21,7 +21,8 @@ from fixtures.run import run as run_module
 from fixtures.statistics.mtbf import Decision
 from fixtures.thresholds import loader
 from reports import __main__ as command
-from reports import artefacts, certificate, statement
+from reports.evidence import statement
+from reports.pages import artefacts, certificate
 from tests.selftests import judged_runs, support
 from tests.selftests.fleets import as_attempt
 from tests.tools.fleet_run import Fleet

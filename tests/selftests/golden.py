@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from reports import export
+from reports.exports import export
 from tests.selftests import derive_runs, support
 from tests.selftests.support import DATA
 

@@ -35,7 +35,7 @@ from fixtures.run import burn_in, previous_runs
 from fixtures.run.devices_of_record import DeviceIndex
 from fixtures.run.evidence import Evidence
 from reports import __main__ as reports
-from reports.run_files import CommandError
+from reports.evidence.run_files import CommandError
 from tests.selftests import support
 
 CPU_S, HANG_S = 5, 60

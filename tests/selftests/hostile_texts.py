@@ -13,8 +13,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from reports import dossier, page, terminal
-from reports.artefacts import Artefacts
+from reports.console import terminal
+from reports.pages import dossier, page
+from reports.pages.artefacts import Artefacts
 from tests.selftests.planted import shipped
 
 HARMLESS = "a word"

@@ -19,9 +19,10 @@ from fixtures.records.files import read_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.sandbox import emulation
 from fixtures.verdict.model import Outcome, Verdict
-from reports import page, terminal
-from reports.artefacts import Artefacts
-from reports.causes import UUID
+from reports.console import terminal
+from reports.facts.causes import UUID
+from reports.pages import page
+from reports.pages.artefacts import Artefacts
 from tests.selftests import incidents, judged_runs, planted, support, training_faults
 from tests.selftests.faults import Fault
 from tests.tools.drills import fault_lists

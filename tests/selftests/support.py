@@ -27,7 +27,7 @@ from fixtures.statistics.fleet_slots import Like
 from fixtures.thresholds import loader
 from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.model import Case
-from reports import export
+from reports.exports import export
 from tests.selftests import fork_server, small_thresholds
 
 CHECKOUT = Path(__file__).resolve().parents[2]

@@ -73,7 +73,7 @@ _CERTIFY = """
 import sys, time
 from pathlib import Path
 from fixtures.records.run_directory import RunDirectory
-from reports import certificate
+from reports.pages import certificate
 began = time.monotonic()
 certificate.write(RunDirectory(Path(sys.argv[1])))
 print(time.monotonic() - began)

@@ -4,7 +4,7 @@
 
 Figures of all criteria that compare devices, of 8 GPUs per node, are drawn as a run would measure
 them, and judged by the fleet rule; the sentences are those of fixtures/verdict/fleet_groups.py (of
-figures) and reports/groups.py (of rows that fail). The fleets of a size take turns over SCENARIOS.
+figures) and reports/facts/groups.py (of rows that fail). The fleets of a size take turns.
 The first table counts fleets with a sentence about a group that was not planted; the second the
 planted groups that were given, with the right place and size.
 """
@@ -27,7 +27,7 @@ from fixtures.statistics.fleet_rule import FleetRule
 from fixtures.statistics.fleet_slots import like
 from fixtures.thresholds.loader import Criterion
 from fixtures.verdict import fleet_groups, outliers
-from reports import groups
+from reports.facts import groups
 from tests.tools import bench_statistics
 from tests.tools.bench_statistics import GPUS, Generator, Kind, Values, shipped, table
 

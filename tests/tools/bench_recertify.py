@@ -15,7 +15,7 @@ from pathlib import Path
 from fixtures.records.files import read_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.sandbox import Sandbox
-from reports import recertified
+from reports.facts import recertified
 from tests.tools.bench_scale import GPUS, probe
 
 WALL_S, OWN_S = 600.0, 20.0

@@ -15,7 +15,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
-from reports import policy
+from reports.facts import policy
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None

@@ -30,14 +30,15 @@ from fixtures.paths import CHECKOUT, RUNS
 from fixtures.records.files import read_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
-from reports import page, terminal
-from reports.artefacts import Artefacts
-from reports.banner import style_text
+from reports.console import terminal
+from reports.pages import page
+from reports.pages.artefacts import Artefacts
+from reports.pages.banner import style_text
 from tests.tools import browser, sections
 
 README = CHECKOUT / "README.md"
 PICTURE = CHECKOUT / "docs" / "images" / "report.png"
-STYLE = CHECKOUT / "reports" / "report.css"
+STYLE = CHECKOUT / "reports" / "templates" / "report.css"
 CERTIFICATE = CHECKOUT / "docs" / "examples" / "certificate.html"
 WIDTH = 1280
 """Pixels of the picture, and of the window that the report is laid out for."""

@@ -246,7 +246,7 @@ def main() -> int:
 
 
 def as_json(lines: Iterable[Line]) -> dict[str, Any]:
-    """Return the table in the format that reports/drills.py reads."""
+    """Return the table in the format that reports/pages/drills.py reads."""
     return {
         "schema": SCHEMA,
         "commit": commit(),

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from fixtures.paths import CHECKOUT
 from fixtures.records.run_directory import RunDirectory
-from reports import certificate
+from reports.pages import certificate
 from tests.selftests import support
 
 SOURCE = support.DATA / "h100-1x4-accepted"

@@ -16,7 +16,7 @@ from typing import Any
 from fixtures.records.files import read_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
-from reports import blame
+from reports.facts import blame
 
 Data = dict[str, Any]
 Change = Callable[[Data], None]

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reports.terminal import problems
+from reports.console.terminal import problems
 from tests.tools.bench import machine, save
 from tests.tools.corruption_gpu import products
 from tests.tools.gpus import gpus_here, neighbour

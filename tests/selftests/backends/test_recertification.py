@@ -20,8 +20,8 @@ from fixtures.run.repairs import Repair, repairs_of, voided
 from fixtures.run.run import Run, new_run_id
 from fixtures.thresholds import loader
 from reports import __main__ as command
-from reports import rejudge
-from reports.artefacts import Artefacts
+from reports.evidence import rejudge
+from reports.pages.artefacts import Artefacts
 from tests.selftests import support
 from tests.selftests.fleets import as_attempt
 from tests.selftests.judged_runs import made_whole
@@ -347,7 +347,7 @@ def test_evidence_of_the_accepted_run_that_was_changed_or_left_out_is_found(
     session.measured(run)
     session.concluded(run)
     kept = session.root / "recertified" / _json(accepted, "run")["id"]
-    from reports import recertified
+    from reports.facts import recertified
 
     def wrong() -> list[str]:
         return list(recertified.differences(run.directory, _json(session.root, "run")))

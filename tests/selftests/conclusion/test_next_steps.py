@@ -20,8 +20,8 @@ from fixtures.records.files import read_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run.options import NEEDED_AGAIN, RunOptions, needed_again
 from fixtures.verdict.causes import NEXT_STEP, RESUME
-from reports import github
-from reports.artefacts import Artefacts
+from reports.exports import github
+from reports.pages.artefacts import Artefacts
 from tests.selftests import derive_runs, judged_runs, support
 
 pytestmark = pytest.mark.cpu

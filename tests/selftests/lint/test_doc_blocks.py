@@ -27,7 +27,7 @@ from fixtures.sandbox import Sandbox
 from fixtures.sandbox.cleanup import remove
 from fixtures.thresholds import loader
 from reports import __main__ as reports_command
-from reports import plugin as reports_plugin
+from reports.console import plugin as reports_plugin
 from tests.selftests import support
 from tests.selftests.judged_runs import key_of
 from tests.selftests.pages import blocks, first_cells

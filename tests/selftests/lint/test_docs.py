@@ -258,7 +258,7 @@ def test_a_page_whose_list_is_out_of_date_is_found(monkeypatch, tmp_path):
 
 def test_the_tour_leads_through_a_recorded_run(tmp_path):
     replay(DATA / "h200-2x2", tmp_path / "run")
-    command = [sys.executable, "-m", "reports.tour", "--run", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "reports.console.tour", "--run", str(tmp_path / "run")]
     run = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     text = run.stdout
@@ -273,7 +273,7 @@ def test_the_tour_leads_through_a_recorded_run(tmp_path):
 
 
 def test_a_tour_of_nothing_is_refused(tmp_path):
-    command = [sys.executable, "-m", "reports.tour", "--run", str(tmp_path)]
+    command = [sys.executable, "-m", "reports.console.tour", "--run", str(tmp_path)]
     run = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True)
     assert run.returncode == 4
     assert "no verdict.json" in run.stdout.replace("\n", "")

@@ -44,16 +44,16 @@ OFF: dict[str, tuple[str, str, str]] = {
         "c if c.isprintable() or c in _BLANKS else _escape(c)", "c",
     ),
     "test_a_script_that_came_into_a_page_is_not_allowed_by_it": (
-        "reports/policy.py", "script-src {hashes};", "script-src 'unsafe-inline' 'self';",
+        "reports/facts/policy.py", "script-src {hashes};", "script-src 'unsafe-inline' 'self';",
     ),
     "test_a_cell_that_is_a_formula_is_text_and_a_number_stays_a_number": (
-        "reports/export.py", "if line.startswith(_FORMULA) else line", "if False else line",
+        "reports/exports/export.py", "if line.startswith(_FORMULA) else line", "if False else line",
     ),
     "test_every_one_of_200_changed_bytes_is_found_by_its_hash": (
-        "reports/statement.py", "elif current != digest:", "elif False:",
+        "reports/evidence/statement.py", "elif current != digest:", "elif False:",
     ),
     "test_a_stripped_signature_is_missed_where_it_is_demanded": (
-        "reports/signature.py", "missing = list(demanded)", "missing = []",
+        "reports/handover/signature.py", "missing = list(demanded)", "missing = []",
     ),
     "test_a_process_proves_by_its_environment_which_job_it_is_of": (
         "fixtures/processes.py", "return environment.get(PROOF) == proof", "return True",
@@ -74,7 +74,7 @@ OFF: dict[str, tuple[str, str, str]] = {
         "fixtures/jobs/batch_script.py", "if left_out else command", "if False else command",
     ),
     "test_users_homes_addresses_and_secrets_are_removed_and_the_rest_stays": (
-        "reports/third_parties.py", "_PATH.sub(self._path, shown.text)", "shown.text",
+        "reports/evidence/third_parties.py", "_PATH.sub(self._path, shown.text)", "shown.text",
     ),
     "test_a_changed_wheel_in_the_index_stops_the_set_up_with_one_line": (
         "fixtures/setup/install.py", "hashed=not self.wheelhouse", "hashed=False",
@@ -124,7 +124,7 @@ def test_what_cannot_be_promised_and_how_to_report_are_there():
     ):
         assert part in model
     assert "(SECURITY.md)" in (CHECKOUT / "README.md").read_text(encoding="utf-8")
-    assert "SECURITY.md" in (CHECKOUT / "reports" / "certificate.jinja2").read_text()
+    assert "SECURITY.md" in (CHECKOUT / "reports" / "templates" / "certificate.jinja2").read_text()
 
 
 @pytest.fixture(scope="module")

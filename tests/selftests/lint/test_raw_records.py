@@ -24,15 +24,15 @@ FOLDERS = ("inventory@", "records/")
 
 ALLOWED = {
     "fixtures/backends/recertification.py": "copies records unseen; reads a list of nodes",
-    "reports/progress.py": "names of records, to count them",
+    "reports/console/progress.py": "names of records, to count them",
     "fixtures/run/evidence.py": "the judge's own reader, on which the one reader stands",
     "fixtures/run/devices_of_record.py": "inventories, which define what records are held against",
     "fixtures/run/burn_in.py": "wrong results in a record that cannot be used: a failure counts",
     "fixtures/run/order.py": "what was measured or may share nodes: only takes exemptions away",
     "fixtures/run/previous_runs.py": "copies records without looking into them",
-    "reports/attempts_shown.py": "whether an attempt of the ledger can be read, for verify",
-    "reports/basis.py": "all times and devices that stand there, for verify",
-    "reports/differences.py": "the newest time that stands there: a waiver may only end by it",
+    "reports/evidence/attempts_shown.py": "whether an attempt in the ledger can be read: verify",
+    "reports/evidence/basis.py": "all times and devices that stand there, for verify",
+    "reports/evidence/differences.py": "the newest time that stands there: a waiver ends by it",
 }  # fmt: skip
 """Module -> why it reads records without their checks."""
 

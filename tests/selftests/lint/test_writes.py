@@ -24,7 +24,7 @@ ALLOWED = {
     ("fixtures/records/foreign_files.py", "os.open"): "the way in: it reads",
     ("fixtures/records/foreign_folders.py", "os.open"): "the way in: it reads",
     ("fixtures/backends/recertification.py", "os.link"): "a link is new, or an error",
-    ("reports/join.py", "shutil.copytree"): "into a folder that this call makes",
+    ("reports/handover/join.py", "shutil.copytree"): "into a folder that this call makes",
     ("fixtures/run/checks.py", "temporary.symlink_to"): "the link `latest` beside the runs",
     ("fixtures/run/checks.py", "temporary.replace"): "the link `latest` beside the runs",
     ("fixtures/plugin/install.py", "path.with_name(f'.{path.name}.new').write_bytes"):
@@ -32,8 +32,8 @@ ALLOWED = {
     ("fixtures/plugin/install.py", "new.replace"): "into .venv, not into a run",
     ("fixtures/plugin/session.py", "os.open"): "the null device, for a closed terminal",
     ("fixtures/patrol/visits.py", "os.open"): "a folder, to lock it",
-    ("reports/github.py", "Path(summary_path).open"): "the file that GitHub names",
-    ("reports/live.py", "os.fdopen"): "a second descriptor of the terminal",
+    ("reports/exports/github.py", "Path(summary_path).open"): "the file that GitHub names",
+    ("reports/console/live.py", "os.fdopen"): "a second descriptor of the terminal",
 }  # fmt: skip
 """Module and call -> why it writes otherwise, or writes nothing of a run."""
 METHODS = {"write_text", "write_bytes", "touch", "symlink_to", "hardlink_to", "rename"}

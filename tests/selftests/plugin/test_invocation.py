@@ -34,7 +34,7 @@ from _pytest.config import UsageError, _prepareconfig
 
 home = sys.argv[2]
 sys.path.insert(0, home)
-import reports.plugin, reports.live
+import reports.console.plugin, reports.console.live
 import fixtures.plugin.verdict_fixture, fixtures.plugin.calibration, fixtures.plugin.session
 
 for case in json.load(sys.stdin):

@@ -82,10 +82,11 @@ def test_a_record_of_schema_1_is_read_and_written_anew_in_the_typed_form():
 OTHER_MEANINGS = {
     # Rows by outcome, in verdict.json and what is made of it.
     "not_measured": {
-        "fixtures/conclusion/run_verdict.py", "reports/terminal.py", "reports/page.py",
+        "fixtures/conclusion/run_verdict.py", "reports/console/terminal.py",
+        "reports/pages/page.py",
     },
     # Parts of a dossier, and runs and workloads that a budget or a calibration leaves out.
-    "left_out": {"reports/dossier.py", "reports/differences.py"},
+    "left_out": {"reports/pages/dossier.py", "reports/evidence/differences.py"},
     # A lock, an allocation and a memory policy.
     "refused": {
         "fixtures/workloads/filesystem/filesystem_checks.py",

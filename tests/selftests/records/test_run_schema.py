@@ -14,7 +14,7 @@ from fixtures.errors import ConfigError
 from fixtures.records.run_schema import RUN_SCHEMA, refused_schema
 from fixtures.run import previous_runs
 from reports import __main__ as command
-from reports import certificate
+from reports.pages import certificate
 from tests.selftests import support
 from tests.selftests.judged_runs import key_of
 from tests.tools import upgrade_records

@@ -16,9 +16,12 @@ from fixtures.records.verdict_file import SPLIT_SCHEMA, read_verdict, write_verd
 from fixtures.thresholds import loader
 from fixtures.verdict.model import Outcome, Verdict
 from reports import __main__ as command
-from reports import compare, differences, export, junit, page, rejudge, statement, verify
-from reports.artefacts import Artefacts
-from reports.tables import recorded_table
+from reports.evidence import differences, rejudge, statement
+from reports.exports import compare, export, junit
+from reports.exports.tables import recorded_table
+from reports.handover import verify
+from reports.pages import page
+from reports.pages.artefacts import Artefacts
 from tests.selftests import derive_runs, support
 from tests.tools import schemas
 

@@ -11,9 +11,10 @@ import pytest
 
 from fixtures.records.run_directory import RunDirectory
 from fixtures.verdict.model import Outcome, Verdict
-from reports import certificate, rows
+from reports.facts import rows
+from reports.pages import certificate
 from tests.selftests import genuine_runs
-from tests.selftests.reports.test_page import HOSTILE, PLAN, measured, planned, session
+from tests.selftests.reports.pages.test_page import HOSTILE, PLAN, measured, planned, session
 from tests.tools import browser
 from tests.tools.fleet_run import Fleet
 

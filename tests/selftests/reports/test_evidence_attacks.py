@@ -25,7 +25,9 @@ from fixtures.records.run_directory import RunDirectory
 from fixtures.run import run as run_module
 from fixtures.verdict.model import Verdict
 from reports import __main__ as command
-from reports import artefacts, charts, page, statement
+from reports.evidence import statement
+from reports.pages import artefacts, page
+from reports.plots import charts
 from tests.selftests import derive_runs, judged_runs, support
 from tests.selftests.judged_runs import made_whole
 

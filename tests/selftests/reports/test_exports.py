@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from fixtures.records.run_directory import RunDirectory
-from reports import certificate, figures
+from reports.pages import certificate, figures
 from tests.selftests import judged_runs
-from tests.selftests.reports.test_page import HOSTILE, PLAN
+from tests.selftests.reports.pages.test_page import HOSTILE, PLAN
 
 pytestmark = pytest.mark.cpu
 

@@ -20,10 +20,10 @@ from fixtures.records.files import read_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.verdict.causes import Cause
 from fixtures.verdict.model import Outcome, Verdict
-from reports import certificate
-from reports.page import page
+from reports.pages import certificate
+from reports.pages.page import page
 from tests.selftests import judged_runs, support
-from tests.selftests.reports.test_page import measured, planned
+from tests.selftests.reports.pages.test_page import measured, planned
 from tests.tools import browser
 
 pytestmark = [

@@ -16,7 +16,10 @@ import pytest
 
 from fixtures.records.run_directory import RunDirectory
 from fixtures.verdict.model import Outcome, Verdict
-from reports import banner, blame, certificate, charts, cluster, export, figures, github, rows
+from reports.exports import export, github
+from reports.facts import blame, rows
+from reports.pages import banner, certificate, cluster, figures
+from reports.plots import charts
 from tests.selftests import judged_runs
 
 pytestmark = pytest.mark.cpu

@@ -13,9 +13,10 @@ from fixtures.errors import EvidenceError
 from fixtures.paths import version
 from fixtures.records.run_directory import RunDirectory
 from reports import __main__ as command
-from reports import signature, statement, verify
-from reports.findings import Findings
-from reports.run_files import Limits
+from reports.evidence import statement
+from reports.evidence.findings import Findings
+from reports.evidence.run_files import Limits
+from reports.handover import signature, verify
 
 pytestmark = pytest.mark.cpu
 

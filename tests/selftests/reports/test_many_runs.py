@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from reports import export
+from reports.exports import export
 from tests.selftests.support import CHECKOUT, DATA, judged
 
 pytestmark = pytest.mark.cpu

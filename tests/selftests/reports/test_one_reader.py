@@ -16,8 +16,11 @@ from fixtures.records.run_directory import RunDirectory
 from fixtures.run.reader import RunReader
 from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.tails import COMES_AND_GOES
-from reports import dossier, figures, patrol, tables, watch
-from reports.cluster import Cluster
+from reports.console import watch
+from reports.exports import tables
+from reports.handover import patrol
+from reports.pages import dossier, figures
+from reports.pages.cluster import Cluster
 from tests.selftests import support
 
 pytestmark = pytest.mark.cpu

@@ -17,7 +17,7 @@ import pytest
 from fixtures.slurm.hostlist import hostlist
 from fixtures.verdict.causes import Cause
 from fixtures.verdict.model import Outcome, Verdict
-from reports import page
+from reports.pages import page
 from tests.selftests import faults, planted, questions
 from tests.selftests.questions import Case
 from tests.selftests.sandboxes import refuse

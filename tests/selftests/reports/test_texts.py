@@ -13,8 +13,9 @@ from rich.console import Console
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
 from fixtures.verdict.model import Verdict
-from reports import dossier, terminal, tour
-from reports.artefacts import Artefacts
+from reports.console import terminal, tour
+from reports.pages import dossier
+from reports.pages.artefacts import Artefacts
 from tests.selftests import genuine_runs, judged_runs, support
 from tests.selftests.page_texts import faults, visible
 from tests.tools.fleet_faults import Planter

@@ -14,7 +14,7 @@ from fixtures.run.batch_judging import BatchJudge, judge_many
 from fixtures.run.evidence import Evidence
 from fixtures.run.run import Run
 from fixtures.verdict.model import Verdict
-from reports import rejudge
+from reports.evidence import rejudge
 from reports.second_judge.physics import Unknown
 from tests.selftests.run.small_run import small_run
 from tests.selftests.support import later, node_record, rank, record, save

@@ -23,7 +23,7 @@ from fixtures.thresholds import loader
 from fixtures.thresholds.contract import Contract
 from fixtures.verdict import outliers, sheet
 from fixtures.verdict.model import Outcome, Verdict
-from reports import junit
+from reports.exports import junit
 from tests.selftests import derive_runs, support
 
 pytestmark = pytest.mark.cpu

@@ -20,7 +20,7 @@ from fixtures.run.options import RunOptions
 from fixtures.statistics import mtbf
 from fixtures.statistics.mtbf import Decision
 from fixtures.thresholds.contract import Contract
-from reports.power import lines
+from reports.facts.power import lines
 from tests.selftests import support
 from tests.selftests.judged_runs import concluded
 

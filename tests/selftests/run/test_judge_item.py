@@ -8,7 +8,7 @@ import pytest
 
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run.judge_item import PASSES_AFTER_FAIL
-from reports import certificate
+from reports.pages import certificate
 from tests.selftests.fleets import NODES, Data, FleetRun, as_attempt, fleet, whole_fleet
 
 __all__ = ["fleet", "whole_fleet"]

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from fixtures.records.files import read_json
-from reports.terminal import _counts
+from reports.console.terminal import _counts
 from tests.selftests.sandboxes import Finished
 from tests.tools import browser, demonstration, sections
 

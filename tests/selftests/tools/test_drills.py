@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fixtures.records.run_directory import RunDirectory
-from reports import drills as shown
+from reports.pages import drills as shown
 from tests.selftests import faults
 from tests.selftests.faults import Fault
 from tests.selftests.support import DATA, replay, run_pytest

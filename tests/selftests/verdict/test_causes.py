@@ -14,8 +14,8 @@ from fixtures.thresholds import loader
 from fixtures.verdict.absence import TABLE, Accused, of_missing
 from fixtures.verdict.causes import IN_NODE, NEXT_STEP, Cause
 from fixtures.verdict.model import Outcome, Verdict
-from reports import rejudge
-from reports.blame import blame
+from reports.evidence import rejudge
+from reports.facts.blame import blame
 from tests.selftests import support
 from tests.selftests.fleets import NODES, Data, fleet, names, whole_fleet
 from tests.selftests.support import NONCE, bf16, result_line

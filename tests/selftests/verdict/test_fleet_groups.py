@@ -15,7 +15,7 @@ from fixtures.statistics.fleet_rule import FleetRule
 from fixtures.statistics.fleet_slots import like, slot_shares
 from fixtures.thresholds import loader
 from fixtures.verdict.fleet_groups import Difference, Fleet, differences
-from reports import groups
+from reports.facts import groups
 from reports.second_judge import samples as second
 from tests.selftests import support
 from tests.tools import fleet_run

@@ -22,7 +22,8 @@ from fixtures.thresholds import loader
 from fixtures.verdict.judge import judge
 from fixtures.verdict.model import Outcome, Verdict
 from reports import __main__ as command
-from reports import certificate, compare, github, tables
+from reports.exports import compare, github, tables
+from reports.pages import certificate
 from tests.selftests import derive_runs, support
 from tests.selftests.judged_runs import concluded
 from tests.selftests.judging import judged

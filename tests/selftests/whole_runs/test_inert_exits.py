@@ -17,9 +17,11 @@ from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
 from fixtures.thresholds import loader
 from fixtures.verdict.model import Verdict
-from reports import compare, dossier, energy, export, github, terminal, tour
 from reports.__main__ import main, tables
-from reports.artefacts import Artefacts
+from reports.console import terminal, tour
+from reports.exports import compare, energy, export, github
+from reports.pages import dossier
+from reports.pages.artefacts import Artefacts
 from tests.selftests import support
 from tests.selftests.support import DATA, SHIPPED
 

@@ -12,8 +12,8 @@ import pytest
 
 from fixtures.records.files import read_json
 from fixtures.records.run_directory import RunDirectory
-from reports import blame
-from reports.cluster import Cluster
+from reports.facts import blame
+from reports.pages.cluster import Cluster
 from tests.selftests import support
 from tests.selftests.fleets import Data, FleetRun
 from tests.tools.fleet_run import Fleet

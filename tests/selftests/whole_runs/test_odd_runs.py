@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from reports.join_units import refuse_shared_hardware
-from reports.run_files import CommandError
+from reports.evidence.run_files import CommandError
+from reports.handover.join_units import refuse_shared_hardware
 from tests.selftests import odd_runs, support
 from tests.selftests.odd_runs import CLOCK, REPEAT, REPLACED, SLOWER
 

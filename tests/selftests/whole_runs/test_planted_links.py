@@ -12,7 +12,7 @@ from fixtures.records.verdict_file import read_verdict
 from fixtures.run import checks
 from fixtures.run.run_files import RunFiles
 from fixtures.verdict.model import Outcome, Verdict
-from reports.artefacts import NAMES, Artefacts
+from reports.pages.artefacts import NAMES, Artefacts
 from tests.selftests import support
 from tests.selftests.support import DATA
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from fixtures.records.run_directory import RunDirectory
-from reports import groups
-from reports.artefacts import Artefacts
+from reports.facts import groups
+from reports.pages.artefacts import Artefacts
 from tests.selftests import support
 from tests.selftests.fleets import Data, FleetRun
 from tests.tools import bench_fleet

@@ -14,7 +14,7 @@ from fixtures.records.run_directory import RunDirectory
 from fixtures.sandbox import Sandbox
 from fixtures.thresholds import loader
 from fixtures.verdict.model import Outcome
-from reports import rejudge
+from reports.evidence import rejudge
 from tests.selftests.sandboxes import (
     CHECKOUT,
     NODES_ONLY,

@@ -14,9 +14,10 @@ import pytest
 
 from fixtures.records.run_directory import RunDirectory
 from fixtures.verdict.model import Verdict
-from reports import certificate, export, figures, page
-from reports.groups import sentences
-from reports.rows import cells
+from reports.exports import export
+from reports.facts.groups import sentences
+from reports.facts.rows import cells
+from reports.pages import certificate, figures, page
 from tests.selftests import support
 from tests.selftests.support import DATA
 

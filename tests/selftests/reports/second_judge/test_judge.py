@@ -17,7 +17,7 @@ from fixtures.thresholds.criteria import TIERS
 from fixtures.thresholds.kinds import OVER, SPANS, STATISTICS
 from fixtures.thresholds.site_facts import FACTS, INSTALLED
 from fixtures.verdict import claims
-from reports import rejudge
+from reports.evidence import rejudge
 from reports.second_judge import physics, plan
 from tests.selftests import derive_runs, golden, support
 from tests.selftests.mutations import CHANGES, Mutated, Target, known_in_part

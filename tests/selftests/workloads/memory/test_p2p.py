@@ -16,7 +16,7 @@ from fixtures.records.model import Measurement
 from fixtures.verdict.model import Outcome
 from fixtures.workloads.memory import p2p
 from fixtures.workloads.timing.timing import Batches
-from reports.tables import nvbandwidth_tables
+from reports.exports.tables import nvbandwidth_tables
 from tests.selftests import support
 from tests.selftests.rank_job import TORCH, Job
 from tests.selftests.workloads.memory.records_of_memory import (

@@ -1,0 +1,1 @@
+"""What a run left, as the reports read, compare and state it."""

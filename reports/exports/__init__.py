@@ -1,0 +1,1 @@
+"""Tables and files for other tools, and what is computed of a run."""

@@ -1,0 +1,1 @@
+"""Signed, verified, joined, and visited after the handover."""

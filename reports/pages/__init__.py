@@ -1,0 +1,1 @@
+"""What people read: report, certificate, dossier, and the files made beside them."""
