@@ -54,7 +54,7 @@ accept: ## accept this cluster; without Slurm, a demonstration in a sandbox on t
 
 test: ## the suite's own tests
 	@$(SETUP) test
-	$(PY) -m pytest -ra -m "cpu and not slow" -n 7 --dist loadgroup --no-loadscope-reorder $(ARGS)
+	$(PY) -m pytest -ra -m "cpu and not slow" -n 5 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 setup: ## .venv for runs
 	@$(SETUP) run

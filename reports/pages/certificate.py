@@ -341,8 +341,12 @@ def _per_node(numbers: Counter[int]) -> str:
     )
 
 
+_SHORT = re.compile(r"gpu|nic|nvls|mtbf")
+
+
 def _field_title(name: str) -> str:
-    return name.replace("_", " ").replace("gpu", "GPU").replace("nic", "NIC")
+    """Return a field of the order as people write it: "GPUs per node", "NVLS"."""
+    return _SHORT.sub(lambda found: found[0].upper(), name.replace("_", " "))
 
 
 def _facts(

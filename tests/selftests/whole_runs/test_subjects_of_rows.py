@@ -15,6 +15,7 @@ import pytest
 from fixtures.records.run_directory import RunDirectory
 from fixtures.verdict.model import Verdict
 from reports.exports import export
+from reports.facts import causes
 from reports.facts.groups import sentences
 from reports.facts.rows import cells
 from reports.pages import certificate, figures, page
@@ -83,7 +84,8 @@ def test_nor_does_what_is_read_of_the_run(judged):
     for v in verdict["criteria"]:
         if (key := (v["criterion"], v["subject"])) in FAILED:
             named[f"certificate {key[0]}"] = certificate._not_accepted(v)["place"]
-            named[f"figures {key[0]}"] = figures._failure(directory, v, None)["device"]
+            shown = figures._failure(directory, causes.Failure([v]), None)
+            named[f"figures {key[0]}"] = f"{shown['where']} {shown['uuid']}"
             named[f"table {key[0]}"] = " ".join(cells(Verdict.from_json(v), "failed"))
     assert len(named) == 4 * len(FAILED)
     for where, text in named.items():
