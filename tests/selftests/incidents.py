@@ -211,7 +211,7 @@ INCIDENTS = (
     Incident(
         ("NVIDIA/nccl-tests#172",),
         "an error in one call of many is not seen by the check at the end",
-        Plant(key="allreduce.node.errors", run=GPUS4, value=1, says="1 elements, limit <= 0"),
+        Plant(key="allreduce.node.errors", run=GPUS4, value=1, says="1 element, limit <= 0"),
     ),
     Incident(
         ("ROCm/aorta#205", "ROCm/aorta#210"),

@@ -83,7 +83,7 @@ OTHER_MEANINGS = {
     # Rows by outcome, in verdict.json and what is made of it.
     "not_measured": {
         "fixtures/conclusion/run_verdict.py", "reports/console/terminal.py",
-        "reports/pages/page.py",
+        "reports/pages/certificate.py", "reports/pages/page.py",
     },
     # Parts of a dossier, and runs and workloads that a budget or a calibration leaves out.
     "left_out": {"reports/pages/dossier.py", "reports/evidence/differences.py"},

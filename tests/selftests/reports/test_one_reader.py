@@ -18,6 +18,7 @@ from fixtures.thresholds.loader import Thresholds
 from fixtures.verdict.tails import COMES_AND_GOES
 from reports.console import watch
 from reports.exports import tables
+from reports.facts import causes
 from reports.handover import patrol
 from reports.pages import dossier, figures
 from reports.pages.cluster import Cluster
@@ -130,7 +131,7 @@ def shown_of_gemm(directory: RunDirectory, limits: Thresholds) -> dict[str, bool
     told = dossier.of(directory.root, verdict, limits, SPOILED)
     reader = RunReader.of(directory)
     drawn = list(figures._records_to_draw(reader, NODES, (), []))
-    parts = figures._failure(reader, ROW, limits)
+    parts = figures._failure(reader, causes.Failure([ROW]), limits)
     frames = list(watch.frames_of_records(directory))
     return {
         "dossier": bool(told["rows"][0]["measured"]),

@@ -269,7 +269,7 @@ def test_every_other_output_shows_value_and_unit(replayed, capsys):
     assert line_of_it.rstrip().endswith("recorded")
     summary = github.markdown(verdict)
     assert "recorded 30" in summary
-    assert "| worker0 | filesystem.write.alone | 0.998409 GB/s |" in summary
+    assert "| worker0 | filesystem.write.alone | 0.9984 GB/s |" in summary
     page = certificate.page(RunDirectory(root), verdict).replace("<wbr>", "")
     page = re.sub("<[^>]*>", " ", page)
     words = " ".join(page.split())

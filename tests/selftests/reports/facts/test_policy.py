@@ -94,7 +94,7 @@ def test_there_are_templates_of_pages():
 
 @pytest.mark.parametrize("name", PAGES)
 def test_every_other_page_allows_no_script_at_all(name):
-    text = (CHECKOUT / "reports" / name).read_text(encoding="utf-8")
+    text = (CHECKOUT / "reports" / "templates" / name).read_text(encoding="utf-8")
     assert re.search(r'<meta charset="utf-8">\s*\{\{ policy \}\}', text)
     found = Parsed(text.replace("{{ policy }}", policy.meta()))
     assert (len(found.policies), found.before, found.scripts, found.handlers) == (1, [], [], [])
