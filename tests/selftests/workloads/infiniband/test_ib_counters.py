@@ -69,7 +69,7 @@ def test_what_only_root_can_read_of_an_infiniband_port_is_named(
     assert "mlxlink" in whys(found, Kind.NOT_THERE)["rate rx_corrected_bits_phy"]
     row = judged("infiniband.corrected_bits", "ib_counters", found)
     assert row.outcome is Outcome.NOT_APPLICABLE
-    assert "visible here; `mlxlink -d DEVICE -c` shows it to root" in row.reason
+    assert "visible here; 'mlxlink -d DEVICE -c' shows it to root" in row.reason
 
 
 def test_a_roce_port_without_a_visible_interface_is_not_measured_by_name(
