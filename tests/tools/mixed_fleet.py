@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fixtures.localization.culprits import Culprit
 from fixtures.records import located
 from fixtures.records.files import read_json
 from fixtures.records.run_directory import RunDirectory
@@ -147,9 +148,9 @@ class Mixture(Planter):
 
     def _uplink(self, leaf: list[str]) -> None:
         self._scale("alltoall", "all", lambda m: 0.6)
-        names = ", ".join(leaf)
-        culprit = {"kind": "uplink", "nodes": leaf, "rails": [0], "place": "leaf7", "share": 1.0,
-                   "line": f"the uplink of leaf switch leaf7, not its nodes ({names})"}  # fmt: skip
+        culprit = Culprit(
+            kind="uplink", nodes=tuple(leaf), rails=frozenset({0}), place="leaf7"
+        ).to_json()
         job = {"placement": "locate-1", "nodes": self.nodes, "every_path": True,
                "failed_rails": [0]}  # fmt: skip
         nonce = read_json(self.root / "run.json")["nonce"]

@@ -58,3 +58,9 @@ def test_of_a_bad_link_one_end_stays_and_of_all_others_nobody():
 def test_a_culprit_is_named_once():
     a, b = (Culprit(kind="node", nodes=(n,)) for n in AB)
     assert unique([a, b, a]) == (a, b)
+
+
+def test_many_nodes_are_a_host_list():
+    nodes = tuple(f"gpu{k:04}" for k in range(449, 513))
+    said = Culprit(kind="uplink", nodes=nodes, place="leaf7").line
+    assert said == "the uplink of leaf switch leaf7, not its nodes (gpu[0449-0512])"
