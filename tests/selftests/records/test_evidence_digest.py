@@ -96,6 +96,15 @@ def test_where_no_end_says_what_it_was_on_nothing_is_compared(run, last):
     assert other_evidence(run) == ""
 
 
+@pytest.mark.parametrize("text", ["\n", "srun: error\n", "{\n", "[]\n", "\n\n{}x\n"])
+def test_a_line_that_no_suite_wrote_hides_no_end(run, text):
+    with run.ledger.open("a") as file:
+        file.write(text)
+    assert other_evidence(run) == ""
+    run.missing.unlink()
+    assert CHANGED in other_evidence(run)
+
+
 def test_the_last_end_counts(run):
     run.missing.write_text("{}\n{}\n")
     assert CHANGED in other_evidence(run)
