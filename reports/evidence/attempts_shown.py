@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from fixtures.records.evidence_digest import other_evidence
+from fixtures.records.evidence_digest import last_line, other_evidence
 from fixtures.records.fast_reader import read_record
 from fixtures.records.files import RecordError
 from fixtures.records.foreign_folders import files_in
@@ -61,7 +61,7 @@ def check(
             found.notes.append(f"{text}: a session ended before it was judged")
         else:
             wrong.append(text)
-    if changed := other_evidence(directory):
+    if changed := other_evidence(directory, last_line(directory)):
         wrong.insert(0, changed)
     found.wrong += bounded(wrong)
 

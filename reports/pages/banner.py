@@ -353,7 +353,7 @@ def _add_to_group(
 def render(name: str, **values: Any) -> str:
     """Render a template of this folder; every string in it is escaped."""
     html = _TEMPLATES.get_template(name).render(
-        policy=Markup(policy.meta()), base=style_text(), **values
+        policy=Markup(policy.meta()), base=style_text, **values
     )
     # A lone surrogate in a message (from bytes that are not UTF-8) must not prevent the report.
     return html.encode("utf-8", "replace").decode("utf-8")

@@ -96,6 +96,7 @@ def page(
     facts = _facts(verdict, run, cluster)
     returns = recertified.returns(directory, run)
     listed = len(criteria) <= MAX_EVERY
+    not_judged = _not_judged(directory)
     annexes = banner.render(
         "annexes.jinja2",
         returns=returns,
@@ -116,7 +117,7 @@ def page(
         listed=listed,
         held=_limits_held(criteria, LimitSources.of(directory), listed=listed),
         options=options,
-        limits=_not_judged(directory),
+        limits=not_judged,
         power=list(power.lines(verdict)),
         more_facts=[fact for fact in facts if fact[0] not in IN_BODY],
     )
@@ -134,7 +135,7 @@ def page(
         returns=returns,
         reasons=verdict.get("reasons") or [],
         counts=counts,
-        tested=_tested(verdict, directory),
+        tested=_tested(verdict, not_judged),
         mtbf=(verdict.get("basis") or {}).get("mtbf"),
         judged=judged,
         to_judge=to_judge,
@@ -156,11 +157,13 @@ def page(
     )
 
 
+_Reasons = list[tuple[str, list[tuple[str, str]]]]
+"""Why limits were not judged: each reason with criteria and conditions."""
 MAX_REASONS = 3
 """Most reasons in the body why rows do not apply."""
 
 
-def _tested(verdict: Mapping[str, Any], directory: RunDirectory) -> list[tuple[str, str]]:
+def _tested(verdict: Mapping[str, Any], not_judged: _Reasons) -> list[tuple[str, str]]:
     """Return (title, sentence): by how many limits, with which power, and what was not tested."""
     criteria, counts = verdict["criteria"], verdict["counts"]
     judged = {str(v["criterion"]) for v in criteria if v["limit"] and v["outcome"] != "RECORDED"}
@@ -177,8 +180,8 @@ def _tested(verdict: Mapping[str, Any], directory: RunDirectory) -> list[tuple[s
         without.append(f"{counted(sum(reasons.values()), 'row')} that do not apply: {named}{rest}.")
     if recorded := counts.get("recorded"):
         without.append(f"{counted(recorded, 'row')} only recorded, without a limit.")
-    if whys := _not_judged(directory):
-        number = counted(sum(len(names) for _, names in whys), "limit")
+    if not_judged:
+        number = counted(sum(len(names) for _, names in not_judged), "limit")
         without.append(f"{number} not judged under this order (annex 4).")
     if counts.get("not_measured"):
         without.append(f"{counted(counts['not_measured'], 'row')} not measured.")
@@ -236,7 +239,7 @@ def _shortened(names: str) -> str:
     return names if len(names) <= MAX_NODES_TEXT else f"{names[:MAX_NODES_TEXT]}... (annex 1)"
 
 
-def _not_judged(directory: RunDirectory) -> list[tuple[str, list[tuple[str, str]]]]:
+def _not_judged(directory: RunDirectory) -> _Reasons:
     """Return each reason why a limit was not judged, with criteria and conditions; [] without."""
     if not directory.limits.exists():
         return []

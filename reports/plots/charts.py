@@ -19,7 +19,7 @@ from fixtures.records.model import Measurement, Record
 from fixtures.thresholds.kinds import Of, Span
 from fixtures.thresholds.loader import Criterion, Thresholds
 from fixtures.verdict.samples import is_synchronous
-from fixtures.wording import counted, digits, format_size, number_of, quantity
+from fixtures.wording import counted, digits, format_size, quantity, read_number
 from reports.facts.rows import low_is_bad
 from reports.plots.bullets import Bullet, bullet
 from reports.plots.drawing import BLUE, DARK, GREY, PALE_BLUE, RED, new_figure, svg_of
@@ -73,7 +73,7 @@ def importance(key: str) -> int:
 def limit_value(verdict: Mapping[str, Any]) -> float | None:
     """Return the number in a verdict's limit: 605 for ">= 605 (0.6 of ceiling 1008)"."""
     match = _LIMIT.match(str(verdict["limit"]))
-    return number_of(match[2]) if match else None
+    return read_number(match[2]) if match else None
 
 
 def charts(

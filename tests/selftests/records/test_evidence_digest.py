@@ -9,13 +9,18 @@ from typing import Any
 
 import pytest
 
-from fixtures.records.evidence_digest import STATED, evidence_sha256, other_evidence
+from fixtures.records.evidence_digest import STATED, evidence_sha256, last_line
+from fixtures.records.evidence_digest import other_evidence as differing
 from fixtures.records.files import append_line
 from fixtures.records.run_directory import RunDirectory
 
 pytestmark = pytest.mark.cpu
 
 CHANGED = "not that on which the run ended"
+
+
+def other_evidence(run: RunDirectory) -> str:
+    return differing(run, last_line(run))
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import pytest
 
 from fixtures.errors import ConfigError
 from fixtures.paths import commit
+from fixtures.records.evidence_digest import last_line
 from fixtures.records.files import append_line, read_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.run_schema import RUN_SCHEMA
@@ -141,7 +142,7 @@ def test_a_run_has_ended_by_its_description_and_its_ledger(run_json, lines, why,
     source = RunDirectory(tmp_path)
     if lines is not None:
         source.ledger.write_text("".join(json.dumps({"event": e}) + "\n" for e in lines))
-    said = previous_runs.why_unfinished(run_json, source)
+    said = previous_runs.why_unfinished(run_json, last_line(source))
     assert why in said
     assert bool(said) == bool(why)
 
