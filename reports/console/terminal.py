@@ -99,21 +99,32 @@ def summary(artefacts: Artefacts, width: int) -> list[str]:
     if note := demonstration_note(verdict):
         head += _wrapped(note, "", width)
     head.append(_counts(verdict["counts"]))
-    reasons = [reason for reason in map(str, verdict["reasons"]) if not counts_rows(reason)]
-    for reason in reasons[:2]:
-        head += _fact_lines(reason, "", width) if reason.startswith("located:") else [
-            _cut(reason, width)
-        ]  # fmt: skip
-    tail = list(_files(directory, len(lists.good), len(lists.bad)))
+    reasons = [reason for reason in map(str, verdict["reasons"]) if not counts_rows(reason)][:2]
     found = [Problem.of(cause) for cause in wrong]
-    why = [cause.criterion for cause in wrong]
-    if line := drain_line(lists.bad, str(verdict.get("run_id", "")), str(scope.get("origin")), why):
-        tail.append(line)
+    files = list(_files(directory, len(lists.good), len(lists.bad)))
+    of_run = lists.bad, str(verdict.get("run_id", "")), str(scope.get("origin"))
+    for short in (False, True):
+        # Where there is no room for the causes, what was located and the drain line are shorter.
+        told = [
+            line for reason in reasons for line in (
+                [_cut(reason, width)] if short or not reason.startswith("located:")
+                else _fact_lines(reason, "", width)
+            )
+        ]  # fmt: skip
+        why = [] if short else [cause.criterion for cause in wrong]
+        tail = [*files, *filter(None, [drain_line(*of_run, why)])]
+        # A path or command that is wider than the terminal takes several lines of it.
+        room = MAX_LINES - sum(-(-len(line) // width) for line in (*head, *told, *tail))
+        if room >= _fewest(found):
+            break
     if not found and (step := blame.what_to_do(str(verdict["verdict"]))):
         tail += _wrapped(f"next: {step.replace('RUN', str(directory.root))}", "", width)
-    # A path or command that is wider than the terminal takes several lines of it.
-    room = MAX_LINES - sum(-(-len(line) // width) for line in (*head, *tail))
-    return [*head, *_fitting(found, width, room), *tail]
+    return [*head, *told, *_fitting(found, width, room), *tail]
+
+
+def _fewest(found: Sequence[Problem]) -> int:
+    """Return the lines of the first problems, of a next step and of how many more there are."""
+    return min(len(found), MAX_PROBLEMS) + bool(found) + (len(found) > MAX_PROBLEMS)
 
 
 def drain_line(bad: Iterable[str], run_id: str, origin: str, why: Iterable[str] = ()) -> str:
