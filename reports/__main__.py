@@ -52,7 +52,7 @@ from reports.evidence.run_files import (
 )
 from reports.exports import compare, energy, export, github, limits, predict
 from reports.exports.tables import recorded_table, records_of, table
-from reports.handover import join, patrol, reference, signature, verify
+from reports.handover import join, own_limits, patrol, reference, signature, verify
 from reports.pages import certificate, dossier
 from reports.pages.artefacts import CERTIFIED_ORIGINS, Artefacts
 
@@ -129,6 +129,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     calibrate_.add_argument(
         "--out", type=Path, metavar="FILE", help="where to write (default: standard output)"
     )
+    calibrate_.add_argument(
+        "--replace", type=Path, metavar="FILE",
+        help="write a file of limits in which this fleet's own replace published figures",
+    )  # fmt: skip
     options = parser.parse_args(argv)
     try:
         return _carry_out(options)
@@ -158,7 +162,7 @@ def _carry_out(options: argparse.Namespace) -> int:
     if options.command == "limits":
         return limits.main(options)
     if options.command == "calibrate":
-        return calibrate([run.resolve() for run in options.runs], options.out)
+        return calibrate([run.resolve() for run in options.runs], options.out, options.replace)
     if options.command == "patrol":
         return patrol.main(options, confirmer(options.thresholds))
     if options.command == "join":
@@ -374,11 +378,12 @@ def judge(source: Path, *, thresholds: Path, into: Path | None) -> int:
     return _print_verdict(verdict, replay_dir / "report.html")
 
 
-def calibrate(runs: Sequence[Path], out: Path | None) -> int:
+def calibrate(runs: Sequence[Path], out: Path | None, replace: Path | None = None) -> int:
     """Propose limits from runs: replay the newest one, with the others for comparison.
 
     Writes the proposal to `out`, and what it says first to standard output; without `out` all of it
-    goes there, and no file is made.
+    goes there, and no file is made. `replace` takes the limits in place of published figures; 1
+    where a published figure contradicts what was measured.
     """
     started = {run: str(read_run(run).get("created")) for run in runs}
     newest = max(started, key=lambda run: started[run])
@@ -393,15 +398,27 @@ def calibrate(runs: Sequence[Path], out: Path | None) -> int:
         if not (replay_dir / PROPOSAL).exists():
             raise CommandError("the replay left no proposal", BROKEN)
         text = read_text(replay_dir / PROPOSAL)
+        own = replay_dir / own_limits.NAME
+        replacing = read_text(own) if replace and own.exists() else ""
     for said in filter(None, remarks):
         print(f"# {said}", file=sys.stderr)
-    if out is None:
+    if out is None and replace is None:
         print(text, end="")
-    else:
+    elif out is not None:
         replace_file(in_real_folder(out), (text.encode(),), durable=False)
         print(f"proposal {out}")
         for line in text.split("#\n")[0].splitlines()[1:]:
             print(f"  {line.removeprefix('# ')}")
+    if replace is not None:
+        if not replacing:
+            raise CommandError("no limit of these runs is a published figure: nothing to replace")
+        used = limits_file(read_run(newest), None) or THRESHOLDS
+        own_limits.write(replacing, used, in_real_folder(replace))
+        print(f"limits {replace}")
+        for line in own_limits.remarks(replacing):
+            print(f"  {line}")
+        if own_limits.contradicts(replacing):
+            return 1
     return 0 if yaml.safe_load(text)["proposal"]["limits"] else INCOMPLETE
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fixtures.conclusion.run_verdict import JUDGED
 from fixtures.paths import THRESHOLDS
 from fixtures.records.foreign_files import read_text
 from fixtures.records.foreign_folders import files_in
@@ -24,6 +25,7 @@ from fixtures.thresholds.conditions import Range
 from fixtures.thresholds.limits import Limit
 from fixtures.thresholds.loader import Criterion, Thresholds
 from fixtures.thresholds.order import order_of
+from fixtures.thresholds.published import is_published
 from fixtures.verdict.claims import is_of_a_claim
 from fixtures.verdict.like_nodes import judged_by_word, ordered_as
 from fixtures.wording import counted
@@ -32,8 +34,6 @@ from reports.second_judge import order
 from reports.second_judge.judge import SecondJudge
 from reports.second_judge.physics import Json, Unknown
 from reports.second_judge.records import Records
-
-# --- limits
 
 
 def plain(thresholds: Thresholds) -> Json:
@@ -90,8 +90,7 @@ def _row(row: Limit, thresholds: Thresholds) -> Json:
     if isinstance(row.equals, str) and row.equals.startswith("cluster."):
         value, of = 1, row.equals.removeprefix("cluster.")
     if of:
-        ordered = thresholds.cluster
-        whole = ordered.value(of) if ordered is not None and ordered.states(of) else None
+        whole = c.value(of) if (c := thresholds.cluster) is not None and c.states(of) else None
         value = whole if row.equals is not None or whole is None else value * whole
     kinds = {"recorded": row.recorded, "calibrate": row.calibrate, "below": row.fail_below,
              "above": row.fail_above, "equals": row.equals}  # fmt: skip
@@ -99,11 +98,8 @@ def _row(row: Limit, thresholds: Thresholds) -> Json:
         "kind": next(k for k, v in kinds.items() if v is not None), "value": value,
         "when": _plain(row.all_conditions), "valid": dict(row.valid),
         "of_ceiling": number is not None and number.of_ceiling,
-        "of_model": number is not None and number.of_model,
+        "of_model": number is not None and number.of_model, "published": bool(row.published),
     }  # fmt: skip
-
-
-# --- both judges
 
 
 @dataclass(frozen=True)
@@ -119,9 +115,8 @@ class Compared:
 
 def judges_of(root: Path, thresholds: Thresholds) -> SecondJudge:
     """Return the second judge of a run directory; `thresholds` with the order of the run."""
-    limits = plain(thresholds)
+    limits, ordered = plain(thresholds), order.in_file(thresholds.path, read_text)
     records = Records(root, limits["criteria"], read=read_text, files=files_in)
-    ordered = order.in_file(thresholds.path, read_text)
     records.population.differing = order.settle(records.run, ordered, records.population)
     return SecondJudge(records.run, limits, records)
 
@@ -144,13 +139,18 @@ def compare(root: Path, thresholds: Thresholds) -> Compared:
             if outcomes[key] == "PASS" and is_of_a_claim(row):
                 raise Unknown("a claim that its second source contradicts")
         except Unknown as error:
-            outcomes[key], value = row["outcome"], None
+            outcomes[key] = row["outcome"]
             uncovered.append(f"{' '.join(key)}: {error}")
+            continue
         if outcomes[key] != row["outcome"]:
             wrong.append(f"{' '.join(key)}: {row['outcome']}, second judge {outcomes[key]}")
         elif is_other_number(value, row["value"]):
             wrong.append(f"{' '.join(key)}: {row['value']}, second judge {value}")
+        elif row["outcome"] in JUDGED and is_published(row) is not judge.by_figure.get(key):
+            wrong.append(f"{' '.join(key)}: {row['limit']}, second judge: of another source")
     basis = stated.get("basis") or {}
+    if any(judge.by_figure.values()) and (judge.run.get("contract") or {}).get("limits"):
+        wrong.append("published figures were judged by, and the order takes measured limits")
     if not basis.get("order"):
         wrong += judge.p.differing
     interrupted = bool(basis.get("interrupted") or basis.get("order") or judge.p.differing)

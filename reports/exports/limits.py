@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fixtures.hardware import MODELS
 from fixtures.paths import THRESHOLDS
-from fixtures.thresholds import loader
+from fixtures.thresholds import loader, published
 from fixtures.thresholds.contract import NVLS_GPUS
 from fixtures.thresholds.loader import Thresholds
 from fixtures.thresholds.overview import LimitRow, OrderedSite, csv_text, limit_rows
@@ -165,7 +165,8 @@ def _source(row: LimitRow) -> str:
 
 def _limit(row: LimitRow) -> str:
     """Return limit and unit; of a fraction whose ceiling is known, the number alone."""
-    return replace(row, limit=row.limit.partition(" (")[0]).shown_limit
+    number = replace(row, limit=row.limit.partition(" (")[0]).shown_limit
+    return published.shown(number) if published.is_shown_in(row.limit) else number
 
 
 def _wrapped(line: str, *, indent: int) -> list[str]:

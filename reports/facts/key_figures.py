@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fixtures.records.fields import is_number
+from fixtures.thresholds import published
 from fixtures.wording import digits
 from reports.facts.rows import low_is_bad, outcome_text, split_limit
 
@@ -65,10 +66,11 @@ def _tiles(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Tile]:
         worst = min(rows[key], key=_badness)
         of_size = key.removeprefix(name).removeprefix(".")
         limit = "" if worst["outcome"] == "RECORDED" else split_limit(str(worst["limit"]))[0]
+        marked = f" ({published.MARK})" if published.is_shown_in(limit) else ""
         yield Tile(
             f"{title}, {of_size}" if of_size else title, key, digits(worst["value"]),
             str(worst["unit"]), str((worst.get("worst") or {}).get("node") or worst["subject"]),
-            str(worst["outcome"]), limit.partition(" (")[0],
+            str(worst["outcome"]), limit.partition(" (")[0] + marked,
         )  # fmt: skip
 
 

@@ -69,11 +69,12 @@ class SecondJudge:
     """Judges one run: `outcome` of a planned row, `conclude` from the outcomes of all."""
 
     def __init__(self, run: Json, limits: Json, records: Any) -> None:
-        """`limits` as second_reader.plain() gives them, `records` is a second_reader.Records."""
+        """`limits` as rejudge.plain() gives them, `records` is a Records."""
         self.run, self.limits, self.records, self.p = run, limits, records, records.population
         self.plan = {(row.c["key"], row.subject): row for row in planned(run, limits, self.p)}
         self.siblings: dict[str, list[SlotValue]] = {}
         self.have: dict[str, bool] = {}
+        self.by_figure: dict[tuple[str, str], bool] = {}  # row: is its limit a published figure
 
     def forget(self, workload: str = "", place: str = "") -> None:
         """Judge by what the records are now: all of them, or one that was changed."""
@@ -143,17 +144,16 @@ class SecondJudge:
         if not points:
             raise Cannot("no value")
         facts = facts_of_record(row, record, points)
-        limit = choose(c["rows"], facts)
-        recorded, statistic = limit["kind"] == "recorded", c["statistic"]
-        present = [n for n in row.nodes if n in record["left"]]
+        limit, statistic = choose(c["rows"], facts), c["statistic"]
+        recorded = limit["kind"] == "recorded"
+        self.by_figure[c["key"], row.subject] = limit.get("published", False)
         one = statistic in ("value", "alike") and c["over"] != "devices"
         one |= c["per"] == "rail" or c["over"] == "nodes"
         each = 1 if one else max(1, self.p.gpus_per_node)
-        row.owed = each * len(present)
+        row.owed = each * len([n for n in row.nodes if n in record["left"]])
         ignored = {SILENT}
         if recorded:
-            ranks = sm.ranks_of(row, record)
-            if each * len(row.nodes) == len(ranks):
+            if each * len(row.nodes) == len(ranks := sm.ranks_of(row, record)):
                 row.owed -= sum(lacks(r, c) for r in ranks)
                 ignored.add(NONE)
             shapes: dict[str, list[Point]] = {}
@@ -282,8 +282,7 @@ class SecondJudge:
                     curve[size] = sm.mean_over_ranks(values, at_size[0][1]["unit"])
         sizes = {m["at"]["size"] for _, m in points}
         whole = len(sizes) >= max(m.get("checks", {}).get("sizes", 0) for _, m in points)
-        first, second = curves
-        higher = max(second.values(), default=0) > 1.1 * max(first.values())
+        higher = max(curves[1].values(), default=0) > 1.1 * max((first := curves[0]).values())
         if not whole or len(first) < 3 or higher:
             raise Cannot("no curve")
         if len({m["unit"] for _, m in (*points, *again)}) > 1:

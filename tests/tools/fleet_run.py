@@ -17,9 +17,10 @@ import datetime
 import json
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from fixtures import hardware
@@ -31,6 +32,7 @@ from fixtures.thresholds import loader, nccl_model
 from fixtures.thresholds.contract import Contract
 from fixtures.thresholds.loader import Criterion, Thresholds
 from fixtures.thresholds.site_facts import facts_of_site
+from tests.tools.fleet_models import RECORDED_MODEL, as_model, chip
 from tests.tools.platforms import PLATFORMS, Platform
 from tests.tools.rank_texts import filled, text_of
 
@@ -61,8 +63,10 @@ TREE_NODES = 16
 """From so many nodes on NCCL takes a tree for a large all-reduce."""
 
 
-RECORDED_MODEL = "H200 SXM"
-OF_MODEL = ("inventory", "memory", "nvlink")
+OF_MODEL = (
+    "inventory", "memory", "nvlink", "gemm", "hostcopy", "p2p", "allreduce", "allreduce_ring",
+    "allgather", "reducescatter", "alltoall", "broadcast", "sendrecv",
+)  # fmt: skip
 """Workloads whose figures another GPU has of its own, and limits as shipped."""
 MADE_UP = (
     "binding", "memory_whole", "p2p_together", "host",
@@ -91,6 +95,7 @@ class Fleet:
         self.run = json.loads((PAIR / "run.json").read_text(encoding="utf-8"))
         self._began = datetime.datetime.fromisoformat(self.run["created"]).timestamp() + 5
         self._device = json.loads((NODE / "records" / "gemm@node0.json").read_text())["ranks"][0]
+        self._device["device"] |= chip(self.platform)
 
     def write(self) -> None:
         (self.root / "records").mkdir(parents=True)
@@ -106,7 +111,7 @@ class Fleet:
             if workload in ADDED:
                 ranks = [self._with_all_metrics(rank, workload) for rank in ranks]
             if workload in OF_MODEL and self.platform.gpu_model != RECORDED_MODEL:
-                ranks = [self._as_model(rank, workload) for rank in ranks]
+                ranks = [as_model(rank, workload, self._of_model) for rank in ranks]
             versions = self._versions(ranks, self._to_node)
             for node in self.nodes:
                 self._record(workload, node, [node], base, versions)
@@ -472,38 +477,29 @@ class Fleet:
         ]
         return {**rank, "measurements": [*rank["measurements"], *added]}
 
-    def _as_model(self, rank: dict[str, Any], workload: str) -> dict[str, Any]:
-        """Return a rank recorded on an H200 with what this platform's GPU shows, where that is
-        judged by a row for the GPU."""
+    def _of_model(self, criterion: Criterion, given: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return a measurement within the limit of a row for this platform's GPU; None where the
+        limit is none for it, or the platform has not what the criterion is about."""
         limits, population = self._limits_and_population()
-        rank = json.loads(json.dumps(rank))
-        for criterion in limits.criteria.values():
-            if criterion.workload != workload or criterion.per != "node":
-                continue
-            expected = self._within_limit(criterion, population.nodes[:1], limits, population)
-            facts = {**self._device["device"], "model": population.gpu_model, **criterion.at}
-            facts |= facts_of(criterion, tuple(population.nodes[:1]), population)
-            row = criterion.limit_for(
-                {**facts, "dtype": "bf16", "flops_per_token": FLOPS_PER_TOKEN}
-            )
-            of_model = row.model or criterion.metric == "gpu_model"
-            if not of_model or row.calibrate or row.recorded:
-                continue
-            for m in rank["measurements"]:
-                if m["metric"] != criterion.metric:
-                    continue
-                if samples := m.get("samples"):
-                    median = sorted(samples)[len(samples) // 2]
-                    wanted = expected["samples"][0] / 1.06 * 1.02
-                    m["samples"] = [float(f"{s * wanted / median:.6g}") for s in samples]
-                else:
-                    m["value"] = expected["value"]
-        return rank
+        if "rack" in criterion.when and population.gpu_model not in hardware.RACK_SCALE:
+            return None
+        given = {**given, **({"gpus_per_domain": self.gpus} if "gpus_per_domain" in given else {})}
+        of_node = tuple(population.nodes[:1])
+        facts = {**self._device["device"], "model": population.gpu_model, **criterion.at}
+        facts |= facts_of(criterion, of_node, population)
+        row = criterion.limit_for(
+            {**facts, "flops_per_token": FLOPS_PER_TOKEN, "dtype": "bf16", **given}
+        )
+        of_model = row.model or criterion.metric == "gpu_model"
+        if not of_model or row.calibrate or row.recorded:
+            return None
+        return self._within_limit(criterion, of_node, limits, population, given)
 
     def _within_limit(
-        self, criterion: Criterion, nodes: Sequence[str], limits: Thresholds, population: Population
-    ) -> dict[str, Any]:
-        conditions = {"dtype": "bf16", "flops_per_token": FLOPS_PER_TOKEN}
+        self, criterion: Criterion, nodes: Sequence[str], limits: Thresholds,
+        population: Population, given: Mapping[str, Any] = MappingProxyType({}),
+    ) -> dict[str, Any]:  # fmt: skip
+        conditions = {"dtype": "bf16", "flops_per_token": FLOPS_PER_TOKEN, **given}
         facts = {**facts_of(criterion, tuple(nodes), population), **self._device["device"]}
         facts = {**facts, **conditions, "model": population.gpu_model}
         limit = criterion.limit_for(facts)

@@ -31,11 +31,11 @@ A_FEW = 19
 
 
 def plan(model: str, nodes: int, *, states_rate: bool = True) -> Plan:
-    """Return the plan of an order: 8 GPUs and 8 NICs per node, of Grace 4.
+    """Return the plan of an order: 8 GPUs and 8 NICs per node, of GB200 and GB300 4, of GH200 1.
 
     `states_rate`: whether it says how fast the NICs are.
     """
-    gpus = 4 if model.startswith("GB") else 8
+    gpus = 1 if model.startswith("GH") else 4 if model.startswith("GB") else 8
     gbps = (200.0 if model.startswith("A100") else 400.0) if states_rate else None
     order = {
         "nodes": nodes, "gpus_per_node": gpus, "gpu_model": model, "nics_per_node": gpus,
@@ -52,9 +52,14 @@ def plan(model: str, nodes: int, *, states_rate: bool = True) -> Plan:
 
 
 @functools.cache
+def missing(model: str, nodes: int) -> dict[str, tuple[str, ...]]:
+    """Return the limits of such an order that nobody has set, by area."""
+    return missing_limits.missing(*plan(model, nodes))
+
+
 def unset_count(model: str, nodes: int) -> int:
     """Return how many limits of such an order nobody has set."""
-    return sum(map(len, missing_limits.missing(*plan(model, nodes)).values()))
+    return sum(map(len, missing(model, nodes).values()))
 
 
 def acceptance_table() -> str:

@@ -25,5 +25,6 @@ PLATFORMS = {
     "four-nics": Platform(nics=4, nic_gbps=200.0),
     "roce": Platform(fabric="RoCE"),
     "efa": Platform(nics=16, nic_gbps=200.0, fabric="EFA", transport="NET/OFI"),
+    "hgx-b200": Platform(gpu_model="B200", product="NVIDIA B200"),
     "nvl72": Platform(gpu_model="GB200", product="NVIDIA GB200", gpus=4, nics=4, domain_nodes=18),
 }

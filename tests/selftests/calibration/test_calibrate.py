@@ -75,6 +75,8 @@ class Runs:
     commit: str = "c0ffee"
     dice: random.Random = field(default_factory=lambda: random.Random(7))
     quality: dict[str, float] = field(default_factory=dict)
+    speed: float = 1.0
+    """Of the products of all devices, beside what was recorded."""
 
     def add(self, **more: Any) -> Path:
         """One more run, each device a little better or worse than its siblings."""
@@ -107,7 +109,7 @@ class Runs:
             rank["device"]["serial"] = f"165{NODES.index(node)}{rank['rank']}"
             own = self.quality.setdefault(uuid, 1 + self.dice.gauss(0, 0.005))
             # All ranks of a collective take the same time.
-            factor = noise * (own if workload == "gemm" else 1 + (own - 1) / 10)
+            factor = noise * (self.speed * own if workload == "gemm" else 1 + (own - 1) / 10)
             for m in rank["measurements"]:
                 m["samples"] = [sample * factor for sample in m.get("samples", [])]
         (root / "records" / f"{workload}@{node}.json").write_text(json.dumps(data))
@@ -249,6 +251,75 @@ def test_what_judge_would_not_take_gives_no_limit(runs, tmp_path):
     assert not [key for key in found["criteria"] if key.startswith("gemm")]
     assert "allreduce.node" in found["criteria"]
     assert "gemm.bf16 (H200 SXM, 2): 3 of 3 runs, 0 of 8 devices" in found["text"]
+
+
+# --- in place of published figures
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Runs:
+    """Runs of a model of which the limits are published figures; its speed is that of H200."""
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    return Runs(folder, contract=order("H800 SXM"), product="NVIDIA H800")
+
+
+def replaced(made: list[Path], file: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """What `reports calibrate --replace` ends with and says."""
+    status = reports.main(["calibrate", *map(str, made), "--replace", str(file)])
+    out, err = capsys.readouterr()
+    return status, out + err
+
+
+def test_a_first_healthy_fleet_replaces_published_limits_by_its_own(published, tmp_path, capsys):
+    """Of another speed than expected, within the margin."""
+    published.speed = 0.96
+    made = [published.add() for _ in range(3)]
+    file = tmp_path / "site" / "own.yaml"
+    file.parent.mkdir()
+    status, said = replaced(made, file, capsys)
+    assert status == 0, said
+    line = next(x for x in said.splitlines() if x.startswith("  gemm.bf16: "))
+    assert re.search(r"published in gemm-bf16: expect 66\d.*, limit 59\d.*; own 6\d\d", line)
+    assert "Run run1 ended without a verdict: its values are of a fleet that was not" in said
+    limits, shipped = loader.load(file), loader.load(SHIPPED)
+    facts = {"model": "H800 SXM", "gpus": 2, "power_limit": "default", "dtype": "bf16"}
+    own, figure = (each.criteria["gemm.bf16"].limit_for(facts) for each in (limits, shipped))
+    assert (figure.published, own.published) == ("gemm-bf16", None)
+    assert own.fail_below.number > 600
+    assert "calibrated on this fleet" in own.source
+    at_4 = {**facts, "size": 2**32, "gpus": 8}
+    assert limits.criteria["broadcast.node.4GiB"].limit_for(at_4).published, "kept beside it"
+    _, verdict = support.judged(made[0], tmp_path / "again", file)
+    row = next(r for r in verdict["criteria"] if r["criterion"] == "gemm.bf16")
+    assert row["outcome"] == "PASS"
+    assert "published" not in row["limit"]
+
+
+@pytest.mark.parametrize(
+    ("speed", "why"), [(0.84, "slower than the published limit"), (1.2, "faster than the figure")]
+)
+def test_a_fleet_that_contradicts_a_published_figure_replaces_nothing(
+    published, tmp_path, capsys, speed, why
+):
+    published.speed = speed
+    made = [published.add() for _ in range(3)]
+    status, said = replaced(made, tmp_path / "own.yaml", capsys)
+    assert status == 1
+    assert re.search(rf"REFUSED gemm\.bf16: published .*: this fleet is {why}", said)
+    row = (
+        loader.load(tmp_path / "own.yaml")
+        .criteria["gemm.bf16"]
+        .limit_for({"model": "H800 SXM", "power_limit": "default", "gpus": 2})
+    )
+    assert row.published == "gemm-bf16", "it stays"
+
+
+def test_what_has_no_published_limit_is_not_replaced(runs, tmp_path, capsys):
+    made = [runs.add() for _ in range(3)]
+    assert reports.main(["calibrate", *map(str, made), "--replace", str(tmp_path / "x")]) == 4
+    assert "no limit of these runs is a published figure" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
 
 
 def test_what_nobody_ordered_is_proposed_as_it_was_seen(runs, tmp_path):

@@ -142,7 +142,7 @@ def test_a_row_tells_the_limit_of_today_and_which_devices_it_would_fail():
 
 def proposed(monkeypatch: Any, *metrics: Metric, fleet: Fleet | None = None, **given: Any) -> Any:
     monkeypatch.setattr(proposal, "collect_metrics", lambda *_: dict(enumerate(metrics)))
-    limits = given.get("limits", SimpleNamespace(criteria={}))
+    limits = given.get("limits", SimpleNamespace(criteria={}, cluster=None))
     return propose(fleet or runs(), limits, given.get("observed", KNOWN))
 
 

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from fixtures import hardware
 from fixtures.cluster.population import Population
-from fixtures.paths import CHECKOUT
 from fixtures.plan import missing_limits
 from tests.selftests.support import SHIPPED, run_pytest
 from tests.tools import gpu_models, sections
 from tests.tools.gpu_models import plan, unset_count
 
 pytestmark = pytest.mark.cpu
-
-
-def test_the_table_in_the_docs_says_what_is_missing():
-    text = (CHECKOUT / "docs" / "limits.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (\w[\w ]*) \| (\d+) \| (\d+) \|", text, re.M)
-    table = {name: (int(one), int(four)) for name, one, four in rows if name in hardware.GPUS}
-    assert table == {
-        model: (unset_count(model, 1), unset_count(model, 4)) for model in hardware.GPUS
-    }
 
 
 @pytest.mark.parametrize(("page", "name", "made"), gpu_models.TABLES, ids=lambda x: str(x)[:9])
@@ -39,17 +30,32 @@ def test_the_readme_promises_a_verdict_only_to_models_that_have_all_limits():
     assert all(re.search(rf"\b{re.escape(m)}\b", table) for m in hardware.GPUS)
 
 
-@pytest.mark.parametrize("model", ["H200 SXM", "H100 SXM"])
+@pytest.mark.parametrize("model", ["H200 SXM", "H100 SXM", "A100 SXM 80", "H20 96", "GH200 96"])
 def test_an_order_that_has_all_its_limits_can_be_accepted(model):
-    assert missing_limits.lines(*plan(model, 1)) == [
-        "limits   thresholds.yaml has every limit: this order can be ACCEPTED by it"
-    ]
+    for nodes in (1, 4):
+        assert missing_limits.lines(*plan(model, nodes))[:1] == [
+            "limits   thresholds.yaml has every limit: this order can be ACCEPTED by it"
+        ]
+
+
+def test_how_many_limits_are_published_figures_is_said_with_how_to_refuse_them():
+    (_, figures) = missing_limits.lines(*plan("H20 96", 1))
+    assert re.match(r" +\d+ limits are published figures: `cluster: {limits: measured}`", figures)
+    items, limits, people = plan("H20 96", 4)
+    count = len(missing_limits.by_published_figures(items, limits, people))
+    order = limits.cluster.model_copy(update={"limits": "measured"})
+    measured = replace(limits, cluster=order)
+    lacking = missing_limits.missing(items, measured, people)
+    assert sum(map(len, lacking.values())) == count > 20, "each of them is missing then"
+    assert missing_limits.by_published_figures(items, measured, people) == []
+    (line, _) = missing_limits.lines(items, measured, people)
+    assert "CANNOT be ACCEPTED" in line
 
 
 def test_what_is_missing_is_named_with_who_can_supply_it():
-    first, second = missing_limits.lines(*plan("A100 SXM 80", 4))
+    first, second, *_ = missing_limits.lines(*plan("A100 SXM 40", 4))
     assert "CANNOT be ACCEPTED by thresholds.yaml as it is" in first
-    assert "10 limits for A100 SXM 80 are not set: gemm.bf16_per_ghz, p2p.both" in first
+    assert "2 limits for A100 SXM 40 are not set: finetune.rate, finetune.rate_opt" in first
     assert "`pytest --calibrate` on healthy nodes can supply them" in second
 
 

@@ -66,9 +66,11 @@ def test_runs_beside_this_one_are_the_fleet(monkeypatch, tmp_path, replayed):
     monkeypatch.setattr(calibration.fleet, "fleet_of", fleet_of)
     monkeypatch.setattr(calibration, "Evidence", lambda *given, devices: given)
     monkeypatch.setattr(calibration.observed_contract, "observe", lambda *given: given)
+    without = SimpleNamespace(compared=[], summary="")
     monkeypatch.setattr(
-        calibration, "propose", lambda runs, limits, order: SimpleNamespace(summary=f"{order}")
-    )
+        calibration, "propose",
+        lambda runs, limits, order: SimpleNamespace(summary=f"{order}", replacement=without),
+    )  # fmt: skip
     monkeypatch.setattr(calibration, "text", lambda proposal: "limits: {}\n")
     root = tmp_path / "runs" / "RUN"
     root.mkdir(parents=True)

@@ -161,3 +161,10 @@ def test_a_layer_that_declares_not_applicable_what_its_base_judges_says_so(tmp_p
     said = dict(loader.load(own).taken_away)
     assert set(said) == {"gemm.bf16"}
     assert "gemm.bf16 is not judged where own.yaml says so (cold)" in said["gemm.bf16"]
+
+
+def test_rows_that_stand_beside_those_of_the_base_replace_none():
+    found = applied(criteria={"own.rate": {"limits": [{"model": "A", "n": 1}], "beside": True}})
+    assert found["criteria"]["own.rate"]["limits"] == [{"model": "A", "n": 1}, ROW_A, ROW_B]
+    assert "expected true" in refusal(criteria={"own.rate": {"limits": [], "beside": False}})
+    assert "no criterion 'own.new'" in refusal(criteria={"own.new": {"limits": [], "beside": True}})

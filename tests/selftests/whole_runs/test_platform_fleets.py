@@ -5,6 +5,7 @@ What all nodes reach together is what NCCL's model says of the platform (tests/t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,9 +14,8 @@ import pytest
 from fixtures.records.run_directory import RunDirectory
 from reports.facts import groups
 from reports.pages.artefacts import Artefacts
-from tests.selftests import support
 from tests.selftests.fleets import Data, FleetRun
-from tests.tools import bench_fleet
+from tests.tools import bench_fleet, published_limits
 from tests.tools.fleet_run import Fleet
 from tests.tools.platforms import PLATFORMS
 
@@ -59,7 +59,7 @@ def test_a_healthy_fleet_is_accepted(platform: str, nodes: int, tmp_path: Path) 
 
 @pytest.mark.parametrize("nodes", [2, 20, *soaked(16, 36, 128, 1024)])
 def test_a_healthy_rack_is_accused_of_nothing(nodes: int, tmp_path: Path) -> None:
-    """Its rates are shipped without limits: what is not judged says so, all else is green.
+    """What no source gives has no limit: exactly that is not judged, all else is green.
 
     Up to 18 nodes are one NVLink domain without a NIC in use, 20 are two racks.
     """
@@ -68,12 +68,36 @@ def test_a_healthy_rack_is_accused_of_nothing(nodes: int, tmp_path: Path) -> Non
     assert red == {}
     silent = [v for v in found["criteria"] if v["outcome"] == "NOT_MEASURED"]
     assert [v["reason"] for v in silent if "calibrate" not in v["reason"]] == []
+    without = published_limits.reasons("GB200")
+    assert {v["criterion"] for v in silent} == {key for key in without if key in found_keys(found)}
+    assert any(re.match(r"[4-9]\d limits are published figures", r) for r in found["reasons"])
     within = nodes <= PLATFORMS["nvl72"].domain_nodes
     transport = rows["allreduce.cluster.transport", "cluster"]
     assert (transport["outcome"], transport["value"]) == ("PASS", "MNNVL" if within else "NET/IB")
     for key in ("gdr", "nics"):
         row = rows[f"allreduce.cluster.{key}", "cluster"]
         assert row["outcome"] == ("RECORDED" if within else "PASS"), row
+
+
+def found_keys(found: Data) -> set[str]:
+    return {v["criterion"] for v in found["criteria"]}
+
+
+@pytest.mark.parametrize("nodes", [2, *soaked(18, *LARGE)])
+def test_a_fleet_of_b200_is_judged_by_published_figures(nodes: int, tmp_path: Path) -> None:
+    """Healthy it lacks what the page of limits names; one slow GPU and NIC are named alone."""
+    fleet = fleet_of("hgx-b200", nodes, tmp_path)
+    found, rows = fleet.judged(tmp_path / "out")
+    assert failures(found) == set()
+    silent = {v["criterion"] for v in found["criteria"] if v["outcome"] == "NOT_MEASURED"}
+    assert silent == set(published_limits.reasons("B200"))
+    assert found["verdict"] == "INCOMPLETE"
+    assert any(re.match(r"[23]\d limits are published figures", r) for r in found["reasons"])
+    assert rows["gemm.bf16", "gpu0001"]["limit"].startswith(">= 1300 (published figure)")
+    fleet.change("gemm@gpu0001.json", slower(0.8, lambda rank: rank["local_rank"] == 5, "TFLOPS"))
+    found, rows = fleet.judged(tmp_path / "sick")
+    assert failures(found) == {("gemm", "gpu0001")}
+    assert rows["gemm.bf16", "gpu0001"]["worst"]["gpu"] == 5
 
 
 @pytest.mark.parametrize("nodes", [4, *soaked(36, *LARGE)])
@@ -95,38 +119,17 @@ def test_a_slow_gpu_and_a_slow_nic_of_a_rack_are_named_and_nobody_else(
     assert rows["infiniband.rate", "gpu0003"]["worst"]["part"] == "mlx5_3"
 
 
-CALIBRATED = f"""
-schema: 1
-base: {support.SHIPPED}
-criteria:
-  allreduce.node:
-    limits:
-      - {{when: {{size: {{max: 512MiB}}}}, recorded: a point of the curve}}
-      - {{model: GB200, when: {{size: {{min: 1GiB}}}}, expect: 350, fail_below: 330, source: rack}}
-  rails.sendrecv:
-    limits:
-      - {{when: {{size: {{max: 128MiB}}}}, recorded: a point of the curve}}
-      - {{model: GB200, when: {{size: {{min: 256MiB}}}}, expect: 1 of model,
-         fail_below: 0.9 of model, source: rack}}
-"""
-"""What a person makes of the rates of a rack: as shipped they are to be calibrated."""
-
-
 @pytest.mark.parametrize("nodes", [20, *soaked(4, 36, *LARGE)])
-def test_a_slow_node_and_a_slow_rail_of_a_calibrated_rack_are_named_and_nobody_else(
+def test_a_slow_tray_and_a_slow_rail_of_a_rack_are_named_and_nobody_else(
     nodes: int, tmp_path: Path
 ) -> None:
     """Within one NVLink domain, and between two, where the rails go over NICs."""
-    fleet, limits = fleet_of("nvl72", nodes, tmp_path), tmp_path / "calibrated.yaml"
-    limits.write_text(CALIBRATED)
-    _, healthy = support.judged(fleet.root, tmp_path / "healthy", limits)
-    assert failures(healthy) == set()
-    judged = {v["criterion"] for v in healthy["criteria"] if v["outcome"] == "PASS"}
-    assert {"allreduce.node.8GiB", "rails.sendrecv.1GiB"} <= judged
+    fleet = fleet_of("nvl72", nodes, tmp_path)
     fleet.change("allreduce@gpu0002.json", slower(0.8, lambda rank: True))
     fleet.change("rails@all.json", slower(0.7, lambda rank: rank["local_rank"] == 3))
-    _, found = support.judged(fleet.root, tmp_path / "sick", limits)
+    found, rows = fleet.judged(tmp_path / "sick")
     assert failures(found) == {("allreduce.node", "gpu0002"), ("rails.sendrecv", "rail3")}
+    assert rows["allreduce.node.8GiB", "gpu0001"]["outcome"] == "PASS"
 
 
 def test_a_rack_whose_nodes_do_not_share_their_nvlink_is_red(tmp_path: Path) -> None:
@@ -178,13 +181,15 @@ def test_the_benchmark_takes_no_healthy_fleet_that_is_not_accepted(tmp_path: Pat
         bench_fleet.accepted(tmp_path / "sick" / "run", tmp_path / "judged")
 
 
-def slower(factor: float, chosen: Callable[[Data], bool]) -> Callable[[Data], None]:
+def slower(
+    factor: float, chosen: Callable[[Data], bool], unit: str = "GB/s"
+) -> Callable[[Data], None]:
     """Return a change of a record: rates of the ranks that are chosen, times the factor."""
 
     def change(record: Data) -> None:
         for rank in filter(chosen, record["ranks"]):
             for m in rank["measurements"]:
-                if m["unit"] == "GB/s":
+                if m["unit"] == unit:
                     m["samples"] = [factor * s for s in m["samples"]]
 
     return change

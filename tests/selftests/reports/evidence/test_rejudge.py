@@ -196,8 +196,9 @@ def compared(monkeypatch, tmp_path):
     """Compares a verdict with a second judge that answers as it is told."""
 
     def of(
-        stated: Any = None, answers: Any = None, *, ended: str = "now", basis: Any = None
-    ) -> Any:
+        stated: Any = None, answers: Any = None, *, ended: str = "now", basis: Any = None,
+        by_figure: Any = None, contract: Any = None,
+    ) -> Any:  # fmt: skip
         answers = answers or ROWS
         interruptions: list[bool] = []
 
@@ -207,7 +208,8 @@ def compared(monkeypatch, tmp_path):
             return answers[key]
 
         judge = SimpleNamespace(
-            run={"scope": [list(key) for key in ROWS], "ended": ended}, outcome=outcome,
+            run={"scope": [list(key) for key in ROWS], "ended": ended, "contract": contract},
+            outcome=outcome, by_figure={**dict.fromkeys(ROWS, False), **(by_figure or {})},
             conclude=lambda outcomes, interrupted: interruptions.append(interrupted) or "REJECTED",
             p=SimpleNamespace(differing=[]),
         )  # fmt: skip
@@ -251,6 +253,21 @@ def test_rows_numbers_and_counts_that_differ_are_named(compared):
          ["y a: in the plan of the run, but not in verdict.json"]),
     ):  # fmt: skip
         assert compared(stated, answers)[0].wrong == said
+
+
+def test_a_published_figure_that_reads_as_another_limit_is_named(compared):
+    a = {"criterion": "x", "subject": "a", "outcome": "PASS", "value": 1.0}
+    b = {"criterion": "y", "subject": "a", "outcome": "FAIL", "value": 2.0}
+    figure = {**a, "limit": ">= 1 (published figure)"}
+    by_figure = {("x", "a"): True}
+    said = ["x a: >= 1, second judge: of another source"]
+    assert compared({"criteria": [{**a, "limit": ">= 1"}, b]}, by_figure=by_figure)[0].wrong == said
+    assert compared({"criteria": [figure, b]}, by_figure=by_figure)[0].wrong == []
+    assert "second judge: of another" in compared({"criteria": [figure, b]})[0].wrong[0]
+    refusing = compared(
+        {"criteria": [figure, b]}, by_figure=by_figure, contract={"limits": "measured"}
+    )
+    assert "the order takes measured limits" in refusing[0].wrong[0]
 
 
 def test_what_needs_another_rule_is_not_covered_and_counts_as_stated(compared):
