@@ -22,6 +22,7 @@ from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
 from fixtures.run.reader import RunReader
 from fixtures.slurm.hostlist import hostlist
+from fixtures.thresholds import published
 from fixtures.thresholds.contract import PARTIES
 from fixtures.thresholds.overview import read_csv
 from fixtures.verdict.model import Verdict, device_of
@@ -167,8 +168,12 @@ def _tested(verdict: Mapping[str, Any], not_judged: _Reasons) -> list[tuple[str,
     """Return (title, sentence): by how many limits, with which power, and what was not tested."""
     criteria, counts = verdict["criteria"], verdict["counts"]
     judged = {str(v["criterion"]) for v in criteria if v["limit"] and v["outcome"] != "RECORDED"}
+    figures = published.sentence(
+        len({str(v["criterion"]) for v in criteria if published.is_published(v)})
+    )
     rows = [("Limits", f"{counted(len(judged), 'criterion')}, each with its limit and its source "
-             "in annex 3; the file that has them is named by its SHA-256 below.")]  # fmt: skip
+             "in annex 3; the file that has them is named by its SHA-256 below."
+             f"{f' {figures}.' if figures else ''}")]  # fmt: skip
     if text := power.sentence(verdict):
         rows.append(("Power", text))
     reasons = Counter(str(v["reason"]) for v in criteria if v["outcome"] == "NOT_APPLICABLE")
