@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from reports.second_judge.physics import TABLES, Json, model_of
+from reports.second_judge.physics import ORDERED, TABLES, Json, model_of
 
 DEFAULTS: Json = {"nics_per_node": 0, "nic_gbps": 0, "nic_fabric": "InfiniBand", "shared_tb": 0,
                   "shared_directory": False, "rail_optimized": False}  # fmt: skip
@@ -42,7 +42,8 @@ def tidy(value: Any) -> Any:
         found["nics"] = [nics] if isinstance(nics, str) else nics
         found["nics_per_node"] = len(found["nics"])
     if "gpu_model" in found:
-        found = {"nic_fabric": "InfiniBand", **found, "gpu_model": model_of(found["gpu_model"])}
+        found["gpu_model"] = model_of(found["gpu_model"], ORDERED)
+        found = {"nic_fabric": "InfiniBand", **found}
     return found
 
 

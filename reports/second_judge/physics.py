@@ -10,7 +10,6 @@ import yaml
 
 Json = dict[str, Any]
 TABLES: Json = yaml.safe_load(Path(__file__).with_name("tables.yaml").read_text(encoding="utf-8"))
-NAMES = {n.casefold(): m for m, row in TABLES["gpus"].items() for n in (m, *row[5])}
 KINDS = (
     "gemm", "gemm_per_clock", "training", "p2p", "p2p_both", "pcie", "hbm", "nvlink", "memory",
     "alone", "latency", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",
@@ -26,10 +25,19 @@ class Unknown(Exception):
     """A rule is needed that this judge does not know: not covered."""
 
 
-def model_of(name: Any) -> str:
+def _spelled(name: Any) -> str:
+    """Return a name without its vendor, as the driver, a label and Slurm spell it alike."""
+    plain = " ".join(str(name).split()).lower().replace("-", " ").replace("_", " ")
+    return plain.removeprefix("nvidia ").removeprefix("tesla ")
+
+
+NAMES = {_spelled(n): m for m, row in TABLES["gpus"].items() for n in row[5]}
+ORDERED = NAMES | {_spelled(n): m for m, row in TABLES["gpus"].items() for n in (m, *row[6])}
+
+
+def model_of(name: Any, names: Json = NAMES) -> str:
     """Return the model of a product name; any other text as it is."""
-    found = NAMES.get(" ".join(str(name).split()).casefold().removeprefix("nvidia "))
-    return str(found or name)
+    return str(names.get(_spelled(name), name))
 
 
 def ceiling(kind: Any, facts: Json) -> float | None:
@@ -47,7 +55,7 @@ def ceiling(kind: Any, facts: Json) -> float | None:
         raise Unknown(f"the ceiling {kind}")
     if (model := str(facts.get("model"))) not in TABLES["gpus"]:
         raise Cannot("no ceiling without a known model")
-    capability, nvlink, pcie, hbm, memory, _ = TABLES["gpus"][model]
+    capability, nvlink, pcie, hbm, memory = TABLES["gpus"][model][:5]
     cpu, peer = model == "cpu", float(nvlink or TABLES["pcie_x16_gbps"].get(pcie, 0))
     if kind in ("gemm", "gemm_per_clock", "training"):
         default = "bf16" if kind == "training" else facts["metric"].partition("_")[0]

@@ -20,10 +20,8 @@ from typing import Any
 from reports.second_judge.absences import is_sound, typed
 from reports.second_judge.physics import TABLES, Json, model_of
 
-Key = tuple[str, str]
-"""(workload, placement)"""
-_NUMBER, _TEXT = (int, float), (str, type(None))
-_SCALAR = (str, int, float)
+Key = tuple[str, str]  # (workload, placement)
+_NUMBER, _TEXT, _SCALAR = (int, float), (str, type(None)), (str, int, float)
 _MEASUREMENT = {
     "metric": (str,), "unit": (str,), "samples": (list,), "rounds": (list,), "ended": (list,),
     "notes": (list,), "at": (dict,), "conditions": (dict,), "checks": (dict,),
@@ -115,9 +113,7 @@ class Records:
         """Read everything anew, or one record that does not define the devices."""
         defines = workload in ("", "inventory") or not any(w == "inventory" for w, _ in self.last)
         others = {k: v for k, v in self._read.items() if k[:2] != (workload, place)}
-        self._read = {} if defines else others
-        if defines:
-            self._devices = {}
+        self._read, self._devices = ({}, {}) if defines else (others, self._devices)
 
     def newest(self, workload: str, place: str) -> Json | None:
         """Return the record that counts; None without one that can be used."""
@@ -182,12 +178,9 @@ class Records:
         ranks, void = [], set()
         for entry in entries:
             try:
-                if data["schema"] == 1 and isinstance(entry, dict):
-                    _check_rank({"absent": [], **entry})
-                    ranks.append(typed(entry))
-                else:
-                    _check_rank(entry)
-                    ranks.append(entry)
+                old = data["schema"] == 1 and isinstance(entry, dict)
+                _check_rank({"absent": [], **entry} if old else entry)
+                ranks.append(typed(entry) if old else entry)
             except Broken:
                 if not isinstance(entry, dict) or entry.get("node") not in nodes:
                     raise

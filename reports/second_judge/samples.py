@@ -62,13 +62,10 @@ def reporters(row: Any, record: Json) -> list[Json]:
 
 
 def points_of(row: Any, record: Json, metric: str = "") -> list[Point]:
-    c, found = row.c, []
-    for rank in reporters(row, record):
-        for m in rank["measurements"]:
-            at = {} if metric else c["at"]
-            if m["metric"] == (metric or c["metric"]):
-                found += [(rank, m)] * all(m.get("at", {}).get(k) == v for k, v in at.items())
-    return found
+    metric, at = metric or row.c["metric"], {} if metric else row.c["at"]
+    return [(rank, m) for rank in reporters(row, record) for m in rank["measurements"]
+            if m["metric"] == metric
+            and all(m.get("at", {}).get(k) == v for k, v in at.items())]  # fmt: skip
 
 
 def satisfies(kind: str, limit: Any, value: Any) -> bool:
@@ -195,9 +192,8 @@ def far_below(devices: Sequence[tuple[int | None, list[float]]], like: Sequence[
         least = lowest_of_kind(values, spreads[1], criteria, count)
         for slot, rounds in devices:
             if len(rounds) == count:
-                below, partly = split([rounds], (least * shares.get(slot, 1)).__le__)
-                found[0].extend(below)
-                found[1].extend(partly)
+                low = split([rounds], (least * shares.get(slot, 1)).__le__)
+                found = found[0] + low[0], found[1] + low[1]
     return found
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from fixtures import hardware
 from fixtures.cluster.population import Population
-from fixtures.hardware import CPU, GPUS
+from fixtures.hardware import GPUS
 from fixtures.paths import CHECKOUT, THRESHOLDS
 from fixtures.plan import missing_limits
 from fixtures.plan.items import Item, planned_list
@@ -89,13 +89,12 @@ def acceptance_table() -> str:
 
 
 def names_table() -> str:
-    """Return the table of docs/on-a-cluster.md: how nvidia-smi and an order name each model."""
-    printed: dict[str, list[str]] = {model: [] for model in GPUS}
-    for product, model in hardware._PRODUCTS.items():
-        if model != CPU:
-            printed[model].append(f"NVIDIA {product}")
-    rows = ["| `gpu_model:` | as `nvidia-smi` prints it |", "|---|---|"]
-    rows += [f"| {model} | {', '.join(products)} |" for model, products in printed.items()]
+    """Return the table of docs/on-a-cluster.md: how a model is named by drivers and clouds."""
+    rows = ["| `gpu_model:` | as `nvidia-smi` and `dcgmi` print it | in clouds |", "|---|---|---|"]
+    for model in GPUS:
+        products = (f"NVIDIA {name}" for name, of in hardware._PRODUCTS.items() if of == model)
+        clouds = hardware._CLOUDS.get(model, "").split()
+        rows.append(f"| {model} | {', '.join(products)} | {', '.join(clouds)} |")
     return "\n".join(rows) + "\n"
 
 

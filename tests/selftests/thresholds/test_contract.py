@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
+from fixtures import hardware
 from fixtures.errors import ConfigError
 from fixtures.thresholds import contract
 from fixtures.thresholds.contract import Contract
@@ -40,6 +42,13 @@ def test_a_model_is_its_own_name_or_that_of_nvidia_smi():
     for name, model in (
         ("H200 SXM", "H200 SXM"), ("cpu", "cpu"), ("NVIDIA L40S", "L40S"),
         ("NVIDIA H100 80GB HBM3", "H100 SXM"),
+        ("nvidia_h100_80gb_hbm3", "H100 SXM"),  # Slurm's AutoDetect=nvml
+        ("NVIDIA-H200", "H200 SXM"),  # a label of Kubernetes
+        ("NVIDIA-H200-NVL", "H200 NVL"), ("nvidia_h20-3e", "H20 141"),
+        ("nvidia-h100-80gb", "H100 SXM"), ("nvidia-h200-141gb", "H200 SXM"),  # GKE
+        ("p5.48xlarge", "H100 SXM"), ("standard_nd128isr_gb300_v6", "GB300"),
+        *((model, model) for model in hardware.MODELS), *hardware._BY_CLOUD.items(),
+        *((f"NVIDIA {name}", model) for name, model in hardware._PRODUCTS.items()),
     ):  # fmt: skip
         assert contract.ordered_model(name) == model
     assert contract.known_model("H200 SXM") == "H200 SXM"
@@ -47,19 +56,43 @@ def test_a_model_is_its_own_name_or_that_of_nvidia_smi():
         ("H200", "did you mean 'H200 SXM' or 'H200 NVL'"),
         ("L40X", "--calibrate"),
         ("NVIDIA L40X", "'L40"),
+        ("NVIDIA H100", "'H100 SXM' or 'H100 PCIe' or 'H100 NVL' or 'H100 SXM 64'"),
+        ("h100", "'H100 SXM' or 'H100 PCIe' or 'H100 NVL' or 'H100 SXM 64'"),
+        ("A100-80GB", "did you mean 'A100 SXM 80' or 'A100 PCIe 80'[?]"),
+        ("H100-80GB-SXM", "did you mean 'H100 SXM'[?]"),
+        ("NVIDIA-H100-SXM5-80GB", "did you mean 'H100 SXM'[?]"),
+        ("gh200", "'GH200 96' or 'GH200 144'"),
+        ("Tesla V100-SXM2-32GB", "has no bf16"),
     ):
         with pytest.raises(ValueError, match=says):
             contract.ordered_model(name)
     assert contract.did_you_mean_model("NVIDIA L40S") == ", did you mean 'L40S'?"
     assert contract.did_you_mean_model("H200") == ", did you mean 'H200 SXM' or 'H200 NVL'?"
-    assert contract._is_short_for_several("h200")
-    assert not contract._is_short_for_several("L40S")
-    assert not contract._is_short_for_several("B20"), "a beginning of a word is not a name"
 
 
-def test_part_of_a_gpu_is_no_model():
-    with pytest.raises(ValueError, match="is "):
-        contract.ordered_model("NVIDIA H100 80GB HBM3 MIG 1g.10gb")
+@pytest.mark.parametrize(
+    "name",
+    ["NVIDIA Rubin", "VR200", "AMD Instinct MI300X", "GeForce RTX 4090", "A100-SXM-64GB", ""],
+)
+def test_an_order_of_a_gpu_that_nobody_knows_says_what_to_do(name):
+    with pytest.raises(ValueError, match=re.escape(hardware.NEW_GPU)):
+        contract.ordered_model(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "is a MIG instance"),
+        ("nvidia_h100_80gb_hbm3_1g.10gb", "is a MIG instance"),
+        ("NVIDIA-A100-SXM4-40GB-MIG-1g.5gb", "is a MIG instance"),
+        ("a100_1g.5gb", "is a MIG instance"),
+        ("NVIDIA-L40S-SHARED", "several pods in turn"),
+        ("NVIDIA L40S-48", "is a vGPU"),
+    ],
+)
+def test_part_of_a_gpu_is_no_model(name, says):
+    with pytest.raises(ValueError, match=says):
+        contract.ordered_model(name)
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

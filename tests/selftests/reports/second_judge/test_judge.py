@@ -223,13 +223,18 @@ def test_the_judge_imports_nothing_of_the_suite_and_can_be_read():
 
 def test_its_data_sheets_are_those_of_the_suite():
     for model, gpu in hardware.GPUS.items():
-        capability, nvlink, pcie, hbm, memory, _ = physics.TABLES["gpus"][model]
+        capability, nvlink, pcie, hbm, memory = physics.TABLES["gpus"][model][:5]
         assert (capability, nvlink, pcie, hbm, memory) == (
             gpu.compute_capability, gpu.nvlink_gbps, gpu.pcie_gen, gpu.hbm_gbps, gpu.memory_gib,
         )  # fmt: skip
     assert set(physics.TABLES["gpus"]) == {*hardware.GPUS, hardware.CPU}
-    for name in (*hardware._PRODUCTS, *hardware.MODELS):
+    for name in hardware._PRODUCTS:
         assert physics.model_of(f"NVIDIA {name}") == hardware.model_of(name)
+    assert physics.NAMES == hardware._BY_SPELLING
+    for name, model in (*hardware._BY_CLOUD.items(), *((m.lower(), m) for m in hardware.MODELS)):
+        assert hardware.model_of_order(name) == physics.model_of(name, physics.ORDERED) == model
+    for name in ("nvidia-h100-80gb", "p5.48xlarge", "H20-96", "H200-", "NVIDIA A100-SXM-64GB"):
+        assert physics.model_of(name) == name
 
 
 def test_it_knows_every_rule_that_definitions_use_today():

@@ -50,7 +50,10 @@ def test_an_order_has_one_form_whoever_wrote_it():
         "nics": ["mlx5_0", "mlx5_3", "mlx5_4"], "nics_per_node": 3, "scratch": {"path": "/s"},
     }  # fmt: skip
     assert tidy({"nics": "mlx5_bond_*"})["nics"] == ["mlx5_bond_*"]
-    for given in (ORDER, {**ORDER, "nics": ["mlx5_0", "mlx5_1"], "nics_per_node": 2}):
+    for given in (
+        ORDER, {**ORDER, "nics": ["mlx5_0", "mlx5_1"], "nics_per_node": 2},
+        *({**ORDER, "gpu_model": name} for name in ("p5.48xlarge", "nvidia_h100_80gb_hbm3")),
+    ):  # fmt: skip
         assert tidy(given) == tidy(contract_json(Contract.model_validate(given)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reports.second_judge.physics import Cannot, Unknown, ceiling, model_of
+from reports.second_judge.physics import ORDERED, Cannot, Unknown, ceiling, model_of
 
 pytestmark = pytest.mark.cpu
 
@@ -30,7 +30,10 @@ def bounds(table: list[tuple[str, dict[str, object], float]]) -> None:
 def test_a_product_name_is_its_model_and_other_text_stays():
     assert model_of("NVIDIA H200") == "H200 SXM"
     assert model_of(" nvidia   a100-sxm4-40gb ") == "A100 SXM 40"
+    assert model_of("NVIDIA-H100-80GB-HBM3") == model_of("nvidia_h100_80gb_hbm3") == "H100 SXM"
     assert model_of("Another GPU") == "Another GPU"
+    assert model_of("p5.48xlarge") == "p5.48xlarge"
+    assert {model_of(name, ORDERED) for name in ("p5.48xlarge", "h100 sxm")} == {"H100 SXM"}
 
 
 def test_arithmetic_is_bounded_by_units_and_clock():

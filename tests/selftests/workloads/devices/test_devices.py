@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.hardware import MIG_INSTANCE, VGPU
+from fixtures.gpu_parts import MIG_INSTANCE, VGPU
 from fixtures.workloads.devices import devices
 from tests.selftests.workloads.health import made_up_nvml
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.hardware import PARTS_OF_GPUS, VGPU
+from fixtures.gpu_parts import PARTS_OF_GPUS, VGPU
 from fixtures.workloads.devices import devices, gpu_visibility, nics
 from fixtures.workloads.inventory import inventory
 
