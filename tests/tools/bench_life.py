@@ -87,12 +87,36 @@ def cell(
     return number, wrong, found
 
 
+def together(dice: Generator, fleets: int) -> int:
+    """Return how many of healthy fleets of 2 to 1,024 nodes accuse anyone by any counter.
+
+    Each fleet has the links of its GPUs, four counters of GPUs and sixteen of ports, each with a
+    rate of its own.
+    """
+    wrong = 0
+    for _ in range(fleets):
+        nodes = int(2 ** dice.uniform(1, 10))
+        of_links, of_ports = 0.3, 0.3 / 16
+        shares = [((nodes, 8, 18), of_links), *[((nodes, 8, 1), 0.1)] * 4]
+        shares += [((nodes, 8, 1), of_ports)] * 16
+        for shape, share in shares:
+            counts, lives = healthy(dice, shape, 10 ** dice.uniform(-2, 3))
+            if accused(parts_of(counts, lives if dice.random() < 0.8 else None), share=share):
+                wrong += 1
+                break
+    return wrong
+
+
 def main(arguments: Iterable[str] | None = None) -> int:
     """Print a line for each shape and rate."""
     parser = argparse.ArgumentParser(prog="python -m tests.tools.bench_life", description=__doc__)
     parser.add_argument("--fleets", type=int, default=300)
+    parser.add_argument("--together", type=int, metavar="N", help="N fleets, all counters together")
     options = parser.parse_args(None if arguments is None else [*arguments])
     dice = np.random.default_rng(2026)
+    if options.together:
+        print(f"{together(dice, options.together)} of {options.together} healthy fleets accused")
+        return 0
     for timed in (True, False):
         for shape in SHAPES:
             for rate in RATES:
