@@ -30,6 +30,7 @@ from reports.evidence.run_files import CommandError, read_run
 from reports.exports.tables import records_of
 from reports.facts.silence import Place, Row, Stream, silence, until
 from reports.handover import reference, visit_history
+from reports.handover.life_of_visits import is_counter, life_lines
 from reports.pages import banner
 
 METRICS = ("gemm.bf16_per_ghz", "memory.triad")
@@ -91,6 +92,9 @@ def main(options: argparse.Namespace, confirm: reference.Confirm) -> int:
     silent = silence(past, [str(n) for n in verdict["scope"]["nodes"]], places, now)
     unseen += [*silent.lines, *visit_history.replaced(history, past, places)]
     unseen += visit_history.differing(history, past)
+    counted_rows = [row for row in rows if is_counter(row)]
+    rows = [row for row in rows if not is_counter(row)]
+    worn = list(life_lines(counted_rows))
     try:
         findings, tests = assess(
             rows, certified, shift=options.shift, false_alarms=options.false_alarms
@@ -101,6 +105,7 @@ def main(options: argparse.Namespace, confirm: reference.Confirm) -> int:
     suspect = cusum.is_suspect([f.node for f in accused], [f.node for f in findings])
     age = _age_days(run)
     said = [*lines(findings, tests, suspect=suspect, age=age), *silent.renamed]
+    said += worn
     said += [f"SILENT: {line}" for line in unseen]
     status = _status(findings, tests, suspect=suspect, age=age)
     write_json(state / STATUS, {**status, "silent": unseen})
@@ -112,7 +117,7 @@ def main(options: argparse.Namespace, confirm: reference.Confirm) -> int:
     for line in said:
         print(line)
     print(f"page {state / PAGE}")
-    return 2 if suspect else 1 if accused else 2 if unseen else 0
+    return 2 if suspect else 1 if accused or worn else 2 if unseen else 0
 
 
 # --- the test
