@@ -273,6 +273,9 @@ def install(dest: Path, data: Mapping[str, Json]) -> Path:
     before = _folders(dest)
     for name, content in files.items():
         replace_file(folder / name, (content,), root=dest)
+    for path in (folder, *folder.rglob("*")):  # whatever the umask: who tries it by hand reads it
+        if path.is_dir():
+            path.chmod(0o755)
     for name in WRAPPERS:
         replace_file(dest / name, (STARTER_TEXT.with_name(name).read_bytes(),), root=dest)
         (dest / name).chmod(0o755)
