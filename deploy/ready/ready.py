@@ -11,7 +11,9 @@ FOLDER = "{folder}"
 def start():
     """Start the check from the copy beside this file, whatever its fault is: 2, never a traceback."""
     if sys.version_info < (3, 11):
-        print("could not tell: Python 3.11 or newer is needed, this is %d.%d" % sys.version_info[:2])
+        print(
+            "could not tell: Python 3.11 or newer is needed, this is %d.%d" % sys.version_info[:2]
+        )
         return 2
     try:
         from pathlib import Path

@@ -29,6 +29,7 @@ from fixtures.records.foreign_files import read_bytes
 from fixtures.records.model import RankResult, Record
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run.reader import RunReader
+from fixtures.slurm.hostlist import hostlist
 from fixtures.thresholds import loader
 from fixtures.thresholds.loader import Thresholds
 from fixtures.wording import counted
@@ -86,6 +87,9 @@ def main(options: argparse.Namespace, check_run: CheckRun) -> int:
     gpus = sum(len(node["gpus"]) for node in data["nodes"].values())
     print(f"certificate of {source.name} ({word}): {counted(len(data['nodes']), 'node')}, "
           f"{counted(gpus, 'GPU')}")  # fmt: skip
+    left = sorted({*map(str, run["population"]["nodes"])} - data["nodes"].keys())
+    if left:
+        print(f"not covered: {hostlist(left)}, of which no inventory counts")
     print(f"installed {dest / STARTER} (code and certificate in {folder.name})")
     print(f"try it on a node: python3 -I {dest / STARTER} --all")
     return 0
@@ -136,7 +140,15 @@ def _node(reader: RunReader, node: str, ordered: Mapping[str, str]) -> dict[str,
     """Return what one node has to be; None where it has no inventory that counts."""
     records = {
         name: record
-        for name in ("inventory", "health", "nvlink", "under_load", "infiniband", "environment", "host")
+        for name in (
+            "inventory",
+            "health",
+            "nvlink",
+            "under_load",
+            "infiniband",
+            "environment",
+            "host",
+        )
         if (record := reader.newest(name, node)) is not None
     }
     if "inventory" not in records:
@@ -161,9 +173,7 @@ def _leader(record: Record, node: str) -> Mapping[str, Any]:
     return found
 
 
-def _gpu(
-    gpu: Mapping[str, Any], ranks: Mapping[str, Mapping[str, RankResult]]
-) -> dict[str, Json]:
+def _gpu(gpu: Mapping[str, Any], ranks: Mapping[str, Mapping[str, RankResult]]) -> dict[str, Json]:
     uuid = str(gpu.get("uuid") or "")
 
     def values(workload: str) -> dict[str, Json]:
@@ -190,7 +200,9 @@ def _gpu(
 
 def _nics(facts: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Json]]:
     ports = facts.get("infiniband", {}).get("ports") or {}
-    guids = {n["name"]: n.get("node_guid", "") for n in facts.get("environment", {}).get("nics", [])}
+    guids = {
+        n["name"]: n.get("node_guid", "") for n in facts.get("environment", {}).get("nics", [])
+    }
     links = facts.get("host", {}).get("links") or {}
     found = []
     for name in facts["inventory"].get("nics") or ():
@@ -289,7 +301,9 @@ def install(dest: Path, data: Mapping[str, Json]) -> Path:
 
 
 def _folders(dest: Path) -> list[Path]:
-    return [p for p in dest.iterdir() if OLD.fullmatch(p.name) and p.is_dir() and not p.is_symlink()]
+    return [
+        p for p in dest.iterdir() if OLD.fullmatch(p.name) and p.is_dir() and not p.is_symlink()
+    ]
 
 
 def _named(starter: Path) -> str:
@@ -313,7 +327,11 @@ def refused(dest: Path) -> list[str]:
             continue
         status = path.stat()
         loose = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
-        if status.st_uid not in (0, os.geteuid()) or loose or (path == real and status.st_mode & 0o022):
+        if (
+            status.st_uid not in (0, os.geteuid())
+            or loose
+            or (path == real and status.st_mode & 0o022)
+        ):
             raise CommandError(f"--dest {dest}: {path} can be changed by others than root and you")
     if os.geteuid() == 0:
         return []

@@ -46,7 +46,9 @@ def healthy_lines() -> list[str]:
     return lines
 
 
-def certified(*, node: str = NODE, mounts: Sequence[str] = (), run: str = "/runs/accepted") -> dict[str, Any]:
+def certified(
+    *, node: str = NODE, mounts: Sequence[str] = (), run: str = "/runs/accepted"
+) -> dict[str, Any]:
     """The certificate of the healthy node, as `reports ready` makes it."""
     gpus = [
         {
@@ -131,7 +133,9 @@ class Node:
         told.messages = json.loads(json.dumps(told.messages))
         return judge.judge(node, [told], time.time())
 
-    def looked_at(self, data: Mapping[str, Any], limit_s: float = 9) -> tuple[float, judge.Findings]:
+    def looked_at(
+        self, data: Mapping[str, Any], limit_s: float = 9
+    ) -> tuple[float, judge.Findings]:
         """The same by processes of their own, and the seconds that it took."""
         began = time.monotonic()
         node = certificate.node_of(json.loads(json.dumps(data)), (NODE,))

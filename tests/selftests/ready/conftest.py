@@ -14,7 +14,9 @@ from tests.selftests.sandboxes import refuse
 
 
 @pytest.fixture(scope="module")
-def emulated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+def emulated(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Node]:
     refuse(request, emulation.refusal())
     with ready_nodes.emulated(tmp_path_factory.mktemp("node")) as node:
         yield node
