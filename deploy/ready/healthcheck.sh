@@ -5,8 +5,8 @@
 # reason of its own, and gives it back when it is ready again, if the reason is still its own: not
 # what an operator or another program drained. "could not tell" changes nothing, with a line in the log.
 # Settings, as variables in ready.env beside this file: as prolog.sh.
-here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 PATH="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/slurm/bin"
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 # shellcheck disable=SC1091 # of the site
 [ -r "$here/ready.env" ] && . "$here/ready.env"
 PATH="$PATH${READY_PATH:+:$READY_PATH}"

@@ -6,8 +6,8 @@
 #   READY_PYTHON   interpreter, 3.11 or newer (default: python3)
 #   READY_OPTIONS  options of ready.py
 #   READY_PATH     where scontrol is, if not in the usual places
-here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 PATH="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/slurm/bin"
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 # shellcheck disable=SC1091 # of the site
 [ -r "$here/ready.env" ] && . "$here/ready.env"
 PATH="$PATH${READY_PATH:+:$READY_PATH}"

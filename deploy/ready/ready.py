@@ -9,7 +9,7 @@ FOLDER = "{folder}"
 
 
 def start():
-    """Start the check from the copy beside this file, whatever its fault is: 2, never a traceback."""
+    """Start the check from the copy beside this file; where that fails, 2 and no traceback."""
     if sys.version_info < (3, 11):
         print(
             "could not tell: Python 3.11 or newer is needed, this is %d.%d" % sys.version_info[:2]

@@ -1,7 +1,7 @@
 """A node in emulation for the check before each job: NVML in this process, sysfs in a folder.
 
-The real pynvml calls the emulated driver (fixtures/sandbox/emulated_nvml.c), which reads its state at
-every call, and the kernel's files are a tree of the sandbox's platform.
+The real pynvml calls the emulated driver (fixtures/sandbox/emulated_nvml.c), which reads its state
+at every call, and the kernel's files are a tree of the sandbox's platform.
 """
 
 from __future__ import annotations

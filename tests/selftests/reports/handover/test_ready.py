@@ -1,4 +1,4 @@
-"""What is installed on a node: made of a verified run, complete without a checkout, root's alone."""
+"""What is installed on a node: made of a verified run, complete without a checkout."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_only_a_run_that_is_verified_and_accepted_is_installed(runs, dest, capsy
     verdict["verdict"] = "PARTIAL"
     for found in (Findings(wrong=["records/x: changed"]), Findings(unchecked=["x: not judged"]),
                   Findings(strangers=["x: by an unknown key"])):  # fmt: skip
-        with pytest.raises(EvidenceError, match="is not installed: .*reports verify"):
+        with pytest.raises(EvidenceError, match=r"is not installed: .*reports verify"):
             ready.main(options(run, dest), lambda source, found=found: found)
     with pytest.raises(CommandError, match="--mount shared: expected a path"):
         ready.main(options(run, dest, "shared"), lambda source: Findings())
