@@ -47,17 +47,17 @@ def healthy_lines() -> list[str]:
 
 
 def certified(
-    *, node: str = NODE, mounts: Sequence[str] = (), run: str = "/runs/accepted"
+    *, node: str = NODE, gpus: int = GPUS, mounts: Sequence[str] = ()
 ) -> dict[str, Any]:
     """The certificate of the healthy node, as `reports ready` makes it."""
-    gpus = [
+    certified_gpus = [
         {
             "uuid": emulation.gpu_uuid(node, k), "pci": PLATFORM.gpu_address(k),
             "vbios": "00.00.00.00.01", "states": STATES, "counts": [*certificate.COUNTS],
             "links": 18, "width": 16, "fabric": "ready",
             "life": {"nvlink_errors": {"total": 0}, "pcie_replays": {"total": 0}},
         }
-        for k in range(GPUS)
+        for k in range(gpus)
     ]  # fmt: skip
     port = {"fabric": "InfiniBand", "state": "ACTIVE", "physical_state": "LinkUp", "rate": 400.0,
             "verbs": "present"}  # fmt: skip
@@ -67,9 +67,9 @@ def certified(
         if nic.name in PLATFORM.ordered_nics
     ]
     return {
-        "schema": certificate.SCHEMA, "run": run, "limits": LIMITS,
+        "schema": certificate.SCHEMA, "run": "/runs/accepted", "limits": LIMITS,
         "nodes": {node: {
-            "since": time.time() - 86400, "gpus": gpus, "nics": nics,
+            "since": time.time() - 86400, "gpus": certified_gpus, "nics": nics,
             "mounts": {p: {"type": "", "writable": True} for p in mounts},
         }},
     }  # fmt: skip
