@@ -66,7 +66,7 @@ def main(options: argparse.Namespace, check_run: CheckRun) -> int:
     word = read_verdict(source)["verdict"]
     if word not in reference.REFERENCES:
         raise EvidenceError(
-            f"{source} is {word}: nodes are held against an accepted run, expected one of "
+            f"{source} is {word}: nodes are compared with an accepted run, expected one of "
             f"{', '.join(reference.REFERENCES)}"
         )
     found = check_run(source)
@@ -101,7 +101,7 @@ def main(options: argparse.Namespace, check_run: CheckRun) -> int:
 def made_of(
     source: Path, run: Mapping[str, Any], limits: Thresholds, mounts: Iterable[str] = ()
 ) -> dict[str, Json]:
-    """Return the certificate that nodes are held against, of a run that was verified."""
+    """Return the certificate that nodes are compared with, of a run that was verified."""
     directory = RunDirectory(source)
     reader = RunReader.of(directory, run)
     ordered = dict((limits.cluster and limits.cluster.mounts) or {}) | dict.fromkeys(mounts, "")
@@ -285,9 +285,8 @@ def install(dest: Path, data: Mapping[str, Json]) -> Path:
     before = _folders(dest)
     for name, content in files.items():
         replace_file(folder / name, (content,), root=dest)
-    for path in (folder, *folder.rglob("*")):  # whatever the umask: who tries it by hand reads it
-        if path.is_dir():
-            path.chmod(0o755)
+    for path in {above for name in files for above in (folder / name).parents} - {*dest.parents}:
+        path.chmod(0o755)  # whatever the umask: who tries it by hand reads it
     for name in WRAPPERS:
         replace_file(dest / name, (STARTER_TEXT.with_name(name).read_bytes(),), root=dest)
         (dest / name).chmod(0o755)

@@ -46,9 +46,7 @@ def healthy_lines() -> list[str]:
     return lines
 
 
-def certified(
-    *, node: str = NODE, gpus: int = GPUS, mounts: Sequence[str] = ()
-) -> dict[str, Any]:
+def certified(*, node: str = NODE, gpus: int = GPUS, mounts: Sequence[str] = ()) -> dict[str, Any]:
     """The certificate of the healthy node, as `reports ready` makes it."""
     certified_gpus = [
         {

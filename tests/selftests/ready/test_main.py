@@ -36,7 +36,7 @@ def said(folder: Path, capsys, *options: str) -> tuple[int, str]:
 
 def test_a_healthy_node_is_ready(folder: Path, capsys):
     status, line = said(folder, capsys)
-    assert (status, line) == (0, "ready: 2 GPUs, 4 NICs, 1 mounts as certified by accepted")
+    assert (status, line) == (0, "ready: 2 GPUs, 4 NICs, 1 mount as certified by accepted")
 
 
 def test_what_could_not_be_seen_is_said_of_a_ready_node(folder: Path, node: Node, capsys):

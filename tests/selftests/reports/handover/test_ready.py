@@ -205,7 +205,7 @@ def options(run: Path, dest: Path, *mounts: str) -> Any:
 def test_only_a_run_that_is_verified_and_accepted_is_installed(runs, dest, capsys, monkeypatch):
     run, verdict = runs["sandbox-2x2-cpu"], {"verdict": "REJECTED"}
     monkeypatch.setattr(ready, "read_verdict", lambda source: verdict)
-    with pytest.raises(EvidenceError, match="is REJECTED: nodes are held against"):
+    with pytest.raises(EvidenceError, match="is REJECTED: nodes are compared with"):
         ready.main(options(run, dest), lambda source: Findings())
     verdict["verdict"] = "PARTIAL"
     for found in (Findings(wrong=["records/x: changed"]), Findings(unchecked=["x: not judged"]),
