@@ -69,8 +69,8 @@ def job_times(site: Sandbox, number: int) -> list[float]:
     times = []
     for _ in range(number):
         began = time.monotonic()
-        job = run(["sbatch", "--parsable", "-w", site.nodes[0], "-o", "/dev/null", "--wrap", "true"],
-                  env=site.environ).strip()  # fmt: skip
+        submit = ["sbatch", "--parsable", "-w", site.nodes[0], "-o", "/dev/null", "--wrap", "true"]
+        job = run(submit, env=site.environ).strip()
         ended = ["squeue", "-h", "-t", "all", "-j", job, "-o", "%T"]
         wait_until(lambda: run(ended, env=site.environ).strip() == "COMPLETED",  # noqa: B023
                    timeout_s=60, step_s=0.02)  # fmt: skip
@@ -94,8 +94,9 @@ def main() -> None:
                     (dest / "ready.env").write_text(f"export READY_PYTHON={sys.executable}\n")
                     measure(up, dest, options.starts)
                 jobs = job_times(up, options.jobs)
-            print(f"job {'with' if prolog else 'without'} the Prolog: {len(jobs)}, from sbatch to its "
-                  f"end median {statistics.median(jobs):.2f} s, worst {max(jobs):.2f} s")  # fmt: skip
+            median, worst = statistics.median(jobs), max(jobs)
+            print(f"{len(jobs)} jobs {'with' if prolog else 'without'} the Prolog, from sbatch to "
+                  f"the end: median {median:.2f} s, worst {worst:.2f} s", flush=True)  # fmt: skip
     finally:
         shutil.rmtree(folder)
 

@@ -1,4 +1,4 @@
-"""Both wrappers in a real Slurm: the sick node is drained, the healthy ones and their jobs go on."""
+"""Both wrappers in a real Slurm: the sick node is drained, healthy ones and their jobs go on."""
 
 from __future__ import annotations
 

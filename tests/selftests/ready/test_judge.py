@@ -1,5 +1,5 @@
-"""Every fault of driver and host that is looked for is not ready, with its reason; healthy nodes are
-ready, whatever else they show."""
+"""Each fault of driver and host is "not ready" with its reason; healthy nodes are ready, whatever
+else they show."""
 
 from __future__ import annotations
 
