@@ -92,8 +92,13 @@ def test_the_prolog_drains_the_sick_node_and_jobs_start_elsewhere(site: Sandbox,
 
 def test_what_cannot_be_told_drains_nothing_and_starts_jobs(site: Sandbox, dest: Path):
     lines = (dest / "ready.env").read_text()
-    (dest / "ready.env").write_text(f"{lines}READY_OPTIONS=--certificate=/none\n")
     try:
+        # A status without its line is none, whatever ends with it.
+        for python in ("/bin/true", "/bin/false", "/no/such/python"):
+            (dest / "ready.env").write_text(f"{lines}READY_PYTHON={python}\n")
+            statuses = [wrapper(site, dest, "worker2", name) for name in ready.WRAPPERS]
+            assert statuses == [0, 0], python
+        (dest / "ready.env").write_text(f"{lines}READY_OPTIONS=--certificate=/none\n")
         number = job(site, "-w", "worker2")
         soon(lambda: state_of(site, number) == "COMPLETED", "the job starts")
         assert wrapper(site, dest, "worker2") == 0
