@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from fixtures.ready import children
+from fixtures.ready import children, readings
 from fixtures.ready.certificate import node_of
 from fixtures.ready.judge import judge
+from fixtures.sandbox import emulation
 from fixtures.sandbox.hardware_faults import GPU_FAULTS
 from tests.selftests.ready_nodes import NODE, PLATFORM, Node, certified
 
@@ -291,6 +292,15 @@ def test_gpus_that_may_not_be_opened_are_not_missing(node: Node):
     found = node.told(certified())
     assert found.status == 2
     assert found.unknown == ["GPU 1: NoPermission"]
+
+
+def test_inside_a_job_a_gpu_that_is_not_shown_is_not_missing(node: Node, monkeypatch):
+    """Drivers leave out what the device control group of a job forbids."""
+    node.break_driver("count=1")
+    monkeypatch.setattr(readings, "_of_a_job", lambda cgroup: True)
+    found = node.told(certified())
+    assert found.status == 2
+    assert found.unknown == [f"{emulation.gpu_uuid(NODE, 1)} at {BUS} is not shown inside this job"]
 
 
 def test_a_kernel_log_that_only_root_reads_is_told_and_no_hindrance(node: Node):
