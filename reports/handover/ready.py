@@ -183,7 +183,11 @@ def _gpu(gpu: Mapping[str, Any], ranks: Mapping[str, Mapping[str, RankResult]]) 
 
     health, nvlink, load = values("health"), values("nvlink"), values("under_load")
     rank = ranks.get("under_load", {}).get(uuid)
-    counters = rank.facts.get("after", {}) if rank is not None else {}
+    facts = rank.facts if rank is not None else {}
+    life = {
+        k: {"total": int(n)} for k, n in facts.get("after", {}).items()
+        if isinstance(n, int) and not k.endswith("_ns")
+    } | {k: dict(told["counts"]) for k, told in facts.get("life", {}).items()}  # fmt: skip
     return {
         "uuid": uuid, "pci": str(gpu.get("pci") or ""), "vbios": str(gpu.get("vbios") or ""),
         "states": {k: str(health[k]) for k in certificate.STATES if k in health},
@@ -191,10 +195,7 @@ def _gpu(gpu: Mapping[str, Any], ranks: Mapping[str, Mapping[str, RankResult]]) 
         "links": int(nvlink.get("links") or gpu.get("nvlinks") or 0) or None,
         "width": int(load["pcie_width"]) if "pcie_width" in load else None,
         "fabric": str(nvlink.get("fabric") or ""),
-        "life": {
-            k: {"total": int(n)} for k, n in counters.items()
-            if isinstance(n, int) and not k.endswith("_ns")
-        },
+        "life": life,
     }  # fmt: skip
 
 

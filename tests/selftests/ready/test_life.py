@@ -49,6 +49,16 @@ def test_parts_that_differ_are_compared_as_a_sum():
     assert rise.text().startswith("120 more replays and recoveries")
 
 
+def test_a_part_that_the_certificate_does_not_name_was_0():
+    """It holds those that are not, as records do."""
+    now = {"nvlink_errors": {"link 0 replays": 60, "link 1 replays": 70, "link 2 replays": 100}}
+    rises = life_counters(now, {"nvlink_errors": {"link 1 replays": 69}}, DAY)
+    assert [(r.part, r.rise, r.beyond) for r in rises] == [
+        ("link 2 replays", 100, True), ("link 0 replays", 60, False), ("link 1 replays", 1, False),
+    ]  # fmt: skip
+    assert [r.rise for r in life_counters(now, {"nvlink_errors": {}}, DAY)] == [100, 70, 60]
+
+
 def test_what_has_no_limit_is_recorded_and_what_is_not_certified_is_left_out():
     now = {"remapped_rows": {"corrected": 9000}, "new": {"total": 1}}
     (rise,) = life_counters(now, {"remapped_rows": {"corrected": 0}}, DAY)

@@ -103,6 +103,17 @@ def test_a_port_number_of_a_nic_with_several_is_its_own():
     assert (first["lanes"], second["lanes"], second["ports"]) == (None, 8, {"1": {"state": "c"}})
 
 
+def test_the_counters_of_links_are_those_of_each_link_where_records_have_them(runs, tmp_path):
+    source = Path(shutil.copytree(runs["h200-1x4"], tmp_path / "run"))
+    with support.edited(source / "records/under_load@node0.json") as record:
+        record["ranks"][2]["facts"]["life"] = {
+            "nvlink_errors": {"parts": 36, "counts": {"link 3 recoveries": 505}}
+        }
+    gpus = made(source)["nodes"]["node0"]["gpus"]
+    assert gpus[2]["life"]["nvlink_errors"] == {"link 3 recoveries": 505}
+    assert gpus[1]["life"]["nvlink_errors"] == {"total": 0}
+
+
 # --- the copy
 
 
