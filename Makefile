@@ -11,7 +11,7 @@
 #   IMAGE=NAME      of `make image` and `make test-image`
 #   ROOTS=DIR       where `make test-bare` and `make test-trixie` keep their roots (default: the
 #                   user's cache)
-#   RUN=DIR         of `make install-ready`: the accepted run
+#   RUN=DIR         of `make install-ready`: the accepted run, or several of a handover in parts
 #   DEST=DIR        of `make install-ready`: a folder of root's, on every node
 #   RELEASE=NAME    of Debian in `make test-trixie` (default trixie)
 
@@ -109,7 +109,7 @@ soak: site-packages setup-dev test-bare ## what takes long: bare Debians, 20 hea
 	$(PY) -m pytest -ra -m "cpu and slow" $(ARGS)
 
 install-ready: setup ## the check of a node before each job: RUN=DIR (the accepted run), DEST=DIR (root's)
-	@$(PY) -m reports ready '$(RUN)' --dest='$(DEST)' $(ARGS)
+	@$(PY) -m reports ready $(RUN) --dest='$(DEST)' $(ARGS)
 
 drills: sandbox-packages setup-dev ## every fault put in one by one, and who is named; the table as JSON
 	$(PY) -m tests.tools.drills $(ARGS)

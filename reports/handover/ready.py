@@ -51,7 +51,10 @@ Json = Any
 def add_to(commands: Any) -> Any:
     """Add the subcommand, and return it."""
     parser = commands.add_parser("ready", help="install the check of a node before each job")
-    parser.add_argument("run", type=Path, metavar="RUN", help="the accepted run")
+    parser.add_argument(
+        "runs", type=Path, nargs="+", metavar="RUN",
+        help="the accepted run, or each of a handover in parts; of a node in several the last counts",
+    )  # fmt: skip
     parser.add_argument("--dest", type=Path, required=True, metavar="DIR", help="where to install")
     parser.add_argument(
         "--mount", action="append", default=[], metavar="POINT",
@@ -61,8 +64,22 @@ def add_to(commands: Any) -> Any:
 
 
 def main(options: argparse.Namespace, check_run: CheckRun) -> int:
-    """Install the check; EvidenceError where RUN is not verified, or cannot be a reference."""
-    source, dest = options.run.resolve(), options.dest.absolute()
+    """Install the check; EvidenceError where a run is not verified, or cannot be a reference."""
+    dest = options.dest.absolute()
+    for point in options.mount:
+        if not point.startswith("/"):
+            raise CommandError(f"--mount {point}: expected a path that begins with /")
+    for line in refused(dest):
+        print(line)
+    parts = [_part(run.resolve(), options, check_run) for run in options.runs]
+    folder = install(dest, {"schema": certificate.SCHEMA, "parts": parts})
+    print(f"installed {dest / STARTER} (code and certificate in {folder.name})")
+    print(f"try it on a node: python3 -I {dest / STARTER} --all")
+    return 0
+
+
+def _part(source: Path, options: argparse.Namespace, check_run: CheckRun) -> dict[str, Json]:
+    """Return what the nodes of one run have to be, after it was verified."""
     word = read_verdict(source)["verdict"]
     if word not in reference.REFERENCES:
         raise EvidenceError(
@@ -75,24 +92,16 @@ def main(options: argparse.Namespace, check_run: CheckRun) -> int:
             f"{source} is not installed: {(found.unconfirmed + found.strangers)[0]}; see "
             f"`python -m reports verify {shlex.quote(str(source))}`"
         )
-    for point in options.mount:
-        if not point.startswith("/"):
-            raise CommandError(f"--mount {point}: expected a path that begins with /")
     run = read_run(source)
     limits = loader.load(limits_file(run, options.thresholds) or THRESHOLDS)
-    data = made_of(source, run, limits, options.mount)
-    for line in refused(dest):
-        print(line)
-    folder = install(dest, data)
-    gpus = sum(len(node["gpus"]) for node in data["nodes"].values())
-    print(f"certificate of {source.name} ({word}): {counted(len(data['nodes']), 'node')}, "
+    part = made_of(source, run, limits, options.mount)
+    gpus = sum(len(node["gpus"]) for node in part["nodes"].values())
+    print(f"certificate of {source.name} ({word}): {counted(len(part['nodes']), 'node')}, "
           f"{counted(gpus, 'GPU')}")  # fmt: skip
-    left = sorted({*map(str, run["population"]["nodes"])} - data["nodes"].keys())
+    left = sorted({*map(str, run["population"]["nodes"])} - part["nodes"].keys())
     if left:
         print(f"not covered: {hostlist(left)}, of which no inventory counts")
-    print(f"installed {dest / STARTER} (code and certificate in {folder.name})")
-    print(f"try it on a node: python3 -I {dest / STARTER} --all")
-    return 0
+    return part
 
 
 # --- what a node has to be
@@ -101,7 +110,7 @@ def main(options: argparse.Namespace, check_run: CheckRun) -> int:
 def made_of(
     source: Path, run: Mapping[str, Any], limits: Thresholds, mounts: Iterable[str] = ()
 ) -> dict[str, Json]:
-    """Return the certificate that nodes are compared with, of a run that was verified."""
+    """Return what the nodes of a verified run have to be: a part of the certificate."""
     directory = RunDirectory(source)
     reader = RunReader.of(directory, run)
     ordered = dict((limits.cluster and limits.cluster.mounts) or {}) | dict.fromkeys(mounts, "")
@@ -114,7 +123,7 @@ def made_of(
     if not nodes:
         raise CommandError(f"{source}: no node of it has an inventory that counts")
     return {
-        "schema": certificate.SCHEMA, "run": str(source), "suite_version": version(),
+        "run": str(source), "suite_version": version(),
         "manifest_sha256": hashlib.sha256(read_bytes(directory.manifest)).hexdigest(),
         "limits": _limits(limits, model), "nodes": nodes,
     }  # fmt: skip

@@ -65,12 +65,18 @@ def certified(*, node: str = NODE, gpus: int = GPUS, mounts: Sequence[str] = ())
         if nic.name in PLATFORM.ordered_nics
     ]
     return {
-        "schema": certificate.SCHEMA, "run": "/runs/accepted", "limits": LIMITS,
-        "nodes": {node: {
+        "schema": certificate.SCHEMA,
+        "parts": [{"run": "/runs/accepted", "limits": LIMITS, "nodes": {node: {
             "since": time.time() - 86400, "gpus": certified_gpus, "nics": nics,
             "mounts": {p: {"type": "", "writable": True} for p in mounts},
-        }},
+        }}}],
     }  # fmt: skip
+
+
+def of_node(data: dict[str, Any], node: str = NODE) -> dict[str, Any]:
+    """What a certificate has of a node, for a test to change."""
+    found: dict[str, Any] = data["parts"][0]["nodes"][node]
+    return found
 
 
 @dataclass

@@ -11,7 +11,7 @@ import pytest
 
 from fixtures.ready import certificate
 from fixtures.ready.certificate import CannotTell, node_of, read
-from tests.selftests.ready_nodes import NODE, certified
+from tests.selftests.ready_nodes import NODE, certified, of_node
 
 pytestmark = pytest.mark.cpu
 
@@ -89,6 +89,16 @@ def test_the_first_name_that_is_certified_counts():
     assert found.limits["ecc_corrected"] == 2e7
 
 
+def test_of_a_node_in_several_runs_the_last_counts():
+    first, last = certified(), certified()
+    last["parts"][0]["run"], last["parts"][0]["limits"] = "/runs/last", {}
+    other = certified(node="gpu17")
+    data = {**first, "parts": [*first["parts"], *last["parts"], *other["parts"]]}
+    found = node_of(data, (NODE,))
+    assert (found.run, found.limits) == ("/runs/last", {})
+    assert node_of(data, ("gpu17", NODE)).node == "gpu17"
+
+
 def test_a_node_that_is_not_certified_is_not_known():
     with pytest.raises(CannotTell, match="has no node gpu17"):
         node_of(certified(), ("gpu17",))
@@ -98,16 +108,16 @@ def test_a_node_that_is_not_certified_is_not_known():
 @pytest.mark.parametrize("value", [None, "x", [[]], {"a": 1}])
 def test_a_part_of_another_shape_is_not_known(field: str, value: Any):
     data = certified()
-    data["nodes"][NODE][field] = value
+    of_node(data)[field] = value
     if (field, value) == ("mounts", None):
-        data["nodes"][NODE]["mounts"] = [1]
+        of_node(data)["mounts"] = [1]
     with pytest.raises(CannotTell, match="is not what was installed"):
         node_of(data, (NODE,))
 
 
 def test_states_and_counts_that_are_not_known_here_are_left_out():
     data = certified()
-    gpu = data["nodes"][NODE]["gpus"][0]
+    gpu = of_node(data)["gpus"][0]
     gpu["states"]["invented"], gpu["counts"] = "x", ["ecc_sram", "invented"]
     found = node_of(data, (NODE,)).gpus[0]
     assert "invented" not in found["states"]

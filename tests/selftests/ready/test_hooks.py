@@ -36,7 +36,7 @@ def site(request: pytest.FixtureRequest, dest: Path) -> Iterator[Sandbox]:
     refuse(request, Sandbox.refusal())
     with Sandbox.up(nodes=3, gpus=2, site={"slurm": f"Prolog={dest}/prolog.sh"}) as up:
         data = certified()
-        data["nodes"] = {n: certified(node=n)["nodes"][n] for n in up.nodes}
+        data["parts"] = [certified(node=n)["parts"][0] for n in up.nodes]
         ready.install(dest, data)
         variables = {**up.env, "READY_PYTHON": sys.executable}
         text = "".join(f"export {name}='{value}'\n" for name, value in variables.items())

@@ -17,7 +17,7 @@ from fixtures.ready.certificate import node_of
 from fixtures.ready.judge import judge
 from fixtures.sandbox import emulation
 from fixtures.sandbox.hardware_faults import GPU_FAULTS
-from tests.selftests.ready_nodes import NODE, PLATFORM, Node, certified
+from tests.selftests.ready_nodes import NODE, PLATFORM, Node, certified, of_node
 
 pytestmark = pytest.mark.cpu
 
@@ -52,7 +52,7 @@ def mounted(line: str, **was: Any) -> Breaks:
 
     def breaks(node: Node, data: dict[str, Any]) -> None:
         mounts = {"/": {"type": "nfs4", "writable": True, **was}}
-        data["nodes"][NODE]["mounts"] = mounts
+        of_node(data)["mounts"] = mounts
         (node.root / "proc/self/mounts").write_text(f"{line}\n" if line else "")
 
     return breaks
@@ -60,7 +60,7 @@ def mounted(line: str, **was: Any) -> Breaks:
 
 def gone(point: str) -> Breaks:
     def breaks(node: Node, data: dict[str, Any]) -> None:
-        data["nodes"][NODE]["mounts"] = {point: {"type": "", "writable": False}}
+        of_node(data)["mounts"] = {point: {"type": "", "writable": False}}
 
     return breaks
 
@@ -281,7 +281,7 @@ def test_what_the_certificate_has_and_the_driver_does_not_tell_is_not_known(node
 def test_what_the_certificate_does_not_have_is_not_asked_for(node: Node):
     node.break_driver("1.fail.nvmlDeviceGetEccMode=3", "1.fail.nvmlDeviceGetNvLinkState=3")
     data = certified()
-    of_gpu = data["nodes"][NODE]["gpus"][1]
+    of_gpu = of_node(data)["gpus"][1]
     of_gpu["states"] = {k: v for k, v in of_gpu["states"].items() if k != "ecc_mode"}
     of_gpu["links"] = None
     assert node.told(data).status == 0
@@ -330,5 +330,5 @@ def test_what_is_sick_outweighs_what_is_not_known(node: Node):
 def test_a_certificate_without_gpus_asks_no_driver(node: Node):
     node.break_driver("count=-1")
     data = copy.deepcopy(certified())
-    data["nodes"][NODE]["gpus"] = []
+    of_node(data)["gpus"] = []
     assert node.looked_at(data)[1].status == 0

@@ -80,7 +80,7 @@ def test_the_nics_of_a_node_have_their_guids_and_ports(runs):
     assert node["nics"][0]["ports"]["1"]["state"] == "ACTIVE"
     assert node["mounts"]["/shared"] == {"type": "", "writable": False}
     # What is made is what a node reads.
-    found = certificate.node_of(json.loads(json.dumps(data)), ("worker1",))
+    found = certificate.node_of({"parts": [json.loads(json.dumps(data))]}, ("worker1",))
     assert (len(found.gpus), len(found.nics)) == (2, 4)
 
 
@@ -159,7 +159,7 @@ def started(dest: Path, *options: str, python: str = sys.executable) -> tuple[in
 
 
 def test_the_copy_runs_without_checkout_and_packages(runs, dest: Path):
-    data = made(runs["h200-1x4"])
+    data = {"schema": certificate.SCHEMA, "parts": [made(runs["h200-1x4"])]}
     folder = ready.install(dest, data)
     assert sorted(p.name for p in dest.iterdir()) == sorted(
         [folder.name, "ready.py", "prolog.sh", "healthcheck.sh"]
@@ -210,7 +210,7 @@ def test_what_others_can_change_is_no_place_for_it(tmp_path: Path):
 
 
 def options(run: Path, dest: Path, *mounts: str) -> Any:
-    return SimpleNamespace(run=run, dest=dest, mount=[*mounts], thresholds=None)
+    return SimpleNamespace(runs=[run], dest=dest, mount=[*mounts], thresholds=None)
 
 
 def test_only_a_run_that_is_verified_and_accepted_is_installed(runs, dest, capsys, monkeypatch):
