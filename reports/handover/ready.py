@@ -53,7 +53,7 @@ def add_to(commands: Any) -> Any:
     parser = commands.add_parser("ready", help="install the check of a node before each job")
     parser.add_argument(
         "runs", type=Path, nargs="+", metavar="RUN",
-        help="the accepted run, or each of a handover in parts; of a node in several the last counts",
+        help="the accepted run, or all of a handover in parts; the last that has a node counts",
     )  # fmt: skip
     parser.add_argument("--dest", type=Path, required=True, metavar="DIR", help="where to install")
     parser.add_argument(
