@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from fixtures.records.ledger import BY_LIFE
 from fixtures.statistics import life
 from fixtures.statistics.life import Part
 from fixtures.wording import counted, digits
@@ -42,7 +43,7 @@ def life_lines(rows: Sequence[Row]) -> Iterable[str]:
             names = _links(seen, found.part, counter)
             hours = found.part.hours or 0.0
             yield (
-                f"{life.BY_LIFE}: {found.part.node} {found.part.device}{names}: {counter} rose by "
+                f"{BY_LIFE}: {found.part.node} {found.part.device}{names}: {counter} rose by "
                 f"{digits(found.part.count)} in {hours / 24:.1f} days, of "
                 f"{counted(found.siblings, 'sibling')} by at most {digits(found.most)}: look at it "
                 "before it takes a job down"
