@@ -33,11 +33,13 @@ def life_lines(rows: Sequence[Row]) -> Iterable[str]:
     for (node, _, gpu, name), values in seen.items():
         counter, _, part = name.partition("/")
         (first, low), (last, high) = min(values), max(values)
+        if first == last:
+            continue  # one visit shows no rise, and is no sibling that has none
         # A counter that has fallen was reset, and began anew at 0.
         rise = high if high < low else high - low
         hours = (last - first) / 3600
         if not part:
-            parts.setdefault(counter, []).append(Part(node, f"gpu{gpu}", "", rise, hours or None))
+            parts.setdefault(counter, []).append(Part(node, f"gpu{gpu}", "", rise, hours))
     for counter, of_counter in sorted(parts.items()):
         for found in life.accused(of_counter, share=SHARE):
             names = _links(seen, found.part, counter)
