@@ -93,6 +93,8 @@ def test_nothing_is_expected_above_the_figure():
         ("1745", {}, "expected `1745 in NAME`"),
         ("1e3 in best", {}, "expected `1745 in NAME`"),
         ("-3 in best", {}, "expected `1745 in NAME`"),
+        ("0 in best", {}, "expected a figure above 0"),
+        (f"{'9' * 400} in best", {}, "expected a figure above 0"),
         ("0.5 of cluster.nic_gbps in best", {}, "expected `1745 in NAME`"),
         ("1745 in bset", {}, "no publication 'bset' in publications: - did you mean 'best'?"),
         ("1745 in best", {"fail_below": 3}, "fail_below does not go with published"),
