@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,8 +13,8 @@ import yaml
 
 from fixtures.records.files import read_json
 from fixtures.records.inert import inert
-from fixtures.run import life_counters
 from fixtures.records.ledger import BY_LIFE, is_by_life
+from fixtures.run import life_counters
 from fixtures.verdict.model import Outcome, Verdict
 from reports.evidence import rejudge
 from tests.selftests import support
@@ -96,6 +98,22 @@ def test_who_judges_the_run_again_comes_to_the_same(planted, tmp_path, criteria)
     assert [line for line in compared.uncovered if line.startswith("nvlink.errors")] == [
         "nvlink.errors node0: what a part has counted in its life"
     ]
+
+
+@pytest.mark.parametrize("expired", [False, True])
+def test_a_waiver_of_its_row_holds_for_a_life_too(planted, tmp_path, expired):
+    day = datetime.now(UTC).date() + timedelta(days=-1 if expired else 30)
+    waiver = {"criterion": "nvlink.errors", "node": "node0", "owner": "ops", "reason": "known link",
+              "expires": str(day)}  # fmt: skip
+    limits = ordered(planted, tmp_path / "order.yaml", waivers=[waiver])
+    _, found = support.judged(planted, tmp_path / "out", limits)
+    row = row_of(found, "nvlink.errors")
+    assert row["outcome"] == ("FAIL" if expired else "WAIVED")
+    assert "known link" in row["reason"]
+    assert is_by_life(row)
+    _, again = support.judged(tmp_path / "out", tmp_path / "again", limits)
+    assert row_of(again, "nvlink.errors")["reason"] == row["reason"]
+    assert rejudge.compare(tmp_path / "out", support.loader.load(limits)).wrong == []
 
 
 def test_what_no_row_is_on_is_not_said_to_be_judged(planted, tmp_path):
@@ -196,7 +214,8 @@ def test_more_devices_than_are_named_are_counted(monkeypatch):
     ]
     monkeypatch.setattr(life_counters, "stand_out", lambda *_: iter([(counter, found)]))
     rows = {("nvlink.errors", f"n{k}"): verdict(f"n{k}") for k in range(6)}
-    changed, lines = life_counters.held(rows, None, [], [], fails=False)  # type: ignore[arg-type]
+    limits: Any = SimpleNamespace(cluster=None, criteria={})
+    changed, lines = life_counters.held(rows, None, [], limits)  # type: ignore[arg-type]
     assert len(changed) == 6
     assert len(lines) == 5
     assert lines[-1] == f"{BY_LIFE}: 3 more devices in the notes"
