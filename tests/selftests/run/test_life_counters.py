@@ -14,9 +14,10 @@ import yaml
 from fixtures.records.files import read_json
 from fixtures.records.inert import inert
 from fixtures.records.ledger import BY_LIFE, is_by_life
+from fixtures.records.run_directory import RunDirectory
 from fixtures.run import life_counters
 from fixtures.verdict.model import Outcome, Verdict
-from reports.evidence import rejudge
+from reports.evidence import differences, rejudge
 from tests.selftests import support
 from tests.selftests.support import DATA
 
@@ -98,6 +99,20 @@ def test_who_judges_the_run_again_comes_to_the_same(planted, tmp_path, criteria)
     assert [line for line in compared.uncovered if line.startswith("nvlink.errors")] == [
         "nvlink.errors node0: what a part has counted in its life"
     ]
+
+
+def test_verify_finds_the_line_in_the_records_and_misses_one_that_was_taken_out(planted, tmp_path):
+    _, found = support.judged(planted, tmp_path / "out")
+    _, again = support.judged(tmp_path / "out", tmp_path / "again")
+    directory = RunDirectory(tmp_path / "out")
+    again["run_id"] = found["run_id"]
+
+    def wrong() -> list[str]:
+        return differences.differences(directory, directory.read_run(), found, again).wrong
+
+    assert wrong() == []
+    found["reasons"] = [r for r in found["reasons"] if not r.startswith(BY_LIFE)]
+    assert any("reasons is" in line for line in wrong())
 
 
 @pytest.mark.parametrize("expired", [False, True])
