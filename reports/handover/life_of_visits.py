@@ -34,7 +34,7 @@ def life_lines(rows: Sequence[Row]) -> Iterable[str]:
         counter, _, part = name.partition("/")
         (first, low), (last, high) = min(values), max(values)
         if first == last:
-            continue  # one visit shows no rise, and is no sibling that has none
+            continue  # one visit shows no rise, not that there is none
         # A counter that has fallen was reset, and began anew at 0.
         rise = high if high < low else high - low
         hours = (last - first) / 3600

@@ -97,7 +97,7 @@ def test_who_judges_the_run_again_comes_to_the_same(planted, tmp_path, criteria)
     compared = rejudge.compare(tmp_path / "out", support.loader.load(limits))
     assert compared.wrong == []
     assert [line for line in compared.uncovered if line.startswith("nvlink.errors")] == [
-        "nvlink.errors node0: what a part has counted in its life"
+        "nvlink.errors node0: a claim that its second source contradicts, or a life counter"
     ]
 
 
@@ -140,7 +140,7 @@ def test_what_no_row_is_on_is_not_said_to_be_judged(planted, tmp_path):
 
 
 def test_ports_by_any_name_fail_by_the_order(tmp_path):
-    """A node names its ports: by a digit that is no number, as a GPU, with what acts."""
+    """A node names its ports: by a digit that int() refuses, as a GPU, with what acts."""
     root = copied("sandbox-2x2-cpu", tmp_path / "run")
     with support.edited(root / "run.json") as run:
         run["contract"] |= {"life_counters": "fail"}
@@ -199,6 +199,16 @@ def test_what_a_node_states_otherwise_than_as_counts_is_nothing(tmp_path, life):
         data["ranks"][3]["facts"]["after"] = ["x"]
     _, found = support.judged(root, tmp_path / "out")
     assert [r for r in found["reasons"] if r.startswith(BY_LIFE)] == []
+
+
+@pytest.mark.parametrize("hours", [10**400, float("nan")], ids=["huge", "nan"])
+def test_a_node_that_states_no_number_hides_nothing(planted, tmp_path, hours):
+    """Its rows pass, because who judges them reads no facts; it is said that nothing compared."""
+    with support.edited(planted / "records" / "under_load@node0.json") as data:
+        data["ranks"][0]["facts"]["uptime_h"] = hours
+    _, found = support.judged(planted, tmp_path / "out")
+    (line,) = [r for r in found["reasons"] if r.startswith(BY_LIFE)]
+    assert line.startswith(f"{BY_LIFE}: not compared: records/under_load@node0.json: ")
 
 
 def test_a_port_is_named_on_the_row_of_its_counter(tmp_path):
