@@ -52,7 +52,16 @@ from reports.evidence.run_files import (
 )
 from reports.exports import compare, energy, export, github, limits, predict
 from reports.exports.tables import recorded_table, records_of, table
-from reports.handover import join, own_limits, patrol, ready, reference, signature, verify
+from reports.handover import (
+    challenge,
+    join,
+    own_limits,
+    patrol,
+    ready,
+    reference,
+    signature,
+    verify,
+)
 from reports.pages import certificate, dossier
 from reports.pages.artefacts import CERTIFIED_ORIGINS, Artefacts
 
@@ -117,6 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "--allowed-signers", type=Path, metavar="FILE", help="known keys: see ssh-keygen(1)"
         )
     patrol.add_to(commands)
+    challenge.add_to(commands)
     predict.add_to(commands)
     summary_ = github.add_to(commands)
     dossier_ = dossier.add_to(commands)
@@ -168,6 +178,8 @@ def _carry_out(options: argparse.Namespace) -> int:
         return calibrate([run.resolve() for run in options.runs], options.out, options.replace)
     if options.command == "patrol":
         return patrol.main(options, confirmer(options.thresholds))
+    if options.command == "challenge":
+        return challenge.main(options)
     if options.command == "join":
         return join.main(options, checker(options))
     if options.command == "ready":
