@@ -29,6 +29,8 @@ CUSTOMER = "customer.json"
 NOT_PROVEN = 1
 CERTAIN = 1e-4
 """The chance that a machine which did less is missed."""
+LEAST_SHARE = 0.9
+"""Of the work, that has to be proved with that chance: what saves a tenth is found."""
 
 Json = Any
 
@@ -159,6 +161,11 @@ def refusal(
     p = challenge.parameters
     if not 0 < seconds <= p.deadline_s:
         return f"late: {seconds:.1f} s, expected at most {p.deadline_s} s"
+    if (share := proven_share(p)) < LEAST_SHARE:
+        return (
+            f"openings: {p.openings} prove {share:.3f} of the work, expected {LEAST_SHARE}: make a "
+            "challenge with more"
+        )
     opening = messages.read_opening(folder / OPENING, challenge)
     content = read_bytes(path, bound=messages.RESPONSE)
     found = first_verifier.refusal_of(challenge, commitment, opening, content)
@@ -180,7 +187,7 @@ def lines_of(
     """Return what an answer proves, in words and numbers."""
     p, ranks = challenge.parameters, len(commitment.ranks)
     missing = sorted({*range(p.ranks)} - {*commitment.ranks})
-    of = f" FOR {ranks} OF {counted(p.ranks, 'CHAIN')}" if missing else ""
+    of = f" FOR {ranks} OF {p.ranks} CHAINS" if missing else ""
     share = proven_share(p)
     work = share * p.operations(ranks)
     memory, moved = p.states * p.n**2 * ranks, p.segments * p.n**2 * ranks * (ranks > 1)
