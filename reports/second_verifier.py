@@ -151,7 +151,7 @@ def _check(challenge: bytes, commitment: bytes, opening: bytes, response: bytes)
             raise No("a first row is not the nonce's")
         return found
 
-    # First what each unit is, then all products of a step: the weights are made once a step.
+    # First what each unit is, then all products of a step: a step makes the weights once.
     drawn_units = _units(second + root, size["openings"], len(ranks), segments, n)
     units = [(number * leaves, *unit) for number, unit in enumerate(drawn_units)]
     state = numpy.stack([opened(at, rank, segment, row) for at, rank, segment, row in units])

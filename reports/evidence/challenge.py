@@ -1,6 +1,6 @@
 """The first verifier of a challenge: each opened unit is computed again, in exact arithmetic.
 
-All units go through a step together, so that the weights are read once a step. What is checked, and
+All units go through a step together, so that a step reads the weights once. What is checked, and
 why a row is enough, is in docs/challenge.md.
 """
 

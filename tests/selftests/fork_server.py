@@ -39,7 +39,10 @@ THIRD_PARTY = (
     "matplotlib.backends.backend_agg", "multiprocessing.pool", "concurrent.futures.process",
 )  # fmt: skip
 """What a start of pytest imports here, at once or later; one that is not installed is left out."""
-NOT_OURS = ("fixtures.workloads", "fixtures.entry", "reports.second_judge")
+NOT_OURS = (
+    "fixtures.workloads", "fixtures.entry", "fixtures.challenge.answer", "fixtures.challenge.chain",
+    "reports.second_judge",
+)  # fmt: skip
 """Of the checkout's packages: what nodes import, and torch with it; a program of its own."""
 OWN_START = ("PYTHON", "LC_", "LANG")
 """Variables that Python reads when it starts."""

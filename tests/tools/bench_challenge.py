@@ -201,7 +201,8 @@ def rate_on_gpu(parameters: Parameters) -> None:
         if segment in (0, 1, 2, parameters.segments - 1):
             rate = 2 * parameters.n**3 * parameters.steps / took / 1e12
             print(
-                f"segment {segment}: {took * 1e3 / parameters.steps:.2f} ms a step, {rate:.0f} TOPS"
+                f"segment {segment}: {took * 1e3 / parameters.steps:.2f} ms per step, "
+                f"{rate:.0f} TOPS"
             )
     x = chain.memory[0]
     torch.cuda.synchronize()

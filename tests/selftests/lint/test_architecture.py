@@ -20,7 +20,8 @@ pytestmark = pytest.mark.cpu
 ENTRIES = {
     "__init__.py", "__main__.py", "background.py", "entry.py", "errors.py", "gpu_parts.py",
     "hardware.py", "paths.py", "processes.py", "redaction.py", "shapes.py", "suggestions.py",
-    "wording.py", "backends", "calibration", "cluster", "conclusion", "criteria", "jobs",
+    "wording.py", "backends", "calibration", "challenge", "cluster", "conclusion", "criteria",
+    "jobs",
     "localization", "patrol", "plan", "plugin", "ready", "records", "run", "sandbox", "setup",
     "slurm", "statistics", "thresholds", "verdict", "workloads",
 }  # fmt: skip

@@ -135,8 +135,10 @@ def test_commands_that_a_page_names_take_these_options(page):
             known = help_of("pytest")
         elif module := re.search(r"-m ((?:fixtures|reports|training|tests)[\w.]*) ?(.*)", line):
             with_subcommands = module[1] in ("reports", "fixtures.patrol", "fixtures.sandbox")
-            subcommand = re.match(r"[a-z-]+", module[2]) if with_subcommands else None
-            known = help_of(module[1], *([subcommand[0]] if subcommand else []))
+            subcommand = (
+                re.match(r"(?:challenge )?[a-z-]+", module[2]) if with_subcommands else None
+            )
+            known = help_of(module[1], *(subcommand[0].split() if subcommand else []))
             line = module[2]
         else:
             continue

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.cpu
 PACKAGES = (
     "fixtures/jobs", "fixtures/records", "fixtures/run", "fixtures/conclusion", "fixtures/verdict",
     "fixtures/plan", "fixtures/backends", "fixtures/calibration", "fixtures/patrol",
-    "fixtures/localization", "fixtures/plugin", "reports",
+    "fixtures/localization", "fixtures/plugin", "fixtures/challenge", "reports",
 )  # fmt: skip
 """Where run directories are read."""
 METHODS = frozenset({"open", "read_text", "read_bytes", "glob", "rglob", "iterdir"})

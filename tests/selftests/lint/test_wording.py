@@ -24,7 +24,7 @@ pytestmark = pytest.mark.cpu
 
 PACKAGES = ("fixtures", "reports", "training")
 INDEPENDENT = (
-    "fixtures/sandbox", "reports/second_judge", "fixtures/wording.py",
+    "fixtures/sandbox", "reports/second_judge", "reports/second_verifier.py", "fixtures/wording.py",
     "fixtures/workloads/filesystem/filesystem_child.py",
 )  # fmt: skip
 """What imports nothing of the suite, and so not its wording."""

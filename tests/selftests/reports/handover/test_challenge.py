@@ -21,7 +21,7 @@ pytestmark = pytest.mark.cpu
 
 SIZE = (
     "--n", "32", "--steps", "2", "--segments", "3", "--reads", "2", "--ranks", "3",
-    "--openings", "160",
+    "--deadline-s", "60", "--openings", "160",
 )  # fmt: skip
 
 
