@@ -14,8 +14,8 @@ pytestmark = pytest.mark.cpu
 
 PACKAGES = (
     "fixtures/backends", "fixtures/calibration", "fixtures/challenge", "fixtures/cluster",
-    "fixtures/conclusion", "fixtures/jobs", "fixtures/patrol", "fixtures/plugin", "fixtures/records",
-    "fixtures/run", "reports",
+    "fixtures/conclusion", "fixtures/jobs", "fixtures/patrol", "fixtures/plugin",
+    "fixtures/records", "fixtures/run", "reports",
 )  # fmt: skip
 ALLOWED = {
     ("fixtures/records/files.py", "os.open"): "the door itself",
