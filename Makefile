@@ -11,6 +11,8 @@
 #   IMAGE=NAME      of `make image` and `make test-image`
 #   ROOTS=DIR       where `make test-bare` and `make test-trixie` keep their roots (default: the
 #                   user's cache)
+#   RUN=DIR         of `make install-ready`: the accepted run, or several of a handover in parts
+#   DEST=DIR        of `make install-ready`: a folder of root's, on every node
 #   RELEASE=NAME    of Debian in `make test-trixie` (default trixie)
 
 PYTHON ?=
@@ -22,6 +24,8 @@ ARGS ?=
 IMAGE ?= gpu-cluster-acceptance
 ROOTS ?=
 RELEASE ?= trixie
+RUN ?=
+DEST ?=
 VENV := .venv
 PY := $(VENV)/bin/python
 START := $(or $(PYTHON),python3)
@@ -39,7 +43,7 @@ export PATH
 # Without cached bytecode each start of pytest costs two more seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help accept test lint format bench bench-gpu soak soak-gpu drills tour image \
+.PHONY: help accept test lint format bench bench-gpu soak soak-gpu drills tour image install-ready \
   test-image test-trixie test-bare setup wheelhouse setup-dev sbom lock sandbox-packages site-packages \
   clean
 
@@ -83,6 +87,7 @@ bench: sandbox-packages setup-dev ## figures: overhead, collection, stages; 1,02
 	$(PY) -m tests.tools.bench_statistics
 	$(PY) -m tests.tools.bench_groups
 	$(PY) -m tests.tools.bench_search
+	$(PY) -m tests.tools.bench_ready
 
 bench-gpu: setup ## our figures beside nccl-tests' and nvbandwidth's, on GPUs
 	$(PY) -m tests.tools.stopping_rule
@@ -102,6 +107,9 @@ soak: site-packages setup-dev test-bare ## what takes long: bare Debians, 20 hea
 	$(PY) -m tests.tools.bench_fleet --large
 	$(PY) -m tests.tools.mixed_fleet --nodes 512
 	$(PY) -m pytest -ra -m "cpu and slow" $(ARGS)
+
+install-ready: setup ## the check of a node before each job: RUN=DIR (the accepted run), DEST=DIR (root's)
+	@$(PY) -m reports ready $(RUN) --dest='$(DEST)' $(ARGS)
 
 drills: sandbox-packages setup-dev ## every fault put in one by one, and who is named; the table as JSON
 	$(PY) -m tests.tools.drills $(ARGS)

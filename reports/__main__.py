@@ -52,7 +52,7 @@ from reports.evidence.run_files import (
 )
 from reports.exports import compare, energy, export, github, limits, predict
 from reports.exports.tables import recorded_table, records_of, table
-from reports.handover import join, own_limits, patrol, reference, signature, verify
+from reports.handover import join, own_limits, patrol, ready, reference, signature, verify
 from reports.pages import certificate, dossier
 from reports.pages.artefacts import CERTIFIED_ORIGINS, Artefacts
 
@@ -111,7 +111,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     watch.add_to(commands)
     limits.add_to(commands)
     join_ = join.add_to(commands)
-    for command in (sign_, verify_, join_):
+    ready_ = ready.add_to(commands)
+    for command in (sign_, verify_, join_, ready_):
         command.add_argument(
             "--allowed-signers", type=Path, metavar="FILE", help="known keys: see ssh-keygen(1)"
         )
@@ -119,7 +120,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     predict.add_to(commands)
     summary_ = github.add_to(commands)
     dossier_ = dossier.add_to(commands)
-    for command in (render_, sign_, verify_, join_, export_, rejudge_, dossier_, summary_):
+    for command in (
+        render_, sign_, verify_, join_, ready_, export_, rejudge_, dossier_, summary_,
+    ):  # fmt: skip
         command.add_argument(
             "--thresholds", type=Path, metavar="T",
             help="the limits of that run, if it does not use the shipped file",
@@ -167,6 +170,8 @@ def _carry_out(options: argparse.Namespace) -> int:
         return patrol.main(options, confirmer(options.thresholds))
     if options.command == "join":
         return join.main(options, checker(options))
+    if options.command == "ready":
+        return ready.main(options, checker(options))
     if options.command == "sign":
         signature.require_ssh_keygen()
     source = options.run.resolve()

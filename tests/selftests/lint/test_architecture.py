@@ -18,11 +18,11 @@ from tests.tools import architecture
 pytestmark = pytest.mark.cpu
 
 ENTRIES = {
-    "__init__.py", "__main__.py", "entry.py", "errors.py", "gpu_parts.py", "hardware.py",
-    "paths.py", "shapes.py", "background.py", "redaction.py", "suggestions.py", "wording.py",
-    "backends", "calibration", "cluster", "conclusion", "criteria", "jobs", "localization",
-    "patrol", "plan", "plugin", "processes.py", "records", "run", "sandbox", "setup", "slurm",
-    "statistics", "thresholds", "verdict", "workloads",
+    "__init__.py", "__main__.py", "background.py", "entry.py", "errors.py", "gpu_parts.py",
+    "hardware.py", "paths.py", "processes.py", "redaction.py", "shapes.py", "suggestions.py",
+    "wording.py", "backends", "calibration", "cluster", "conclusion", "criteria", "jobs",
+    "localization", "patrol", "plan", "plugin", "ready", "records", "run", "sandbox", "setup",
+    "slurm", "statistics", "thresholds", "verdict", "workloads",
 }  # fmt: skip
 REASONED, MOST = 400, 600
 """Lines of a file: from here on with a reason, and at most."""

@@ -273,10 +273,8 @@ def test_a_visit_runs_products_and_memory_for_less_than_its_minute(tmp_path):
         assert (f"--nproc-per-node={gpus}" in command) is launched
     text = " ".join(visits.visit_command(tmp_path, 8, cpu=False))
     assert f"fixtures.workloads gemm memory under_load --out {tmp_path}/run" in text
-    assert (
-        "--metrics bf16_per_ghz,triad,nvlink_errors,pcie_replays --param gemm.soak_s=5 --deadline 25"
-        in text
-    )
+    metrics = "bf16_per_ghz,triad,nvlink_errors,pcie_replays"
+    assert f"--metrics {metrics} --param gemm.soak_s=5 --deadline 25" in text
     assert "--cpu" not in text
     on_cpu = visits.visit_command(tmp_path, 1, cpu=True)
     assert on_cpu[-1] == "--cpu"

@@ -130,7 +130,7 @@ def test_every_ordered_nic_is_healthy_and_of_the_ordered_fabric_and_rate(name: s
     ports = nics.Nics(counted=platform.ordered_nics, left_out={}).ports(tree)
     assert len(platform.ordered_nics) == platform.order["nics_per_node"]
     for nic in platform.ordered_nics:
-        found = infiniband._states(tree, ports[nic])
+        found = infiniband.states(tree, ports[nic])
         assert found["fabric"] == platform.order.get("nic_fabric", "InfiniBand"), nic
         assert (found["rate"], found["verbs"]) == (platform.order["nic_gbps"], "present"), nic
         assert infiniband.emulated(ports[nic])

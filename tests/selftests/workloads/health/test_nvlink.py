@@ -134,17 +134,17 @@ def test_the_fabric_is_ready_or_says_what_it_lacks(monkeypatch: pytest.MonkeyPat
         ({"fault": "unhealthy", "unknown": "x"}, "unhealthy"),
     ):  # fmt: skip
         fabric(monkeypatch, **more)
-        row = nvlink._fabric(one, "g0")
+        row = nvlink.fabric_state(one, "g0")
         assert (row.value, row.notes) == (value, []), more
     fabric(monkeypatch, version=1)
-    assert "not its health" in nvlink._fabric(one, "g0").notes[0]
+    assert "not its health" in nvlink.fabric_state(one, "g0").notes[0]
     fabric(monkeypatch, state=0)
     with pytest.raises(NVMLError) as refused:
-        nvlink._fabric(one, "g0")
+        nvlink.fabric_state(one, "g0")
     assert refused.value.value == Driver.NVML_ERROR_NOT_SUPPORTED
     fabric(monkeypatch, unknown="health summary 4")
     with pytest.raises(NotOffered, match="health summary 4"):
-        nvlink._fabric(one, "g0")
+        nvlink.fabric_state(one, "g0")
 
 
 def test_imex_is_asked_where_the_driver_names_a_cluster(monkeypatch: pytest.MonkeyPatch):

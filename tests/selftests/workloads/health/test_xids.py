@@ -33,6 +33,16 @@ def test_what_counts_against_a_gpu(seen, count):
     assert len(xids.counted(seen)) == count
 
 
+@pytest.mark.parametrize(
+    ("seen", "count"),
+    [([45], 0), ([13, 31, 32, 43, 94], 0), ([63], 0), ([92, 154], 0), ([79], 1), ([79, 45], 1),
+     ([95, 48, 13], 2), ([999], 1), ([], 0)],
+)  # fmt: skip
+def test_what_counts_where_users_programs_run(seen, count):
+    """45 alone is a program that was killed; what a restart cures is over."""
+    assert len(xids.lasting(seen)) == count
+
+
 def test_the_numbers_of_data_centers_have_their_meaning():
     """NVIDIA, "Xid Errors"; 144 to 150 are Blackwell's NVLink."""
     of_programs = {13, 31, 43, 68, 69}

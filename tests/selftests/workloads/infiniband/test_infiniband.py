@@ -36,7 +36,7 @@ def port(root: Path, nic: str = "mlx5_0") -> Path:
 
 
 def states(root: Path, nic: str = "mlx5_0") -> dict[str, Any]:
-    return infiniband._states(root, port(root, nic))
+    return infiniband.states(root, port(root, nic))
 
 
 def test_healthy_port(root: Path) -> None:
@@ -201,7 +201,7 @@ def test_an_efa_device_is_active_where_one_of_its_interfaces_has_a_carrier(tmp_p
     platforms.write_sysfs_file(efa / "ports/1/state", "4: ACTIVE")
     for name, carrier in (("eth0", "0"), ("eth1", "1")):
         platforms.write_sysfs_file(efa / "device/net" / name / "carrier", carrier)
-    assert infiniband._states(tmp_path, efa / "ports/1")["state"] == "ACTIVE"
+    assert infiniband.states(tmp_path, efa / "ports/1")["state"] == "ACTIVE"
 
 
 def test_an_open_driver_gives_dma_buf_from_linux_5_12_on(
