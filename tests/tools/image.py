@@ -99,7 +99,8 @@ class Engine:
         """Run a command in a container of its own, as the image's user; return its exit status."""
         volumes = [word for mount in mounts for word in ("--volume", mount)]
         if self.name != "buildah":
-            return self.call(self.name, "run", "--rm", *volumes, image, *command)
+            # As deploy/README.md has it: ranks of one node meet in /dev/shm.
+            return self.call(self.name, "run", "--rm", "--ipc", "host", *volumes, image, *command)
         # buildah's default is 1,024 open files; more than this process has takes a right to raise.
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         given = ["--ulimit", f"nofile={files}:{files}", "--cap-drop", "all"]

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from functools import partial
 from pathlib import Path
 
 import hcl2
@@ -435,6 +436,25 @@ def test_a_gpu_node_names_each_gpu_and_mounts_what_the_login_node_exports():
     assert "slurmd" in gpu["packages"]
 
 
+NEEDS = {
+    "exportfs": "nfs-kernel-server", "nfs-kernel-server": "nfs-kernel-server",
+    "nfs4": "nfs-common", "munge": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd",
+}  # fmt: skip
+"""A word of what a template runs or mounts -> the Debian package that has it."""
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_what_a_template_runs_and_mounts_is_installed(name):
+    made = rendered(name)
+    lines = [*made["runcmd"], *(" ".join(mount) for mount in made.get("mounts", ()))]
+    words = {word for line in lines for word in re.findall(r"[\w-]+", line)}
+    needed = {package for word, package in NEEDS.items() if word in words}
+    assert needed | {"slurm-client", "python3-venv"} <= {*made["packages"]}
+    # What is mounted, or exported, has a place.
+    made_here = [w for line in made["runcmd"] for w in re.findall(r"^install -d .*?(/\S+)", line)]
+    assert "/shared" in made_here
+
+
 def test_no_secret_is_in_what_the_metadata_service_shows():
     main = (TERRAFORM / "main.tf").read_text(encoding="utf-8")
     assert "random_password" not in main
@@ -519,6 +539,12 @@ CHANGED = [
      test_a_gpu_node_names_each_gpu_and_mounts_what_the_login_node_exports),
     ("terraform/gpu.yaml.tftpl", "[slurmd, ", "[",
      test_a_gpu_node_names_each_gpu_and_mounts_what_the_login_node_exports),
+    ("terraform/gpu.yaml.tftpl", ", nfs-common", "",
+     partial(test_what_a_template_runs_and_mounts_is_installed, "gpu.yaml.tftpl")),
+    ("terraform/gpu.yaml.tftpl", "install -d /shared ", "install -d ",
+     partial(test_what_a_template_runs_and_mounts_is_installed, "gpu.yaml.tftpl")),
+    ("terraform/login.yaml.tftpl", "  - install -d -m 1777 /shared\n", "",
+     partial(test_what_a_template_runs_and_mounts_is_installed, "login.yaml.tftpl")),
     ("terraform/login.yaml.tftpl", "exportfs -ra", "exportfs -a",
      test_no_secret_is_in_what_the_metadata_service_shows),
 ]  # fmt: skip
