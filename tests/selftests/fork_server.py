@@ -123,9 +123,10 @@ class Server:
 
 def preload(checkout: str | None) -> None:
     """Import what a run of the checkout will, or of any checkout."""
+    # Python has put this file's folder there, and in it is a package named as one of Python's own.
+    sys.path[0] = checkout if checkout is not None else os.devnull
     names = [*THIRD_PARTY, *_modules("_pytest", ("_pytest.pytester",))]
     if checkout is not None:
-        sys.path[0] = checkout
         for package in ("fixtures", "reports"):
             names += _modules(package, NOT_OURS)
     for name in names:

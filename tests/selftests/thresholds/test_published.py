@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import csv
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from fixtures import hardware
 from fixtures.errors import ConfigError
 from fixtures.paths import THRESHOLDS
+from fixtures.plan.items import facts_of
 from fixtures.thresholds import loader, published
 from fixtures.thresholds.conditions import unresolved_conditions
 from fixtures.thresholds.contract import Contract
 from fixtures.thresholds.limits import Limit
+from fixtures.thresholds.lint import FRACTION_FLOOR
 from fixtures.thresholds.nccl_model import attainable
 from fixtures.thresholds.published import Publication, Rule, rule_of
 from fixtures.thresholds.references import expand
 from fixtures.thresholds.strict_yaml import Document
 from tests.selftests import support
 from tests.selftests.verdict.made import criterion, row
-from tests.tools import published_limits, sections
+from tests.tools import gpu_models, published_limits, sections
 
 pytestmark = pytest.mark.cpu
 
@@ -223,3 +227,30 @@ def test_a_loss_of_fifteen_per_cent_is_found_or_the_row_says_that_it_passes():
 def test_every_publication_that_is_shipped_is_used():
     unused = [n for n in published_limits.publications() if not [*published_limits.rows_by(n)]]
     assert unused == []
+
+
+@pytest.mark.parametrize("model", hardware.GPUS)
+def test_no_limit_of_an_order_of_any_model_is_impossible_or_toothless(model):
+    """At each point of the plan of four nodes: expected is possible, and the limit is not far
+    below it, nor a small part of what physics allows without saying so."""
+    items, limits, people = gpu_models.plan(model, 4)
+    judged = 0
+    for key, nodes in dict.fromkeys((i.criterion, i.nodes) for i in items if not i.not_applicable):
+        criterion = limits.criteria[key]
+        facts = {"metric": criterion.metric, **criterion.at,
+                 **facts_of(criterion, nodes, people), "domains": max(1, len(nodes)),
+                 "gpus_per_domain": people.gpus_per_node, "nvls": False}  # fmt: skip
+        if not isinstance(criterion.ceiling, str) or criterion.ceiling in hardware.FLOORS:
+            continue
+        with suppress(hardware.MissingFact, ConfigError, ValueError):
+            bound = hardware.datasheet_ceiling(criterion.ceiling, facts)
+            limit = criterion.limit_for({**facts, "power_limit": "default"})
+            resolved = limit.resolve(bound, limits.cluster, criterion.model_for(limit, facts))
+            if resolved.kind != "below" or bound is None:
+                continue
+            judged += 1
+            assert isinstance(resolved.value, float)
+            assert resolved.value <= (resolved.expect or resolved.value) <= bound, key
+            assert resolved.value >= FRACTION_FLOOR * bound or resolved.loose, key
+            assert resolved.value >= 0.5 * (resolved.expect or 0), key
+    assert judged >= 8
