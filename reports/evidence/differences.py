@@ -22,7 +22,7 @@ from fixtures.records.fast_reader import read_json_fast
 from fixtures.records.fields import is_number
 from fixtures.records.foreign_types import mistyped
 from fixtures.records.interface import VerdictJson
-from fixtures.records.ledger import verdict_lines
+from fixtures.records.ledger import BY_LIFE, verdict_lines
 from fixtures.records.model import VERDICT_SCHEMA
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import is_as_written
@@ -255,7 +255,8 @@ def _head_differences(
         map(Verdict.from_json, stated["criteria"]), planned=len(stated["criteria"]),
         **{**basis_now, "interrupted": interrupted},
     )  # fmt: skip
-    reasons = [*concluded.reasons, *located.lines(directory, str(run.get("nonce")))]
+    in_life = [r for r in rejudged["reasons"] if str(r).startswith(f"{BY_LIFE}: ")]
+    reasons = [*concluded.reasons, *in_life, *located.lines(directory, str(run.get("nonce")))]
     budget = run.get("budget") or {}
     if budget.get("left_out") and "replay" not in stated:
         reasons.append(str(budget.get("line")))

@@ -18,9 +18,9 @@ from fixtures.paths import THRESHOLDS
 from fixtures.records.foreign_files import read_text
 from fixtures.records.foreign_folders import files_in
 from fixtures.records.inert import inert
+from fixtures.records.ledger import is_by_life
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
-from fixtures.statistics.life import is_by_life
 from fixtures.thresholds import loader
 from fixtures.thresholds.conditions import Range
 from fixtures.thresholds.limits import Limit
@@ -137,7 +137,7 @@ def compare(root: Path, thresholds: Thresholds) -> Compared:
         row = rows.get(key, {"outcome": "NOT_MEASURED", "value": None})
         try:
             outcomes[key], value = judge.outcome(key)
-            if outcomes[key] == "PASS" and (is_of_a_claim(row) or is_by_life(row)):
+            if is_by_life(row) or (outcomes[key] == "PASS" and is_of_a_claim(row)):
                 raise Unknown("a claim that its second source contradicts, or a life counter")
         except Unknown as error:
             outcomes[key] = row["outcome"]
@@ -152,8 +152,7 @@ def compare(root: Path, thresholds: Thresholds) -> Compared:
     basis = stated.get("basis") or {}
     if any(judge.by_figure.values()) and (judge.run.get("contract") or {}).get("limits"):
         wrong.append("published figures were judged by, and the order takes measured limits")
-    if not basis.get("order"):
-        wrong += judge.p.differing
+    wrong += [] if basis.get("order") else judge.p.differing
     interrupted = bool(basis.get("interrupted") or basis.get("order") or judge.p.differing)
     verdict = judge.conclude(outcomes, interrupted or not judge.run.get("ended"))
     mtbf = basis.get("mtbf") or {}

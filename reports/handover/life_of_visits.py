@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from fixtures.records.ledger import BY_LIFE
 from fixtures.statistics import life
 from fixtures.statistics.life import Part
 from fixtures.wording import counted, digits
@@ -32,17 +33,19 @@ def life_lines(rows: Sequence[Row]) -> Iterable[str]:
     for (node, _, gpu, name), values in seen.items():
         counter, _, part = name.partition("/")
         (first, low), (last, high) = min(values), max(values)
+        if first == last:
+            continue  # one visit shows no rise, not that there is none
         # A counter that has fallen was reset, and began anew at 0.
         rise = high if high < low else high - low
         hours = (last - first) / 3600
         if not part:
-            parts.setdefault(counter, []).append(Part(node, f"gpu{gpu}", "", rise, hours or None))
+            parts.setdefault(counter, []).append(Part(node, f"gpu{gpu}", "", rise, hours))
     for counter, of_counter in sorted(parts.items()):
         for found in life.accused(of_counter, share=SHARE):
             names = _links(seen, found.part, counter)
             hours = found.part.hours or 0.0
             yield (
-                f"{life.BY_LIFE}: {found.part.node} {found.part.device}{names}: {counter} rose by "
+                f"{BY_LIFE}: {found.part.node} {found.part.device}{names}: {counter} rose by "
                 f"{digits(found.part.count)} in {hours / 24:.1f} days, of "
                 f"{counted(found.siblings, 'sibling')} by at most {digits(found.most)}: look at it "
                 "before it takes a job down"

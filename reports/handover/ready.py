@@ -12,6 +12,7 @@ import argparse
 import ast
 import hashlib
 import importlib.util
+import math
 import os
 import re
 import shlex
@@ -114,18 +115,16 @@ def made_of(
     directory = RunDirectory(source)
     reader = RunReader.of(directory, run)
     ordered = dict((limits.cluster and limits.cluster.mounts) or {}) | dict.fromkeys(mounts, "")
-    nodes = {}
-    model = ""
-    for name in sorted(map(str, run["population"]["nodes"])):
-        if (node := _node(reader, name, ordered)) is not None:
-            nodes[name] = node
-            model = model or str(run["population"].get("gpu_model", ""))
+    bounds = _limits(limits, str(run["population"].get("gpu_model", "")))
+    names = sorted(map(str, run["population"]["nodes"]))
+    found = {name: _node(reader, name, ordered, bounds) for name in names}
+    nodes = {name: node for name, node in found.items() if node is not None}
     if not nodes:
         raise CommandError(f"{source}: no node of it has an inventory that counts")
     return {
         "run": str(source), "suite_version": version(),
         "manifest_sha256": hashlib.sha256(read_bytes(directory.manifest)).hexdigest(),
-        "limits": _limits(limits, model), "nodes": nodes,
+        "limits": bounds, "nodes": nodes,
     }  # fmt: skip
 
 
@@ -145,7 +144,9 @@ def _limits(limits: Thresholds, model: str) -> dict[str, float]:
     return found
 
 
-def _node(reader: RunReader, node: str, ordered: Mapping[str, str]) -> dict[str, Json] | None:
+def _node(
+    reader: RunReader, node: str, ordered: Mapping[str, str], bounds: Mapping[str, float]
+) -> dict[str, Json] | None:
     """Return what one node has to be; None where it has no inventory that counts."""
     records = {
         name: record
@@ -170,7 +171,7 @@ def _node(reader: RunReader, node: str, ordered: Mapping[str, str]) -> dict[str,
     ends = [rank.end for record in records.values() for rank in record.ranks if rank.node == node]
     return {
         "since": max(ends),
-        "gpus": [_gpu(gpu, ranks) for gpu in facts["inventory"].get("gpus", [])],
+        "gpus": [_gpu(gpu, ranks, bounds) for gpu in facts["inventory"].get("gpus", [])],
         "nics": _nics(facts),
         "mounts": _mounts(facts.get("environment", {}), ordered),
     }
@@ -182,7 +183,11 @@ def _leader(record: Record, node: str) -> Mapping[str, Any]:
     return found
 
 
-def _gpu(gpu: Mapping[str, Any], ranks: Mapping[str, Mapping[str, RankResult]]) -> dict[str, Json]:
+def _gpu(
+    gpu: Mapping[str, Any],
+    ranks: Mapping[str, Mapping[str, RankResult]],
+    bounds: Mapping[str, float],
+) -> dict[str, Json]:
     uuid = str(gpu.get("uuid") or "")
 
     def values(workload: str) -> dict[str, Json]:
@@ -194,18 +199,29 @@ def _gpu(gpu: Mapping[str, Any], ranks: Mapping[str, Mapping[str, RankResult]]) 
     rank = ranks.get("under_load", {}).get(uuid)
     facts = rank.facts if rank is not None else {}
     life = {
-        k: {"total": int(n)} for k, n in facts.get("after", {}).items()
+        k: {"total": int(n)} for k, n in _mapping(facts.get("after")).items()
         if isinstance(n, int) and not k.endswith("_ns")
-    } | {k: dict(told["counts"]) for k, told in facts.get("life", {}).items()}  # fmt: skip
+    } | {
+        k: {part: n for part, n in told["counts"].items() if isinstance(n, int)}
+        for k, told in _mapping(facts.get("life")).items()
+        if isinstance(_mapping(told).get("counts"), Mapping)
+    }  # fmt: skip
     return {
         "uuid": uuid, "pci": str(gpu.get("pci") or ""), "vbios": str(gpu.get("vbios") or ""),
         "states": {k: str(health[k]) for k in certificate.STATES if k in health},
-        "counts": [k for k in certificate.COUNTS if k in health],
+        # What was waived at the acceptance is not sick before each job.
+        "counts": [k for k in certificate.COUNTS if k in health
+                   and not float(health[k]) > bounds.get(k, math.inf)],
         "links": int(nvlink.get("links") or gpu.get("nvlinks") or 0) or None,
         "width": int(load["pcie_width"]) if "pcie_width" in load else None,
         "fabric": str(nvlink.get("fabric") or ""),
         "life": life,
     }  # fmt: skip
+
+
+def _mapping(stated: Any) -> Mapping[str, Any]:
+    """Return what a node states as a mapping; an empty one for anything else."""
+    return stated if isinstance(stated, Mapping) else {}
 
 
 def _nics(facts: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Json]]:

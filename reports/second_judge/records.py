@@ -86,7 +86,8 @@ class Records:
                         v = json.loads(line)
                         values = self.failed[v["criterion"], v["subject"]][v["attempt"]]
                         if v["outcome"] in ("FAIL", "WAIVED"):
-                            values.add(v.get("value"))
+                            of_life = str(v.get("reason")).startswith("life counter")  # no attempt
+                            values.update([] if of_life else [v.get("value")])
                         elif v["outcome"] != "NOT_MEASURED" or v["cause"] == "repetition":
                             values.discard(v.get("value"))
         absent = {**dict.fromkeys(TABLES["false_by_default"], False), "bindable": True,

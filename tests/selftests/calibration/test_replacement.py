@@ -54,3 +54,12 @@ def test_the_file_says_first_what_it_replaces_and_what_not(tmp_path: Path):
     assert "Run a ended REJECTED" in head[2]
     assert head[4].startswith("# REFUSED gemm.bf16: published in mamf")
     assert base_of(tmp_path / "x", tmp_path) == "x"
+
+
+def test_a_fleet_that_scatters_does_not_loosen_the_published_limit(tmp_path: Path):
+    """Half of the GPUs slow by 20 %: the median is as published, five sigma below it is not."""
+    loose = compared(1440, {**ROW, "fail_below": 900})
+    made = Replacement([loose], [], ["a"])
+    assert (made.taken, made.without) == ([], [loose])
+    assert "# no own limit: gemm.bf16" in text(made, tmp_path / "x.yaml", tmp_path, [])
+    assert "own limit is below it" in text(made, tmp_path / "x.yaml", tmp_path, [])

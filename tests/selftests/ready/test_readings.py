@@ -69,6 +69,8 @@ def test_a_process_of_a_job_is_no_stranger(tmp_path: Path):
         "pid": 4, "name": "python", "seen": True, "sure": True,
     }  # fmt: skip
     assert readings._stranger(5, tmp_path) == {"pid": 5, "name": "", "seen": False, "sure": True}
+    hidden = readings._stranger(5, tmp_path / "hidepid=2")
+    assert hidden == {"pid": 5, "name": "", "seen": False, "sure": False}
 
 
 def test_a_process_that_ends_at_this_moment_is_not_foreign(monkeypatch):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fixtures.records.files import append_line
-from fixtures.records.ledger import carried_over, device_of, read_ledger, verdict_lines
+from fixtures.records.ledger import carried_over, device_of, is_by_life, read_ledger, verdict_lines
 from fixtures.records.run_directory import RunDirectory, attempt_of
 
 pytestmark = pytest.mark.cpu
@@ -102,3 +102,12 @@ def test_the_ledgers_of_recertified_runs_come_first(directory):
     assert 1 in read_ledger(directory).failed[GEMM]
     said(directory, "PASS")
     assert read_ledger(directory).failed[GEMM] == {}
+
+
+def test_what_a_part_counted_in_its_life_is_no_failed_attempt(directory):
+    said(directory, "PASS")
+    said(directory, "FAIL", reason="life counter: GPU 2: 505 replays")
+    assert GEMM not in read_ledger(directory).failed
+    said(directory, "FAIL", reason="too slow")
+    assert 1 in read_ledger(directory).failed[GEMM]
+    assert not is_by_life({"outcome": "PASS", "reason": "life counter: GPU 2"})

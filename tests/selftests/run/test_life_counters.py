@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import shutil
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
 from fixtures.records.files import read_json
+from fixtures.records.inert import inert
+from fixtures.records.ledger import BY_LIFE, is_by_life
+from fixtures.records.run_directory import RunDirectory
 from fixtures.run import life_counters
-from fixtures.statistics.life import BY_LIFE, is_by_life
 from fixtures.verdict.model import Outcome, Verdict
+from reports.evidence import differences, rejudge
 from tests.selftests import support
 from tests.selftests.support import DATA
 
@@ -56,13 +61,19 @@ def test_the_incident_stands_among_the_first_lines_and_on_its_row(planted, tmp_p
     assert found["verdict"] == "PARTIAL"
 
 
-def test_by_the_order_it_fails_and_names_the_gpu(planted, tmp_path):
+def ordered(root: Path, file: Path, **limits: Any) -> Path:
+    """Give a run an order by which such a part fails; return the file of its limits."""
     order = {"nodes": 1, "gpus_per_node": 4, "gpu_model": "H200 SXM", "life_counters": "fail"}
-    limits = tmp_path / "order.yaml"
-    limits.write_text(yaml.safe_dump({"schema": 1, "base": str(support.SHIPPED), "cluster": order}))
-    with support.edited(planted / "run.json") as data:
-        data["contract"] = order
-        data["population"] |= {"origin": "cluster", "ordered": True}
+    data = {"schema": 1, "base": str(support.SHIPPED), "cluster": order}
+    file.write_text(yaml.safe_dump(data | limits))
+    with support.edited(root / "run.json") as run:
+        run["contract"] = order
+        run["population"] |= {"origin": "cluster", "ordered": True}
+    return file
+
+
+def test_by_the_order_it_fails_and_names_the_gpu(planted, tmp_path):
+    limits = ordered(planted, tmp_path / "order.yaml")
     _, found = support.judged(planted, tmp_path / "out", limits)
     row = row_of(found, "nvlink.errors")
     assert row["outcome"] == "FAIL"
@@ -70,6 +81,87 @@ def test_by_the_order_it_fails_and_names_the_gpu(planted, tmp_path):
     assert (row["worst"]["node"], row["worst"]["gpu"]) == ("node0", 2)
     assert "reseat or replace" in row["next_step"]
     assert (tmp_path / "out" / "bad-nodes.txt").read_text().split() == ["node0"]
+
+
+RECORDED = {"nvlink.errors": {"limits": [{"recorded": "no NVLink switch"}]}}
+
+
+@pytest.mark.parametrize("criteria", [{}, RECORDED], ids=["judged", "recorded"])
+def test_who_judges_the_run_again_comes_to_the_same(planted, tmp_path, criteria):
+    """A ledger that has the failure calls the record no other one, and the second judge agrees."""
+    limits = ordered(planted, tmp_path / "order.yaml", criteria=criteria)
+    _, found = support.judged(planted, tmp_path / "out", limits)
+    _, again = support.judged(tmp_path / "out", tmp_path / "again", limits)
+    assert is_by_life(row_of(found, "nvlink.errors"))
+    assert row_of(again, "nvlink.errors")["reason"] == row_of(found, "nvlink.errors")["reason"]
+    compared = rejudge.compare(tmp_path / "out", support.loader.load(limits))
+    assert compared.wrong == []
+    assert [line for line in compared.uncovered if line.startswith("nvlink.errors")] == [
+        "nvlink.errors node0: a claim that its second source contradicts, or a life counter"
+    ]
+
+
+def test_verify_finds_the_line_in_the_records_and_misses_one_that_was_taken_out(planted, tmp_path):
+    _, found = support.judged(planted, tmp_path / "out")
+    _, again = support.judged(tmp_path / "out", tmp_path / "again")
+    directory = RunDirectory(tmp_path / "out")
+    again["run_id"] = found["run_id"]
+
+    def wrong() -> list[str]:
+        return differences.differences(directory, directory.read_run(), found, again).wrong
+
+    assert wrong() == []
+    found["reasons"] = [r for r in found["reasons"] if not r.startswith(BY_LIFE)]
+    assert any("reasons is" in line for line in wrong())
+
+
+@pytest.mark.parametrize("expired", [False, True])
+def test_a_waiver_of_its_row_holds_for_a_life_too(planted, tmp_path, expired):
+    day = datetime.now(UTC).date() + timedelta(days=-1 if expired else 30)
+    waiver = {"criterion": "nvlink.errors", "node": "node0", "owner": "ops", "reason": "known link",
+              "expires": str(day)}  # fmt: skip
+    limits = ordered(planted, tmp_path / "order.yaml", waivers=[waiver])
+    _, found = support.judged(planted, tmp_path / "out", limits)
+    row = row_of(found, "nvlink.errors")
+    assert row["outcome"] == ("FAIL" if expired else "WAIVED")
+    assert "known link" in row["reason"]
+    assert is_by_life(row)
+    _, again = support.judged(tmp_path / "out", tmp_path / "again", limits)
+    assert row_of(again, "nvlink.errors")["reason"] == row["reason"]
+    assert rejudge.compare(tmp_path / "out", support.loader.load(limits)).wrong == []
+
+
+def test_what_no_row_is_on_is_not_said_to_be_judged(planted, tmp_path):
+    waived = {"criteria": ["nvlink.errors"], "reason": "not of this delivery"}
+    limits = ordered(planted, tmp_path / "order.yaml", not_applicable=[waived])
+    _, found = support.judged(planted, tmp_path / "out", limits)
+    (line,) = [r for r in found["reasons"] if r.startswith(BY_LIFE)]
+    assert line.endswith("; recorded, not judged")
+
+
+def test_ports_by_any_name_fail_by_the_order(tmp_path):
+    """A node names its ports: by a digit that int() refuses, as a GPU, with what acts."""
+    root = copied("sandbox-2x2-cpu", tmp_path / "run")
+    with support.edited(root / "run.json") as run:
+        run["contract"] |= {"life_counters": "fail"}
+    limits = tmp_path / "order.yaml"
+    limits.write_text(yaml.safe_dump(
+        {"schema": 1, "base": str(support.SHIPPED), "cluster": run["contract"]}
+    ))  # fmt: skip
+    names = ["\u00b2", "7", "GPU 3", "a\x1b[31m\nb"]
+    with support.edited(root / "records" / "ib_counters@all.json") as data:
+        for rank in data["ranks"]:
+            if rank["facts"].get("after"):
+                rank["facts"]["after"] |= {f"port{k}": {"symbol_error": 0} for k in range(60)}
+                rank["facts"]["after"] |= {name: {"symbol_error": 90_000} for name in names}
+        node = data["nodes"][0]
+    _, found = support.judged(root, tmp_path / "out", limits)
+    (row,) = [r for r in found["criteria"]
+              if (r["criterion"], r["subject"]) == ("infiniband.symbol_error", node)]  # fmt: skip
+    assert is_by_life(row)
+    assert row["worst"]["gpu"] is None
+    assert row["worst"]["part"] in [inert(name) for name in names]
+    assert "\x1b" not in str(row)
 
 
 def test_a_link_of_its_own_is_named_where_the_record_has_links(planted, tmp_path):
@@ -97,6 +189,7 @@ def test_a_healthy_run_says_nothing(tmp_path):
         {"nvlink_errors": {"parts": 10**9, "counts": {}}},
         {"nvlink_errors": {"parts": 2, "counts": {"a": True, "b": -3, "c": 1e9, "d": "505"}}},
         {"nvlink_errors": {"parts": 2, "counts": {"a": 2**70}}},
+        {"nvlink_errors": {"parts": 2, "counts": {str(k): 505 for k in range(2000)}}},
     ],
 )  # fmt: skip
 def test_what_a_node_states_otherwise_than_as_counts_is_nothing(tmp_path, life):
@@ -106,6 +199,16 @@ def test_what_a_node_states_otherwise_than_as_counts_is_nothing(tmp_path, life):
         data["ranks"][3]["facts"]["after"] = ["x"]
     _, found = support.judged(root, tmp_path / "out")
     assert [r for r in found["reasons"] if r.startswith(BY_LIFE)] == []
+
+
+@pytest.mark.parametrize("hours", [10**400, float("nan")], ids=["huge", "nan"])
+def test_a_node_that_states_no_number_hides_nothing(planted, tmp_path, hours):
+    """Its rows pass, because who judges them reads no facts; it is said that nothing compared."""
+    with support.edited(planted / "records" / "under_load@node0.json") as data:
+        data["ranks"][0]["facts"]["uptime_h"] = hours
+    _, found = support.judged(planted, tmp_path / "out")
+    (line,) = [r for r in found["reasons"] if r.startswith(BY_LIFE)]
+    assert line.startswith(f"{BY_LIFE}: not compared: records/under_load@node0.json: ")
 
 
 def test_a_port_is_named_on_the_row_of_its_counter(tmp_path):
@@ -136,7 +239,8 @@ def test_more_devices_than_are_named_are_counted(monkeypatch):
     ]
     monkeypatch.setattr(life_counters, "stand_out", lambda *_: iter([(counter, found)]))
     rows = {("nvlink.errors", f"n{k}"): verdict(f"n{k}") for k in range(6)}
-    changed, lines = life_counters.held(rows, None, [], [], fails=False)  # type: ignore[arg-type]
+    limits: Any = SimpleNamespace(cluster=None, criteria={})
+    changed, lines = life_counters.held(rows, None, [], limits)  # type: ignore[arg-type]
     assert len(changed) == 6
     assert len(lines) == 5
     assert lines[-1] == f"{BY_LIFE}: 3 more devices in the notes"

@@ -93,6 +93,8 @@ def test_nothing_is_expected_above_the_figure():
         ("1745", {}, "expected `1745 in NAME`"),
         ("1e3 in best", {}, "expected `1745 in NAME`"),
         ("-3 in best", {}, "expected `1745 in NAME`"),
+        ("0 in best", {}, "expected a figure above 0"),
+        (f"{'9' * 400} in best", {}, "expected a figure above 0"),
         ("0.5 of cluster.nic_gbps in best", {}, "expected `1745 in NAME`"),
         ("1745 in bset", {}, "no publication 'bset' in publications: - did you mean 'best'?"),
         ("1745 in best", {"fail_below": 3}, "fail_below does not go with published"),
@@ -254,3 +256,15 @@ def test_no_limit_of_an_order_of_any_model_is_impossible_or_toothless(model):
             assert resolved.value >= FRACTION_FLOOR * bound or resolved.loose, key
             assert resolved.value >= 0.5 * (resolved.expect or 0), key
     assert judged >= 8
+
+
+@pytest.mark.parametrize("model", ["GB200", "GB300"])
+def test_a_figure_at_1_gib_judges_no_smaller_size_of_a_rack(model):
+    """NCCL's send-receive reaches 298 of 361 GB/s at 256 MiB on a healthy H100, less by size of a
+    faster link: a rack held to the figure of 1 GiB there would be accused."""
+    facts = {"model": model, "domains": 1}
+    criteria = loader.load(THRESHOLDS).criteria
+    for key in ("rails.sendrecv.256MiB", "rails.alone"):
+        assert criteria[key].limit_for(facts).recorded
+    assert criteria["rails.sendrecv.1GiB"].limit_for(facts).published == "nccl-tests-node"
+    assert criteria["rails.alone"].limit_for({**facts, "domains": 2}).published == "ring-per-nic"

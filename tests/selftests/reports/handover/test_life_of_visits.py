@@ -12,6 +12,8 @@ from reports.handover.life_of_visits import LIFE, is_counter, life_lines
 pytestmark = pytest.mark.cpu
 
 DAY_S = 86400.0
+MANY = {str(link): 7 for link in range(2000)}
+"""Links that no GPU has."""
 
 
 def rows(counts: dict[int, tuple[int, int]], *, nodes: int = 2, days: float = 4.0) -> list[Any]:
@@ -46,6 +48,12 @@ def test_what_stands_high_and_still_or_was_reset_low_is_not():
     assert list(life_lines([])) == []
 
 
+def test_who_was_visited_once_is_no_sibling_that_counted_nothing():
+    seen = rows({0: (0, 60)}, nodes=1)
+    assert list(life_lines([r for r in seen if r["gpu"] == 0 or r["end"] == 1000])) == []
+    assert len(list(life_lines(seen))) == 1
+
+
 def test_only_counters_are_taken_for_counters():
     assert is_counter({"metric": f"{visits.LIFE}nvlink_errors"})
     assert not is_counter({"metric": "gemm.bf16_per_ghz"})
@@ -63,6 +71,9 @@ def test_only_counters_are_taken_for_counters():
         ({"after": {"nvlink_errors": True, "pcie_replays": -1}}, {}),
         ({"after": {"nvlink_errors": 2**60}}, {}),
         ({"after": 3}, {}),
+        ({"after": {"nvlink_errors": 7}, "life": {"nvlink_errors": {"counts": [7]}}},
+         {"nvlink_errors": 7}),
+        ({"after": {}, "life": {"nvlink_errors": {"counts": MANY}}}, {}),
         (None, {}),
     ],
 )  # fmt: skip

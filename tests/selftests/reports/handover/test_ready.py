@@ -117,6 +117,24 @@ def test_the_counters_of_links_are_those_of_each_link_where_records_have_them(ru
 # --- the copy
 
 
+def test_what_was_waived_at_the_acceptance_is_not_sick_before_each_job(runs, tmp_path):
+    source = Path(shutil.copytree(runs["h200-1x4"], tmp_path / "run"))
+    with support.edited(source / "records/health@node0.json") as record:
+        for m in record["ranks"][1]["measurements"]:
+            if m["metric"] == "remap_headroom":
+                m["value"] = 3
+    counts = [gpu["counts"] for gpu in made(source)["nodes"]["node0"]["gpus"]]
+    assert ["remap_headroom" in of_gpu for of_gpu in counts] == [True, False, True, True]
+
+
+@pytest.mark.parametrize("life", [3, {"nvlink_errors": 3}, {"nvlink_errors": {"counts": [505]}}])
+def test_an_odd_record_of_a_node_is_no_counter(runs, tmp_path, life):
+    source = Path(shutil.copytree(runs["h200-1x4"], tmp_path / "run"))
+    with support.edited(source / "records/under_load@node0.json") as record:
+        record["ranks"][2]["facts"] |= {"life": life, "after": [1]}
+    assert made(source)["nodes"]["node0"]["gpus"][2]["life"] == {}
+
+
 def test_the_copy_needs_the_standard_library_and_pynvml_alone():
     """And of the suite nothing that is not copied; torch is imported by what is never called."""
     copied = ready.modules()

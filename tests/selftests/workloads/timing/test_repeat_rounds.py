@@ -42,7 +42,7 @@ def test_the_limit_is_chosen_as_if_the_power_limit_were_what_its_row_asks_for():
 @pytest.mark.parametrize(
     ("key", "model", "limit"),
     [("gemm.bf16_per_ghz", "H200 SXM", 434), ("gemm.bf16", "cpu", 0.008),
-     ("gemm.fp8", "B200", None), ("gemm.bf16_best", "H200 SXM", None),
+     ("gemm.fp8", "L40S", None), ("gemm.bf16_best", "H200 SXM", None),
      ("gemm.spread", "H200 SXM", None), ("gemm.identical", "H200 SXM", None),
      ("allreduce.node.latency", "H200 SXM", None)],
 )  # fmt: skip
