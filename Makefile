@@ -9,8 +9,9 @@
 #   WHEELS=DIR      where `make wheelhouse` puts them (default wheelhouse)
 #   ARGS="..."      more arguments for pytest, or for the tool that a target calls
 #   IMAGE=NAME      of `make image` and `make test-image`
-#   ROOTS=DIR       where `make test-bare` and `make test-trixie` keep their roots (default: the
-#                   user's cache)
+#   ENGINE=NAME     of the same: docker (the default), podman or buildah
+#   ROOTS=DIR       where `make test-bare`, `make test-trixie` and `make test-image-here` keep their
+#                   roots (default: the user's cache)
 #   RUN=DIR         of `make install-ready`: the accepted run, or several of a handover in parts
 #   DEST=DIR        of `make install-ready`: a folder of root's, on every node
 #   RELEASE=NAME    of Debian in `make test-trixie` (default trixie)
@@ -22,6 +23,7 @@ TORCH ?=
 TORCH_INDEX ?=
 ARGS ?=
 IMAGE ?= gpu-cluster-acceptance
+ENGINE ?= docker
 ROOTS ?=
 RELEASE ?= trixie
 RUN ?=
@@ -35,6 +37,9 @@ THERE = $(or $(shell command -v '$(START)' || true),$(error PYTHON=$(START) is n
 SETUP = $(if $(THERE),'$(START)') -m fixtures.setup $(if $(PYTHON),--python-given) \
   --torch='$(TORCH)' --torch-index='$(TORCH_INDEX)' --wheelhouse='$(WHEELHOUSE)'
 
+IMAGES = $(if $(THERE),'$(START)') -m tests.tools.image --engine='$(ENGINE)' --image='$(IMAGE)' \
+  --torch-index='$(TORCH_INDEX)'
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 # cron and `env -i` give no PATH.
@@ -44,7 +49,7 @@ export PATH
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help accept test lint format bench bench-gpu soak soak-gpu drills tour image install-ready \
-  test-image test-trixie test-bare setup wheelhouse setup-dev sbom lock sandbox-packages site-packages \
+  test-image test-image-here test-trixie test-bare setup wheelhouse setup-dev sbom lock sandbox-packages site-packages \
   clean
 
 help: ## this page
@@ -99,7 +104,7 @@ soak-gpu: setup ## healthy GPUs pass every time, a slowed one is named every tim
 	$(PY) -m tests.tools.intermittent_gpu
 	$(PY) -m tests.tools.planted_faults_gpu
 
-soak: site-packages setup-dev test-bare ## what takes long: bare Debians, 20 healthy runs, every point of interruption
+soak: site-packages setup-dev test-bare test-image-here ## what takes long: bare roots, image, 20 runs, interruptions
 	$(PY) -m tests.tools.soak_collectives
 	$(PY) -m tests.tools.soak
 	$(PY) -m tests.tools.soak_hostile
@@ -122,12 +127,13 @@ test-trixie: ## Debian trixie in a chroot: setup, tests and a healthy run on its
 	@$(if $(THERE),'$(START)') -m tests.tools.debian_root --release $(RELEASE) --roots='$(ROOTS)' $(ARGS)
 
 image: ## the container image, from deploy/Dockerfile
-	docker build --file deploy/Dockerfile --build-arg TORCH_INDEX=$(TORCH_INDEX) --tag $(IMAGE) .
+	@$(IMAGES) build
 
-test-image: ## the suite's own tests inside the image, and a recorded run judged in it
-	docker run --rm $(IMAGE) make test
-	docker run --rm $(IMAGE) pytest -m multinode --cluster replay \
-	  --from=tests/selftests/data/sandbox-2x2-cpu
+test-image: setup ## in the image: make test, a replay, make accept, a run made outside verified
+	@$(IMAGES) test -- $(ARGS)
+
+test-image-here: setup ## as root, without docker and registry: both, by buildah, on a bare Debian
+	@$(IMAGES) here --roots='$(ROOTS)' -- $(ARGS)
 
 wheelhouse: ## wheels of all that `make setup` installs, in WHEELS=DIR: see docs/air-gap.md
 	@$(SETUP) wheelhouse --wheels='$(WHEELS)'

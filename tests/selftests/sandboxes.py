@@ -23,6 +23,7 @@ from fixtures.entry import module_of
 from fixtures.records.files import read_json, read_lines
 from fixtures.records.run_directory import RunDirectory
 from fixtures.sandbox import Sandbox
+from tests.tools import checkout_files
 
 T = TypeVar("T")
 
@@ -91,26 +92,12 @@ def healthy(machine: None, checkout: Path, tmp_path_factory: pytest.TempPathFact
 
 def copy_checkout(into: Path, *, selftests: bool = True) -> Path:
     """Copy what a checkout needs to run: what git tracks, and nothing that changes meanwhile."""
-    for name in shipped_files():
+    for name in checkout_files.names(*SHIPPED):
         if selftests or not name.startswith("tests/selftests/"):
             target = into / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(CHECKOUT / name, target)
     return into
-
-
-def shipped_files() -> list[str]:
-    """Paths below the checkout; in an image, where there is no git, all but caches and runs."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *SHIPPED],
-        cwd=CHECKOUT, capture_output=True, text=True,
-    )  # fmt: skip
-    if listed.returncode == 0:
-        return [name for name in listed.stdout.splitlines() if (CHECKOUT / name).exists()]
-    files = [p for name in SHIPPED for p in [CHECKOUT / name, *(CHECKOUT / name).rglob("*")]]
-    names = [p.relative_to(CHECKOUT).parts for p in files if p.is_file()]
-    hidden = [{"__pycache__", "runs"} & {*parts} or parts[-1][0] == "." for parts in names]
-    return ["/".join(parts) for parts, left_out in zip(names, hidden, strict=True) if not left_out]
 
 
 WAIT = """

@@ -36,7 +36,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from fixtures.setup import system
-from tests.tools import debian_snapshot
+from tests.tools import checkout_files, debian_snapshot
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SUITE = Path("suite")
@@ -167,18 +167,15 @@ def copy_checkout(root: Path) -> None:
 
     Times of modification are kept. The copy is a git checkout of its own, as a clone is.
     """
-    listed = output_of("git", "-C", str(CHECKOUT), "ls-files", "-z", "--cached", "--others",
-                       "--exclude-standard")  # fmt: skip
     suite = root / SUITE
     suite.mkdir(parents=True, exist_ok=True)
     for old in suite.iterdir():
         if old.name != ".venv":
             shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
-    for name in filter(None, listed.split("\0")):
-        source, target = CHECKOUT / name, suite / name
-        if source.is_file() or source.is_symlink():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, target, follow_symlinks=False)
+    for name in checkout_files.names(checkout=CHECKOUT):
+        target = suite / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(CHECKOUT / name, target, follow_symlinks=False)
     commit_copy(suite)
 
 

@@ -39,6 +39,7 @@ from fixtures.sandbox.node import cgroup_lines
 from fixtures.sandbox.processes import Process, run, spawn, tail, wait_until
 from fixtures.sandbox.state import State, boot_id
 from tests.selftests.sandboxes import CHECKOUT, copy_checkout
+from tests.tools import checkout_files
 from tests.tools import foreign_config as config
 from tests.tools.foreign_config import DOMAIN, GPU_NODES, GPUS, HOSTS, LOGIN, USER, Variant
 
@@ -464,11 +465,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     with ForeignSite() as site:
         root = site.user_home / "suite"
         # All of it, README and Makefile too: there it can be followed word for word.
-        listed = ["git", "-C", str(CHECKOUT), "ls-files", "-co", "--exclude-standard"]
-        for name in run(listed).splitlines():
-            if (CHECKOUT / name).is_file():
-                (root / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(CHECKOUT / name, root / name)
+        for name in checkout_files.names():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(CHECKOUT / name, root / name)
         site.install()
         env = {"TERM": os.environ.get("TERM", "dumb"), **site.env}
         return subprocess.run(site.user(*command or ["bash"], cwd=root), env=env).returncode

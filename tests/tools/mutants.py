@@ -30,6 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
+from tests.tools import checkout_files
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 SEED = 23
 COUNT = 100
@@ -244,14 +246,9 @@ def noticed(mutant: Mutant, checkout: Path) -> bool:
 
 def copy_of_checkout(into: Path) -> Path:
     """Copy what git does not ignore; return the copy."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=CHECKOUT, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
-    for name in filter(None, listed.split("\0")):
-        if (CHECKOUT / name).is_file():
-            (into / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(CHECKOUT / name, into / name)
+    for name in checkout_files.names():
+        (into / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(CHECKOUT / name, into / name)
     return into
 
 

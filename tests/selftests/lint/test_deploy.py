@@ -12,7 +12,9 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import tomllib
+from functools import partial
 from pathlib import Path
 
 import hcl2
@@ -24,6 +26,7 @@ from dockerfile_parse import DockerfileParser
 
 from fixtures.entry import describe, module_of
 from fixtures.setup import lock
+from tests.selftests.sandboxes import SHIPPED
 from tests.selftests.support import CHECKOUT, replay
 from tests.tools import sbom
 
@@ -127,31 +130,88 @@ def test_the_make_targets_that_ci_and_the_image_call_exist():
 # --- image
 
 
-def test_the_image_is_on_cuda_and_is_nobody_s_root(tmp_path):
-    text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
-    parser = DockerfileParser(path=str(tmp_path / "Dockerfile"))
-    parser.content = text
-    steps = [(s["instruction"], s["value"]) for s in parser.structure]
-    assert re.fullmatch(
-        r"nvidia/cuda:\d+\.\d+\.\d+-base-ubuntu[\d.]+@sha256:[0-9a-f]{64}", parser.baseimage
-    )
-    assert [v for i, v in steps if i == "USER"][-1] not in ("root", "0")
-    installing = next(k for k, s in enumerate(steps) if s == ("USER", "acceptance"))
-    assert all("apt-get" not in v for _, v in steps[installing:])
-    assert not [i for i, _ in steps if i == "ADD"]
-    for copied in [v for i, v in steps if i == "COPY"]:
-        assert "--chown=acceptance:acceptance" in copied
-        for source in [w for w in shlex.split(copied)[:-1] if not w.startswith("--")]:
-            assert (CHECKOUT / source).exists(), source
-    # What `make setup-dev` starts is there when it is started.
-    (setup,) = [k for k, (i, v) in enumerate(steps) if i == "RUN" and v.startswith("make setup")]
-    before = {w for i, v in steps[:setup] if i == "COPY" for w in shlex.split(v)}
-    assert {"Makefile", "fixtures/plugin/install.py", "fixtures/plugin/start.py"} <= before
-    assert json.loads(parser.cmd) == ["make", "accept"]
+NEEDED = {
+    "python3": "python3", "python3-venv": "fixtures/setup/environment.py: venv",
+    "make": "Makefile: accept:", "g++": "training/model.py: torch.compile",
+    "python3-dev": "training/model.py: torch.compile",
+    "libibverbs1": "fixtures/workloads/infiniband/", "ibverbs-providers": "deploy/kubernetes/",
+    "rdma-core": "deploy/kubernetes/",
+    "openssh-client": "reports/handover/signature.py: ssh-keygen",
+}  # fmt: skip
+"""Package of the target `node` -> who needs it: a file, and a word in it."""
+NEEDED_BY_TESTS = {"git": "tests/tools/debian_root.py: git", "procps": ""}
+TARGETS = ("node", "test")
+
+
+def stages() -> dict[str, list[tuple[str, str]]]:
+    """Target -> its steps."""
+    with tempfile.TemporaryDirectory() as folder:
+        parser = DockerfileParser(path=str(Path(folder) / "Dockerfile"))
+        parser.content = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+        steps = [(s["instruction"], s["value"]) for s in parser.structure]
+    found: dict[str, list[tuple[str, str]]] = {}
+    for instruction, value in steps:
+        if instruction == "FROM":
+            found[value.split()[-1]] = []
+        if found and instruction != "COMMENT":
+            found[[*found][-1]].append((instruction, value))
+    return found
+
+
+def packages(steps: list[tuple[str, str]]) -> set[str]:
+    """What the steps install."""
+    lines = [v for i, v in steps if i == "RUN" and "apt-get install" in v]
+    words = " ".join(re.findall(r"apt-get install (.+?) &&", line)[0] for line in lines)
+    return {w for w in words.split() if not w.startswith("-")}
+
+
+def test_the_image_is_on_cuda_and_is_nobody_s_root():
+    assert tuple(stages()) == TARGETS
+    base, *_ = stages()["node"][0][1].split()
+    assert re.fullmatch(r"nvidia/cuda:\d+\.\d+\.\d+-base-ubuntu[\d.]+@sha256:[0-9a-f]{64}", base)
+    assert stages()["test"][0] == ("FROM", "node AS test"), "tried is what is shipped"
+    for steps in stages().values():
+        users = [v for i, v in steps if i == "USER"]
+        assert users[-1] == "acceptance"
+        last = max(k for k, s in enumerate(steps) if s == ("USER", "acceptance"))
+        assert all("apt-get" not in v for _, v in steps[last:])
+        assert not [i for i, _ in steps if i == "ADD"]
+        for copied in [v for i, v in steps if i == "COPY"]:
+            assert "--chown=acceptance:acceptance" in copied
+            for source in [w for w in shlex.split(copied)[:-1] if not w.startswith("--")]:
+                assert source == "." or list(CHECKOUT.glob(source)), source
+    assert ("CMD", '["make", "accept"]') in stages()["node"]
+    assert any("--uid 10001 " in v for _, v in stages()["node"])
+    assert pod()["securityContext"]["runAsUser"] == 10001
+
+
+def test_the_image_installs_what_is_needed_and_nothing_else():
+    node, test = stages()["node"], stages()["test"]
+    assert packages(node) == set(NEEDED)
+    assert packages(test) == set(NEEDED_BY_TESTS)
+    for package, who in {**NEEDED, **NEEDED_BY_TESTS}.items():
+        file, _, word = who.partition(": ")
+        place = CHECKOUT / file
+        if "/" in file or word:
+            assert place.exists(), package
+        if word:
+            assert word in place.read_text(encoding="utf-8"), package
+
+
+def test_what_a_node_pulls_has_all_that_a_run_needs_and_no_test_tools():
+    copied = [w for i, v in stages()["node"] if i == "COPY" for w in shlex.split(v)[1:-1]]
+    wanted = {name for name in SHIPPED if name != "tests"} | {"tests/*.py", "Makefile"}
+    assert wanted - {*copied} == set()
+    assert not [w for w in copied if w in (".", "tests") or "selftests" in w or "tools" in w]
+    (setup,) = [v for i, v in stages()["node"] if i == "RUN" and v.startswith("make ")]
+    assert setup == "make setup TORCH=own TORCH_INDEX=${TORCH_INDEX}"
+    (more,) = [v for i, v in stages()["test"] if i == "RUN" and v.startswith("make ")]
+    assert more == "make setup-dev"
+    assert ("COPY", "--chown=acceptance:acceptance . .") in stages()["test"]
 
 
 def test_the_set_up_starts_with_what_the_image_copies_before_it(tmp_path):
-    text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8").partition("RUN make setup-dev")[0]
+    text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8").partition("RUN make setup ")[0]
     for line in re.findall(r"^COPY --chown=\S+ (.+)$", text, re.MULTILINE):
         *sources, target = line.split()
         for source in sources:
@@ -216,6 +276,11 @@ def test_two_pods_on_two_nodes_meet_at_the_first_one_s_name():
     assert pod()["volumes"][0]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
     mount = pod()["containers"][0]["volumeMounts"][0]["mountPath"]
     assert given["OUT"].startswith(f"{mount}/")
+
+
+def test_the_ports_of_the_job_are_numbers():
+    assert re.fullmatch(r"[1-9]\d{3,4}", environment()["MASTER_PORT"])
+    assert int(environment()["MASTER_PORT"]) < 32768, "no port that the kernel gives to anybody"
 
 
 def environment() -> dict[str, str]:
@@ -371,6 +436,25 @@ def test_a_gpu_node_names_each_gpu_and_mounts_what_the_login_node_exports():
     assert "slurmd" in gpu["packages"]
 
 
+NEEDS = {
+    "exportfs": "nfs-kernel-server", "nfs-kernel-server": "nfs-kernel-server",
+    "nfs4": "nfs-common", "munge": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd",
+}  # fmt: skip
+"""A word of what a template runs or mounts -> the Debian package that has it."""
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_what_a_template_runs_and_mounts_is_installed(name):
+    made = rendered(name)
+    lines = [*made["runcmd"], *(" ".join(mount) for mount in made.get("mounts", ()))]
+    words = {word for line in lines for word in re.findall(r"[\w-]+", line)}
+    needed = {package for word, package in NEEDS.items() if word in words}
+    assert needed | {"slurm-client", "python3-venv"} <= {*made["packages"]}
+    # What is mounted, or exported, has a place.
+    made_here = [w for line in made["runcmd"] for w in re.findall(r"^install -d .*?(/\S+)", line)]
+    assert "/shared" in made_here
+
+
 def test_no_secret_is_in_what_the_metadata_service_shows():
     main = (TERRAFORM / "main.tf").read_text(encoding="utf-8")
     assert "random_password" not in main
@@ -427,3 +511,57 @@ def test_the_bill_of_materials_has_every_package_of_constraints(tmp_path):
     ]
     assert sbom.main(["--out", str(out)]) == 0
     assert json.loads(out.read_text()) == made, "the same constraints give the same bytes"
+
+
+# --- a change of what ships is seen
+
+CHANGED = [
+    ("Dockerfile", "python3-venv ", "", test_the_image_installs_what_is_needed_and_nothing_else),
+    ("Dockerfile", "libibverbs1 ", "", test_the_image_installs_what_is_needed_and_nothing_else),
+    ("Dockerfile", " reports reports", " training reports",
+     test_what_a_node_pulls_has_all_that_a_run_needs_and_no_test_tools),
+    ("Dockerfile", "FROM node AS test", "FROM debian AS test",
+     test_the_image_is_on_cuda_and_is_nobody_s_root),
+    ("Dockerfile", "USER acceptance\nRUN make setup-dev", "RUN make setup-dev",
+     test_the_image_is_on_cuda_and_is_nobody_s_root),
+    ("Dockerfile", "--uid 10001", "--uid 1001", test_the_image_is_on_cuda_and_is_nobody_s_root),
+    ("kubernetes/acceptance.yaml", 'value: "29500"', 'value: "29501 "',
+     test_the_ports_of_the_job_are_numbers),
+    ("kubernetes/acceptance.yaml", "acceptance-0.acceptance", "acceptance-1.acceptance",
+     test_two_pods_on_two_nodes_meet_at_the_first_one_s_name),
+    ("kubernetes/acceptance.yaml", "subdomain: acceptance", "subdomain: other",
+     test_two_pods_on_two_nodes_meet_at_the_first_one_s_name),
+    ("kubernetes/acceptance.yaml", "claimName: acceptance", "claimName: other",
+     test_two_pods_on_two_nodes_meet_at_the_first_one_s_name),
+    ("kubernetes/acceptance.yaml", "memory_whole\n", "memory_hole\n",
+     test_the_workloads_that_the_job_names_exist),
+    ("terraform/gpu.yaml.tftpl", ":/shared", ":/scratch",
+     test_a_gpu_node_names_each_gpu_and_mounts_what_the_login_node_exports),
+    ("terraform/gpu.yaml.tftpl", "[slurmd, ", "[",
+     test_a_gpu_node_names_each_gpu_and_mounts_what_the_login_node_exports),
+    ("terraform/gpu.yaml.tftpl", ", nfs-common", "",
+     partial(test_what_a_template_runs_and_mounts_is_installed, "gpu.yaml.tftpl")),
+    ("terraform/gpu.yaml.tftpl", "install -d /shared ", "install -d ",
+     partial(test_what_a_template_runs_and_mounts_is_installed, "gpu.yaml.tftpl")),
+    ("terraform/login.yaml.tftpl", "  - install -d -m 1777 /shared\n", "",
+     partial(test_what_a_template_runs_and_mounts_is_installed, "login.yaml.tftpl")),
+    ("terraform/login.yaml.tftpl", "exportfs -ra", "exportfs -a",
+     test_no_secret_is_in_what_the_metadata_service_shows),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "old", "new", "check"), CHANGED)
+def test_a_change_of_what_ships_is_seen(name, old, new, check, tmp_path, monkeypatch):
+    deploy = tmp_path / "deploy"
+    shutil.copytree(DEPLOY, deploy)
+    for constant, path in (
+        ("DEPLOY", deploy), ("MANIFEST", deploy / "kubernetes" / "acceptance.yaml"),
+        ("TERRAFORM", deploy / "terraform"),
+    ):  # fmt: skip
+        monkeypatch.setattr(sys.modules[__name__], constant, path)
+    check()
+    text = (deploy / name).read_text(encoding="utf-8")
+    assert old in text
+    (deploy / name).write_text(text.replace(old, new, 1), encoding="utf-8")
+    with pytest.raises((AssertionError, ImportError, KeyError, ValueError)):
+        check()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 
 import pytest
 
 from fixtures.paths import CHECKOUT
 from fixtures.plugin import invocation
-from tests.tools import mutants
+from tests.tools import checkout_files, mutants
 
 pytestmark = pytest.mark.cpu
 
@@ -23,11 +22,7 @@ OF_TRAINING = {"failures", "finetuning", "training"}
 
 def committed() -> list[str]:
     """The files of the repository, without recorded data."""
-    names = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=CHECKOUT, capture_output=True, text=True, check=True,
-    ).stdout.splitlines()  # fmt: skip
-    return [name for name in names if not name.startswith("tests/selftests/data/")]
+    return [name for name in checkout_files.names() if not name.startswith("tests/selftests/data/")]
 
 
 def test_every_module_with_a_rule_has_a_test_file_of_its_name():

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import io
 import re
-import subprocess
 import tokenize
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 from fixtures.wording import counted, plural
 from tests.selftests import support
 from tests.selftests.support import CHECKOUT
+from tests.tools import checkout_files
 
 pytestmark = pytest.mark.cpu
 
@@ -153,13 +153,10 @@ def test_messages_count_in_words_that_agree() -> None:
 
 def texts() -> list[Path]:
     """Everything that is read: sources, docs, limits, templates."""
-    listed = subprocess.run(
-        ["git", "ls-files"], cwd=CHECKOUT, capture_output=True, text=True, check=True
-    ).stdout.split()
     wanted = (".py", ".md", ".yaml", ".jinja2", ".js", ".toml")
     return [
         CHECKOUT / name
-        for name in listed
+        for name in checkout_files.names()
         if name.endswith(wanted) and "selftests/data/" not in name
         and not name.endswith("test_wording.py") and (CHECKOUT / name).exists()
     ]  # fmt: skip

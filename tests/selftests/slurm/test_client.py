@@ -145,7 +145,8 @@ def test_every_command_of_slurm_reaches_the_cluster_that_is_named(command, monke
     assert client.slurm_query("sinfo") == "n1 idle\n"
 
 
-def test_a_job_on_another_cluster_starts_its_ranks_on_that_cluster(monkeypatch, tmp_path):
+def test_a_job_on_another_cluster_starts_its_ranks_on_that_cluster(command, monkeypatch, tmp_path):
+    command("srun")
     options = launcher.SlurmOptions(sbatch_args=("--clusters=b",))
     asked = launcher.JobRequest(
         name="j", directory=tmp_path, nodes=("n1",), ranks_per_node=1, time_limit_min=1
