@@ -34,6 +34,7 @@ from fixtures.records.run_directory import RunDirectory
 from fixtures.suggestions import ArgumentParser
 from fixtures.thresholds import loader
 from fixtures.thresholds.order import order_of
+from fixtures.thresholds.published import OWN_LIMITS
 from reports.console import watch
 from reports.evidence import rejudge, statement, third_parties
 from reports.evidence.differences import Rejudged, differences, is_of_this_version
@@ -415,7 +416,7 @@ def calibrate(runs: Sequence[Path], out: Path | None, replace: Path | None = Non
         if not (replay_dir / PROPOSAL).exists():
             raise CommandError("the replay left no proposal", BROKEN)
         text = read_text(replay_dir / PROPOSAL)
-        own = replay_dir / own_limits.NAME
+        own = replay_dir / OWN_LIMITS
         replacing = read_text(own) if replace and own.exists() else ""
     for said in filter(None, remarks):
         print(f"# {said}", file=sys.stderr)

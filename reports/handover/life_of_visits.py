@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from fixtures.records.ledger import BY_LIFE
+from fixtures.records.ledger import BY_LIFE, LIFE
 from fixtures.statistics import life
 from fixtures.statistics.life import Part
 from fixtures.wording import counted, digits
 from reports.facts.silence import Row
 
-LIFE = "life."
-"""Begins the metric of such a counter (fixtures/patrol/visits.py)."""
 SHARE = 0.5
 """Of the risk, of each of the two counters that a visit reads."""
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from fixtures.records.files import replace_file
+from fixtures.thresholds.overlay import base_of
 from fixtures.thresholds.published import REFUSED
-
-NAME = "own-limits.yaml"
-"""Of the file in the directory of a run with --calibrate."""
 
 
 def write(made: str, base: Path, file: Path) -> None:
     """Write such a file where it was asked for, with the path to its base from there."""
-    relative = os.path.relpath(base, file.parent)
+    relative = base_of(base, file.parent)
     lines = [
         f"base: {relative}" if line.startswith("base: ") else line for line in made.splitlines()
     ]

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fixtures.calibration.replacement import Beside, Replacement, base_of, text
+from fixtures.calibration.replacement import Beside, Replacement, text
+from fixtures.thresholds.overlay import base_of
 
 pytestmark = pytest.mark.cpu
 

@@ -7,7 +7,6 @@ import secrets
 from dataclasses import replace
 
 import pytest
-import torch
 
 from fixtures.challenge import answer as answers
 from fixtures.challenge.answer import Answer
@@ -15,16 +14,7 @@ from fixtures.challenge.messages import MessageError, Opening
 from tests.selftests.challenged import SMALL, honest
 from tests.tools.bench_challenge import made_challenge
 
-pytestmark = pytest.mark.cpu
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Small products are faster alone."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = [pytest.mark.cpu, pytest.mark.usefixtures("one_thread")]
 
 
 def test_the_same_challenge_gives_the_same_root_and_another_one_another():

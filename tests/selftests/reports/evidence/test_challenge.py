@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,16 +15,7 @@ from reports.evidence import challenge as first_verifier
 from tests.selftests.challenged import SMALL, Messages, honest
 from tests.tools import bench_forgers
 
-pytestmark = pytest.mark.cpu
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Small products are faster alone."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = [pytest.mark.cpu, pytest.mark.usefixtures("one_thread")]
 
 
 def drawn_parameters(number: int) -> tuple[Parameters, tuple[int, ...]]:
