@@ -17,9 +17,11 @@ import random
 import secrets
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from statistics import NormalDist
 from unittest import mock
 
+import numpy as np
 import torch
 
 from fixtures.challenge import chain as chains
@@ -311,18 +313,32 @@ def drawn(found: Forged) -> Iterator[bool]:
 class Tally:
     """Forgeries that passed, of how many, and what the formula expects."""
 
-    count: int = 0
     passed: int = 0
-    expected: float = 0.0
-    variance: float = 0.0
+    chances: list[float] = field(default_factory=list)
+    """Of each forgery, to pass."""
+
+    @property
+    def count(self) -> int:
+        return len(self.chances)
+
+    @property
+    def expected(self) -> float:
+        return math.fsum(self.chances)
 
     @property
     def away(self) -> float:
-        """How many standard deviations lie between both; where there are none, equal or not."""
-        difference = abs(self.passed - self.expected)
-        if self.variance < 1e-9:
-            return 0.0 if difference < 1e-6 else math.inf
-        return difference / math.sqrt(self.variance)
+        """How rare so many or so few are, as standard deviations of a normal distribution.
+
+        By the exact distribution of the number that passes: four where 0.54 are expected are 4.8
+        of its standard deviations away, and come once in 560 times.
+        """
+        law = np.ones(1)
+        for chance in self.chances:
+            law = np.convolve(law, (1 - chance, chance))
+        rare = float(min(law[: self.passed + 1].sum(), law[self.passed :].sum()))
+        if rare >= 0.5:
+            return 0.0
+        return -NormalDist().inv_cdf(rare) if rare > 0 else math.inf
 
 
 def played(attack: Callable[[], Forged], count: int, draws: int = DRAWS) -> Tally:
@@ -333,10 +349,8 @@ def played(attack: Callable[[], Forged], count: int, draws: int = DRAWS) -> Tall
         openings = found.challenge.parameters.openings
         chance = (1 - found.share) ** openings if found.seconds <= LATE else 0.0
         for _, passes in zip(range(min(draws, count - tally.count)), drawn(found), strict=False):
-            tally.count += 1
             tally.passed += passes
-            tally.expected += chance
-            tally.variance += chance * (1 - chance)
+            tally.chances.append(chance)
     return tally
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 
@@ -58,6 +59,17 @@ def test_a_step_that_was_left_out_is_found_where_its_unit_is_drawn():
     found = bench_forgers.forged(bench_forgers.skipping(0.3))
     passed = sum(passes for _, passes in zip(range(40), bench_forgers.drawn(found), strict=False))
     assert 0 < passed < 40
+
+
+def test_how_far_away_a_number_is_follows_from_how_rare_it_is():
+    def away(passed: int, chance: float, count: int = 20) -> float:
+        return bench_forgers.Tally(passed, [chance] * count).away
+
+    assert away(4, 0.0269) == pytest.approx(2.91, abs=0.01), "once in 560 times: no disagreement"
+    assert away(9, 0.0269) > 4.5
+    assert away(1, 0.0) == away(19, 1.0) == math.inf
+    assert away(0, 0.0) == away(20, 1.0) == 0
+    assert away(244, 0.02692, 10_000) == pytest.approx(1.6, abs=0.1), "as the normal distribution"
 
 
 @pytest.mark.parametrize("name", bench_forgers.ATTACKS)
