@@ -17,6 +17,7 @@ from fixtures.patrol.visits import Patrol
 from fixtures.records.files import read_lines
 from fixtures.sandbox import Sandbox
 from fixtures.sandbox.processes import wait_until
+from tests.selftests import support
 from tests.selftests.sandbox.test_sandbox import can_run
 
 pytestmark = pytest.mark.cpu
@@ -163,9 +164,11 @@ def test_where_slurm_preempts_it_gives_way_without_seeing_the_jobs_of_others(
 
 @pytest.mark.slow
 def test_the_script_of_the_timer_visits_a_node(slurm, tmp_path):
+    certificate = tmp_path / "accepted"
+    support.judged(support.DATA / "sandbox-2x2-cpu", certificate)
     env = {
         **os.environ, "PATROL_STATE": str(tmp_path), "PATROL_PYTHON": sys.executable,
-        "PATROL_CERTIFICATE": str(CHECKOUT / "tests" / "selftests" / "data" / "sandbox-2x2-cpu"),
+        "PATROL_CERTIFICATE": str(certificate),
         "PATROL_VISIT": "--cpu --gpus=1 --share=0.25",
     }  # fmt: skip
     done = subprocess.run(
