@@ -15,7 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from fixtures.challenge import messages
-from fixtures.challenge.messages import FULL, RANGES, SMALL, Challenge, Commitment, Parameters
+from fixtures.challenge.messages import (
+    CHALLENGE,
+    COMMITMENT,
+    FULL,
+    OPENING,
+    RANGES,
+    SMALL,
+    Challenge,
+    Commitment,
+    Parameters,
+)
 from fixtures.errors import EvidenceError
 from fixtures.records.files import in_real_folder, replace_file, write_json
 from fixtures.records.foreign_files import RecordError, parse_json, read_bytes
@@ -24,7 +34,6 @@ from reports import second_verifier
 from reports.evidence import challenge as first_verifier
 from reports.evidence.run_files import CommandError
 
-CHALLENGE, COMMITMENT, OPENING = "challenge.json", "commitment.json", "opening.json"
 CUSTOMER = "customer.json"
 NOT_PROVEN = 1
 CERTAIN = 1e-4
@@ -167,7 +176,7 @@ def refusal(
             "challenge with more"
         )
     opening = messages.read_opening(folder / OPENING, challenge)
-    content = read_bytes(path, bound=messages.RESPONSE)
+    content = read_bytes(path, bound=messages.ROWS)
     found = first_verifier.refusal_of(challenge, commitment, opening, content)
     asked, committed, opened = (
         read_bytes(folder / name, bound=SMALL) for name in (CHALLENGE, COMMITMENT, OPENING)

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from fixtures.challenge import chain as chains
-from fixtures.challenge.answer import Answer, row_hashes
+from fixtures.challenge.answer import Answer
 from fixtures.challenge.messages import (
     Challenge,
     Commitment,
@@ -72,13 +72,11 @@ def computed(answer: Answer, spoil: Spoil) -> set[Unit]:
     """Compute an answer's chains with a forger's changes, and return its false units."""
     false: set[Unit] = set()
     for segment in range(answer.challenge.parameters.segments):
-        for position in range(len(answer.chains)):
-            chains.advance(answer.chains, position, segment)
-        for position in range(len(answer.chains)):
+        for position, chain in answer.chains.items():
+            chains.advance(chain, position, segment, answer.exchange)
+        for position in answer.chains:
             false |= {(position, segment, row) for row in spoil(answer, position, segment)}
-    answer.states = [
-        [row_hashes(state) for state in chain.memory] for chain in answer.chains
-    ]  # fmt: skip
+    answer.hash()
     answer.commit()
     return false
 
@@ -167,23 +165,22 @@ def one_of_two_chains() -> Forged:
 def chains_in_turns() -> Forged:
     """One chain after the other, each at twice the speed: the first has to guess what the second
     would have sent."""
-    with mock.patch.object(chains, "exchanged_rows", _guessed_exchange):
+    with mock.patch.object(chains.Beside, "rows", _guessed_exchange):
         found = forged(nothing)
     # A guess is right where the guessed row is the one that was drawn: never.
     found.false = {(0, s, row) for s in range(SMALL.segments) for row in range(SMALL.n)}
     return found
 
 
-_EXCHANGED = chains.exchanged_rows
+_EXCHANGED = chains.Beside.rows
 
 
 def _guessed_exchange(
-    all_chains: list[chains.Chain], position: int, segment: int, index: torch.Tensor,
-    wanted: torch.Tensor,
-) -> torch.Tensor | None:  # fmt: skip
+    beside: chains.Beside, position: int, segment: int, index: torch.Tensor, wanted: torch.Tensor
+) -> torch.Tensor:
     if position == 0:
         return noise(len(index), SMALL.n)
-    return _EXCHANGED(all_chains, position, segment, index, wanted)
+    return _EXCHANGED(beside, position, segment, index, wanted)
 
 
 def half_the_memory() -> Forged:
@@ -244,7 +241,7 @@ def exchanged_ranks() -> Forged:
     parameters = replace(SMALL, ranks=4, openings=2)
     found = forged(nothing, parameters=parameters)
     answer = found.answer
-    for what in (answer.chains, answer.states):
+    for what in (answer.chains, answer.trees):
         what[0], what[1] = what[1], what[0]  # type: ignore[index]
     answer.commit()
     # Whoever took a row from one of the two has another in its place.

@@ -31,10 +31,10 @@ def test_an_interrupted_answer_goes_on_from_what_it_kept(tmp_path, monkeypatch):
     advance = answers.advance
     done: list[int] = []
 
-    def interrupted(chains, position, segment):
+    def interrupted(chain, position, segment, exchange):
         if segment == 2:
             raise KeyboardInterrupt
-        advance(chains, position, segment)
+        advance(chain, position, segment, exchange)
 
     monkeypatch.setattr(answers, "advance", interrupted)
     with pytest.raises(KeyboardInterrupt):

@@ -62,12 +62,12 @@ def test_states_stay_spread_over_all_of_int8():
     )  # fmt: skip
     one = chain.Chain(parameters, NONCE, 0)
     for segment in range(2):
-        chain.advance([one], 0, segment)
+        chain.advance(one, 0, segment, chain.Beside([one]))
     for state in one.memory:
         assert state.double().std().item() == pytest.approx(73.9, abs=1.0)
     # Rows that were made equal differ after the next step in nearly every byte.
     one.memory[1] = one.memory[1][:1].clone()
-    chain.advance([one], 0, 1)
+    chain.advance(one, 0, 1, chain.Beside([one]))
     assert (one.memory[2][0] != one.memory[2][1]).double().mean() > 0.98
 
 
@@ -79,8 +79,7 @@ def test_a_row_is_exchanged_with_each_other_rank():
             assert peers == set(range(ranks)) - {position}
     chains = [chain.Chain(SMALL, NONCE, rank) for rank in range(3)]
     wanted = torch.arange(32).flip(0)
-    found = chain.exchanged_rows(chains, 1, 0, index, wanted)
+    found = chain.Beside(chains).rows(1, 0, index, wanted)
     for row in range(32):
         peer = int(chain.peers_of(1, index, 3)[row])
         assert torch.equal(found[row], chains[peer].memory[0][31 - row])
-    assert chain.exchanged_rows(chains[:1], 0, 0, index, wanted) is None
