@@ -168,8 +168,8 @@ def refusal(
 ) -> str | None:
     """Return why an answer proves nothing, or None; both verifiers are asked."""
     p = challenge.parameters
-    if not 0 < seconds <= p.deadline_s:
-        return f"late: {seconds:.1f} s, expected at most {p.deadline_s} s"
+    if (why := late(p, seconds)) is not None:
+        return why
     if (share := proven_share(p)) < LEAST_SHARE:
         return (
             f"openings: {p.openings} prove {share:.3f} of the work, expected {LEAST_SHARE}: make a "
@@ -188,6 +188,13 @@ def refusal(
             f"{found.why if found else 'proven'}, the second {second or 'proven'}"
         )
     return found.why if found else None
+
+
+def late(parameters: Parameters, seconds: float) -> str | None:
+    """Return that an answer took too long between the customer's two instants, or None."""
+    if 0 < seconds <= parameters.deadline_s:
+        return None
+    return f"late: {seconds:.1f} s, expected at most {parameters.deadline_s} s"
 
 
 def lines_of(

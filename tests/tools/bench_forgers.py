@@ -5,7 +5,8 @@ python -m tests.tools.bench_forgers --count N
 
 An attack commits to small chains of which it knows how many units are false; the customer draws so
 few that some are missed. Both verifiers look at each draw and have to agree. Time is counted in
-steps of a row, which a device does at its speed; the deadline is a tenth above the honest time.
+steps of a row, which a device does at its speed, and the customer's two instants lie so far apart;
+the deadline is a tenth above the honest time.
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ from fixtures.challenge.messages import (
 )
 from reports import second_verifier
 from reports.evidence import challenge as first_verifier
+from reports.handover import challenge as customer
 from tests.tools.bench_challenge import made_challenge
 
 SMALL = Parameters(n=32, steps=2, segments=3, reads=2, ranks=2, openings=3, deadline_s=60)
-LATE = 1.1
-"""The deadline, in the time that an honest answer takes."""
+HONEST_S = SMALL.deadline_s / 1.1
+"""What an honest answer takes."""
 DRAWS = 100
 """Of each forged answer: each draw is an instance."""
 Unit = tuple[int, int, int]
@@ -56,12 +58,17 @@ class Forged:
     challenge: Challenge
     false: set[Unit]
     seconds: float
-    """In the time of an honest answer."""
+    """Between the customer's two instants."""
 
     @property
     def share(self) -> float:
         """False units of all."""
         return len(self.false) / self.challenge.parameters.units(len(self.answer.ranks))
+
+    @property
+    def late(self) -> bool:
+        """Whether the customer's command says so, whatever the rows are."""
+        return customer.late(self.challenge.parameters, self.seconds) is not None
 
 
 Spoil = Callable[[Answer, int, int], set[int]]
@@ -88,7 +95,7 @@ def forged(
     challenge, message = made_challenge(parameters)
     answer = Answer(challenge, range(parameters.ranks))
     found = Forged(answer, message, challenge, computed(answer, spoil), 0.0)
-    found.seconds = (1 - found.share) / (speed * devices)
+    found.seconds = HONEST_S * (1 - found.share) / (speed * devices)
     return found
 
 
@@ -260,7 +267,7 @@ def _of_another(parameters: Parameters) -> Forged:
         (k, s, row)
         for k in range(SMALL.ranks) for s in range(SMALL.segments) for row in range(SMALL.n)
     }  # fmt: skip
-    return Forged(honest.answer, message, other, every, 0.0)
+    return Forged(honest.answer, message, other, every, 1.0)
 
 
 def reused_answer() -> Forged:
@@ -303,7 +310,7 @@ def drawn(found: Forged) -> Iterator[bool]:
         opened = json.dumps(opening_fields(opening)).encode()
         second = second_verifier.why_not(found.message, committed, opened, response)
         assert (first is None) == (second is None), (first, second)
-        yield first is None and found.seconds <= LATE
+        yield first is None and not found.late
 
 
 @dataclass
@@ -344,7 +351,7 @@ def played(attack: Callable[[], Forged], count: int, draws: int = DRAWS) -> Tall
     while tally.count < count:
         found = attack()
         openings = found.challenge.parameters.openings
-        chance = (1 - found.share) ** openings if found.seconds <= LATE else 0.0
+        chance = 0.0 if found.late else (1 - found.share) ** openings
         for _, passes in zip(range(min(draws, count - tally.count)), drawn(found), strict=False):
             tally.passed += passes
             tally.chances.append(chance)
