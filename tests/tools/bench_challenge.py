@@ -1,8 +1,8 @@
-"""What a challenge costs: verifying a node of eight GPUs, and the rate of the chain on a GPU.
+"""What a challenge costs: verifying a node of eight GPUs, and answering on a GPU.
 
 python -m tests.tools.bench_challenge               verify at full size, both verifiers
 python -m tests.tools.bench_challenge --n 4096      the same, smaller
-python -m tests.tools.bench_challenge --gpu         rate of the chain on this host's GPU
+python -m tests.tools.bench_challenge --gpu --out FILE    hashing and the whole answer on a GPU
 
 At full size nobody's memory holds the states. Synthetic ones stand for them: each drawn unit begins
 with random rows and is computed honestly, and where the tree has no opened leaf, it has noise. To
@@ -12,13 +12,15 @@ both verifiers this is an honest response.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
+import os
 import resource
 import secrets
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,6 +48,9 @@ from reports.evidence.challenge import Weights, philox, rows_of
 
 Array = NDArray[Any]
 Place = tuple[int, int, int]
+GPU = "cuda"
+LEAVE_S = 200
+"""After so long the whole answer is not made a second time."""
 
 
 def made_challenge(parameters: Parameters) -> tuple[Challenge, bytes]:
@@ -175,62 +180,203 @@ def verify_full(parameters: Parameters) -> None:
         )
 
 
-def rate_on_gpu(parameters: Parameters) -> None:
-    """Print the rate of the chain, and whether its digests are those of the CPU."""
+# --- on a GPU
+
+
+class Measured:
+    """What was measured so far: printed, and written at once, so that a limit of time costs the
+    rest alone."""
+
+    def __init__(self, out: Path | None) -> None:
+        self._out, self._found, self._start = out, {}, time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._start
+
+    def add(self, **found: Any) -> None:
+        self._found |= found | {"seconds_so_far": round(self.seconds, 1)}
+        print("\n".join(f"{name}: {value}" for name, value in found.items()), flush=True)
+        if self._out is not None:
+            self._out.write_text(json.dumps(self._found, indent=1) + "\n")
+
+
+def on_gpu(parameters: Parameters, out: Path | None) -> None:
+    """Measure hashing and the whole answer on this host's GPU, in less than five minutes."""
     import torch
 
-    from fixtures.challenge import chain as chains
-    from fixtures.challenge.answer import Answer, row_hashes
-
-    small = Parameters(
-        n=1024, steps=3, segments=2, reads=4, ranks=2, openings=4, deadline_s=60
-    )  # fmt: skip
-    challenge, _ = made_challenge(small)
-    roots = [Answer(challenge, (0, 1), devices=[d]).compute().root for d in ("cpu", "cuda")]
-    print(f"n={small.n}: root on GPU {'equals' if roots[0] == roots[1] else 'DIFFERS FROM'} CPU's")
-    challenge, _ = made_challenge(parameters)
-    start = time.perf_counter()
-    chain = chains.Chain(parameters, challenge.nonce, 0, device="cuda")
-    torch.cuda.synchronize()
-    print(f"weights and first state: {time.perf_counter() - start:.2f} s")
-    for segment in range(parameters.segments):
-        start = time.perf_counter()
-        chains.advance([chain], 0, segment)
-        torch.cuda.synchronize()
-        took = time.perf_counter() - start
-        if segment in (0, 1, 2, parameters.segments - 1):
-            rate = 2 * parameters.n**3 * parameters.steps / took / 1e12
-            print(
-                f"segment {segment}: {took * 1e3 / parameters.steps:.2f} ms per step, "
-                f"{rate:.0f} TOPS"
-            )
-    x = chain.memory[0]
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(10):
-        chains.product(x, chain.weights)
-    torch.cuda.synchronize()
-    print(f"product alone: {(time.perf_counter() - start) * 100:.2f} ms")
-    start = time.perf_counter()
-    row_hashes(x)
-    print(f"tree of a state on one core: {time.perf_counter() - start:.2f} s")
-    del chain, x
+    found = Measured(out)
+    found.add(torch=torch.__version__, device=torch.cuda.get_device_name())
+    hash_on_gpu(parameters, found)
     torch.cuda.empty_cache()
-    challenge, content = made_challenge(replace(parameters, ranks=1))
+    chain_on_gpu(parameters, found)
+    torch.cuda.empty_cache()
+    together_on_gpu(found)
+    # In a process of its own, which has compiled nothing yet.
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+        for cache in ("no", "a"):
+            took = apart(whole_on_gpu, replace(parameters, ranks=1, openings=8), cache == "no")
+            found.add(**{f"whole_answer_with_{cache}_cache": took})
+            if found.seconds > LEAVE_S:
+                break
+
+
+def apart(work: Callable[..., None], *arguments: Any, processes: int = 1) -> Any:
+    """Return what the first of some new processes leaves of this work."""
+    from torch import multiprocessing
+
+    with tempfile.TemporaryDirectory() as folder:
+        multiprocessing.spawn(work, (Path(folder), *arguments), processes)
+        return json.loads((Path(folder) / "found.json").read_text())
+
+
+def timed(work: Callable[[], Any]) -> float:
+    """Return the seconds of some work on the GPU."""
+    import torch
+
+    torch.cuda.synchronize()
     start = time.perf_counter()
-    answer = Answer(challenge, (0,), devices=["cuda"])
+    work()
+    torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def hash_on_gpu(parameters: Parameters, found: Measured) -> None:
+    """Hash as many states as an answer has, eager and compiled, and compare with hashlib."""
+    import torch
+    from torch._dynamo.utils import counters
+
+    from fixtures.challenge import answer, sha256
+
+    device = torch.device(GPU, 0)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+        compiled: list[Any] = []
+        took = timed(lambda: compiled.append(outcome(lambda: sha256.compiling(device).result())))
+    found.add(compile_s=round(took, 2), compiled=str(compiled[0])[:300])
+    rounds = compiled[0] if callable(compiled[0]) else None
+    for n in (32, 64, 1024, parameters.n):
+        rows = torch.randint(-128, 128, (33, n), dtype=torch.int8)
+        expected = sha256.sha256_rows(1, rows)
+        for name, given in (("eager", None), ("compiled", rounds)):
+            equal = torch.equal(sha256.on_device(1, rows.cuda(), given).cpu(), expected)
+            found.add(**{f"hash_{name}_n{n}": "equals hashlib" if equal else "DIFFERS"})
+    states = torch.empty(parameters.states, parameters.n, parameters.n, dtype=torch.int8,
+                         device=device).random_(-128, 128)  # fmt: skip
+    rows = states.view(-1, parameters.n)
+    for name, given in (("compiled", rounds), ("eager", None)):
+        if name == "compiled" and rounds is None:
+            continue
+        torch.cuda.reset_peak_memory_stats()
+        held = torch.cuda.memory_allocated()
+        took = timed(lambda given=given: sha256.on_device(0, rows, given))
+        extra = torch.cuda.max_memory_allocated() - held
+        found.add(**{
+            f"hash_{name}_ms_per_state": round(1e3 * took / parameters.states, 2),
+            f"hash_{name}_s": round(took, 2), f"hash_{name}_temporaries_gb": round(extra / 1e9, 2),
+        })  # fmt: skip
+    found.add(trees_s=round(timed(lambda: answer.trees(states)), 2))
+    found.add(graphs_compiled=counters["stats"]["unique_graphs"])  # one, and none later
+
+
+def outcome(work: Callable[[], Any]) -> Any:
+    """Return what some work gives, or its error."""
+    try:
+        return work()
+    except Exception as error:
+        return error
+
+
+def chain_on_gpu(parameters: Parameters, found: Measured) -> None:
+    """Time a step with one kept state, and the product alone."""
+    from fixtures.challenge import chain as chains
+
+    challenge, _ = made_challenge(replace(parameters, segments=2, ranks=1))
+    one = chains.Chain(challenge.parameters, challenge.nonce, 0, device=GPU)
+    beside = chains.Beside([one])
+    chains.advance(one, 0, 0, beside)
+    took = timed(lambda: chains.advance(one, 0, 1, beside))
+    rate = 2 * parameters.n**3 * parameters.steps / took / 1e12
+    product = timed(lambda: [chains.product(one.memory[0], one.weights) for _ in range(10)])
+    found.add(step_ms=round(1e3 * took / parameters.steps, 2), tops=round(rate),
+              product_ms=round(100 * product, 2))  # fmt: skip
+
+
+def together_on_gpu(found: Measured) -> None:
+    """Answer by processes of a chain each, and compare the roots with that of one on a CPU.
+
+    Two on one GPU, by gloo; where there are more GPUs, one on each, by NCCL.
+    """
+    import torch
+
+    for backend, size in (("gloo", 2), ("nccl", torch.cuda.device_count())):
+        if size < 2:
+            continue
+        small = Parameters(
+            n=1024, steps=3, segments=8, reads=4, ranks=size, openings=8, deadline_s=60
+        )
+        challenge, _ = made_challenge(small)
+        expected = one_answer(challenge, range(size), "cpu")
+        took = apart(one_of_many, challenge, backend, size, processes=size)
+        same = took.pop("sha256") == expected.pop("sha256")
+        found.add(**{f"{size}_processes_by_{backend}": took | {
+            "root_and_response": "equal a CPU's" if same else "DIFFER"}})  # fmt: skip
+
+
+def one_answer(challenge: Challenge, ranks: Sequence[int], device: Any, group: Any = None) -> Any:
+    """Return the digest of root and response of an answer, and its seconds by part."""
+    from fixtures.challenge.answer import Answer
+
+    start = time.perf_counter()
+    answer = Answer(challenge, tuple(ranks), devices=[device], group=group)
+    root = answer.compute().root
+    took = time.perf_counter() - start
+    rows = b"".join(answer.response(Opening(challenge.digest, root, bytes(32))))
+    parts = {name: round(seconds, 2) for name, seconds in answer.seconds.items()}
+    return {"sha256": hashlib.sha256(root + rows).hexdigest(), "seconds": round(took, 2), **parts}
+
+
+def one_of_many(k: int, folder: Path, challenge: Challenge, backend: str, size: int) -> None:
+    """Answer as one of some processes."""
+    import torch
+    import torch.distributed as dist
+
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    device = torch.device(GPU, k if backend == "nccl" else 0)
+    torch.cuda.set_device(device)
+    dist.init_process_group(
+        backend, store=dist.FileStore(str(folder / "store"), size), rank=k, world_size=size
+    )
+    found = one_answer(challenge, range(size), device, dist.group.WORLD)
+    dist.destroy_process_group()
+    if k == 0:
+        (folder / "found.json").write_text(json.dumps(found))
+
+
+def whole_on_gpu(_: int, folder: Path, parameters: Parameters, verify: bool) -> None:
+    """Answer and open a challenge of full size on one GPU."""
+    import torch
+
+    from fixtures.challenge.answer import Answer
+
+    torch.zeros(1, device=GPU)
+    challenge, _content = made_challenge(parameters)
+    start = time.perf_counter()
+    answer = Answer(challenge, (0,), devices=[torch.device(GPU, 0)])
+    begun = timed(lambda: None) + time.perf_counter() - start
     commitment = answer.compute()
-    print(f"whole answer of one GPU: {time.perf_counter() - start:.1f} s")
+    found = {"seconds": round(time.perf_counter() - start, 2), "weights": round(begun, 2)}
+    found |= {name: round(seconds, 2) for name, seconds in answer.seconds.items()}
     opening = Opening(challenge.digest, commitment.root, secrets.token_bytes(32))
-    start = time.perf_counter()
-    response = b"".join(answer.response(opening))
-    print(f"response: {len(response):,} bytes, {time.perf_counter() - start:.1f} s")
-    found = first_verifier.refusal_of(challenge, commitment, opening, response)
-    print(f"first verifier: {found or 'nothing false'}")
-    committed = json.dumps(commitment_fields(commitment)).encode()
-    opened = json.dumps(opening_fields(opening)).encode()
-    found_too = second_verifier.why_not(content, committed, opened, response)
-    print(f"second verifier: {found_too or 'nothing false'}")
+    response: list[bytes] = []
+    found["response"] = round(timed(lambda: response.extend(answer.response(opening))), 2)
+    found["memory_gb"] = round(torch.cuda.max_memory_allocated() / 1e9, 1)
+    (folder / "found.json").write_text(json.dumps(found))
+    if verify:
+        why = first_verifier.refusal_of(challenge, commitment, opening, b"".join(response))
+        found["first_verifier"] = why.why if why else "nothing false"
+        (folder / "found.json").write_text(json.dumps(found))
 
 
 def main() -> int:
@@ -240,11 +386,15 @@ def main() -> int:
     parser.add_argument("--segments", type=int, default=FULL.segments)
     parser.add_argument("--openings", type=int, default=FULL.openings)
     parser.add_argument("--gpu", action="store_true")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="with --gpu: figures, as JSON")
     options = parser.parse_args()
     parameters = replace(
         FULL, n=options.n, segments=options.segments, openings=options.openings
     )  # fmt: skip
-    (rate_on_gpu if options.gpu else verify_full)(parameters)
+    if options.gpu:
+        on_gpu(parameters, options.out)
+    else:
+        verify_full(parameters)
     return 0
 
 

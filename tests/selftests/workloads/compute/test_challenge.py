@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from pathlib import Path
 
@@ -11,8 +10,6 @@ import pytest
 from fixtures.challenge import messages
 from fixtures.challenge.answer import Answer
 from fixtures.records.files import write_json
-from reports import second_verifier
-from reports.evidence import challenge as first_verifier
 from tests.selftests.challenged import SMALL
 from tests.selftests.rank_job import TORCH, Job
 from tests.tools.bench_challenge import made_challenge
