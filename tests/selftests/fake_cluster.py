@@ -249,6 +249,7 @@ def conductor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Conduct:
         only: Collection[str] = (),
         gate: Callable[[str], str | None] = lambda node: None,
         locate: Callable[..., None] = lambda nodes, measure: None,
+        first: Callable[..., None] = lambda measure: None,
         attempts: Mapping[tuple[str, str], int] | None = None,
         finish: bool = True,
         max_jobs: int | None = None,
@@ -276,7 +277,9 @@ def conductor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Conduct:
         started = Scheduler(
             context, jobs, launcher=cluster, watcher=cluster, deadlines=Deadlines(**deadlines),
             destructive_stage=DestructiveStage(people, CommandFaultInjector(None)),
-            callbacks=RunCallbacks(gate=gate, locate=locate, heartbeat=lambda: None),
+            callbacks=RunCallbacks(
+                gate=gate, locate=locate, heartbeat=lambda: None, first=first
+            ),
             max_jobs=max_jobs,
         )  # fmt: skip
         started.start()

@@ -12,6 +12,7 @@ import pytest
 from fixtures.jobs import job_queue, submission_queue
 from fixtures.jobs.failure import Failure
 from fixtures.jobs.watcher import JobState
+from fixtures.plan.jobs import Job
 from fixtures.records.absence import JobKind
 from fixtures.records.files import read_json
 from tests.selftests.fake_cluster import (
@@ -61,6 +62,20 @@ def test_all_jobs_of_a_stage_are_submitted_before_the_first_is_awaited(conduct):
     first = next(k for k, (event, _) in enumerate(events) if event == "run")
     assert len(submits) == 3
     assert max(submits) < first
+
+
+def test_what_is_to_run_first_has_ended_before_the_plan_begins(conduct):
+    asked = Job(
+        name="asked-1", stage="asked", placement="asked-1", nodes=("worker0", "worker1"),
+        ranks_per_node=2, workloads=(("allreduce", ("busbw",)),),
+    )  # fmt: skip
+    done = conduct(first=lambda measure: measure([asked]), finish=False)
+    done.planned.append(("allreduce", "asked-1"))
+    done.finish()
+    assert done.submitted[0] == "asked-1"
+    assert done.record("allreduce", "asked-1").world_size == 4
+    events = done.cluster.events
+    assert events.index(("run", "asked-1")) < events.index(("submit", done.submitted[1]))
 
 
 def test_small_jobs_go_first_and_two_that_wait_for_each_other_before_all(conduct):
