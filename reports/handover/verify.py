@@ -23,7 +23,7 @@ from fixtures.records.run_directory import RunDirectory, read_manifest
 from fixtures.records.run_schema import refused_schema
 from fixtures.records.verdict_file import SPLIT_SCHEMA, read_verdict
 from fixtures.wording import counted
-from reports.evidence import attempts_shown, basis, statement
+from reports.evidence import attempts_shown, basis, proof, statement
 from reports.evidence.differences import (
     Rejudged,
     differences,
@@ -81,6 +81,9 @@ def check(
     if limits.foreign:
         found.unchecked.append(limits.foreign)
     found.basis += basis.lines(directory, run, limits.file)
+    if (shown := proof.of_run(directory)) is not None:
+        into = found.confirmed if shown.proven else found.notes
+        into.append(f"challenge: {shown.sentence}")
     if found.wrong:  # what is not as it was is not judged
         return found
     if not is_of_this_version(run):
@@ -321,7 +324,7 @@ def _first_difference(stated: bytes, made: bytes) -> str:
 def _unknown_files(artefacts: Artefacts, names: Iterable[str]) -> Iterator[str]:
     """Yield the files that are neither evidence nor made from it."""
     directory = artefacts.directory
-    of_run = {FINETUNED, *(path.name for path in directory.evidence_folders)}
+    of_run = {FINETUNED, directory.proof.name, *(path.name for path in directory.evidence_folders)}
     if not artefacts.run.get("recertifies"):
         of_run.discard(directory.recertified.name)
     known = {

@@ -21,6 +21,7 @@ from fixtures.conclusion.run_verdict import counts_rows, demonstration_note, jud
 from fixtures.slurm.hostlist import hostlist
 from fixtures.verdict.model import Outcome
 from fixtures.wording import counted, digits, duration, legible, margin_text, plain, quantity
+from reports.evidence import proof
 from reports.facts import causes, policy
 from reports.facts.blame import named, what_to_do
 from reports.facts.groups import looked_for
@@ -200,7 +201,8 @@ def ordered_and_found(run: Mapping[str, Any], found: str) -> str:
 CONTENTS = {
     "failed": "Failed", "not-measured": "Not measured", "figures": "Key figures",
     "areas": "Coverage", "values": "Values", "charts": "Charts", "trainings": "Trainings",
-    "rows": "Rows", "cluster": "Cluster", "run": "The run", "drills": "Drills",
+    "rows": "Rows", "cluster": "Cluster", "run": "The run", "challenge": "Challenge",
+    "drills": "Drills",
 }  # fmt: skip
 """Id of a part of the page -> its name in the list of contents."""
 
@@ -220,6 +222,11 @@ def run_section(verdict: Mapping[str, Any], run: Mapping[str, Any]) -> str:
         facts=facts(verdict, run),
         nodes=[str(n) for n in (verdict.get("scope") or {}).get("nodes") or []],
     )
+
+
+def challenge(found: proof.Finding | None) -> str:
+    """Return the HTML of what a customer's challenge proves, "" for a run that was given none."""
+    return "" if found is None else render("challenge.jinja2", found=found)
 
 
 def notes(verdict: Mapping[str, Any]) -> str:

@@ -27,6 +27,7 @@ from fixtures.thresholds.contract import PARTIES
 from fixtures.thresholds.overview import read_csv
 from fixtures.verdict.model import Verdict, device_of
 from fixtures.wording import counted, margin_text, plain, quantity
+from reports.evidence import proof
 from reports.facts import blame, groups, power, recertified
 from reports.facts.areas import areas, coverage, ordered
 from reports.facts.criterion_rows import CriterionRow
@@ -97,7 +98,7 @@ def page(
     facts = _facts(verdict, run, cluster)
     returns = recertified.returns(directory, run)
     listed = len(criteria) <= MAX_EVERY
-    not_judged = _not_judged(directory)
+    not_judged, challenge = _not_judged(directory), proof.of_run(directory)
     annexes = banner.render(
         "annexes.jinja2",
         returns=returns,
@@ -136,7 +137,7 @@ def page(
         returns=returns,
         reasons=verdict.get("reasons") or [],
         counts=counts,
-        tested=_tested(verdict, not_judged),
+        tested=_tested(verdict, not_judged, challenge),
         mtbf=(verdict.get("basis") or {}).get("mtbf"),
         judged=judged,
         to_judge=to_judge,
@@ -151,7 +152,7 @@ def page(
         waivers=waivers,
         repeated=repeated,
         max_in_body=MAX_IN_BODY,
-        hashes=hashes(directory),
+        hashes={**hashes(directory), **(challenge.digests if challenge else {})},
         annexes=annexes,
         annexes_sha256=hashlib.sha256(f"{annexes}\n".encode("utf-8", "replace")).hexdigest(),
         namespace=NAMESPACE,
@@ -164,7 +165,9 @@ MAX_REASONS = 3
 """Most reasons in the body why rows do not apply."""
 
 
-def _tested(verdict: Mapping[str, Any], not_judged: _Reasons) -> list[tuple[str, str]]:
+def _tested(
+    verdict: Mapping[str, Any], not_judged: _Reasons, challenge: proof.Finding | None
+) -> list[tuple[str, str]]:
     """Return (title, sentence): by how many limits, with which power, and what was not tested."""
     criteria, counts = verdict["criteria"], verdict["counts"]
     judged = {str(v["criterion"]) for v in criteria if v["limit"] and v["outcome"] != "RECORDED"}
@@ -190,6 +193,8 @@ def _tested(verdict: Mapping[str, Any], not_judged: _Reasons) -> list[tuple[str,
         without.append(f"{number} not judged under this order (annex 4).")
     if counts.get("not_measured"):
         without.append(f"{counted(counts['not_measured'], 'row')} not measured.")
+    if challenge is not None:
+        rows.append(("Challenge", challenge.sentence))
     rows.append(("Not tested", " ".join(without) or "Nothing that the suite has a criterion for."))
     return rows
 

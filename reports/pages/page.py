@@ -29,6 +29,7 @@ from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
 from fixtures.run.reader import RunReader
 from fixtures.verdict.model import Outcome, Verdict
+from reports.evidence import proof
 from reports.facts import blame, groups, policy, rows
 from reports.facts.limit_sources import LimitSources
 from reports.pages import banner, cluster, drills, figures
@@ -96,7 +97,7 @@ def page(
     )  # fmt: skip
     below = [
         cluster.section(found), banner.run_section(verdict, run), banner.notes(verdict),
-        drills.section(directory),
+        banner.challenge(proof.of_run(directory)), drills.section(directory),
     ]  # fmt: skip
     contents = banner.contents([head, parts.body, *below])
     prefix = [banner.style(), _stamp(), banner.script(), head, contents, parts.body]

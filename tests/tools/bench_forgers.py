@@ -37,7 +37,7 @@ from fixtures.challenge.messages import (
 )
 from reports import second_verifier
 from reports.evidence import challenge as first_verifier
-from reports.handover import challenge as customer
+from reports.evidence import proof
 from tests.tools.bench_challenge import made_challenge
 
 SMALL = Parameters(n=32, steps=2, segments=3, reads=2, ranks=2, openings=3, deadline_s=60)
@@ -68,7 +68,7 @@ class Forged:
     @property
     def late(self) -> bool:
         """Whether the customer's command says so, whatever the rows are."""
-        return customer.late(self.challenge.parameters, self.seconds) is not None
+        return proof.late(self.challenge.parameters, self.seconds) is not None
 
 
 Spoil = Callable[[Answer, int, int], set[int]]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from fixtures.challenge.messages import FULL
 from reports import __main__ as reports
 from reports import second_verifier
+from reports.evidence import proof
 from reports.handover import challenge
 
 pytestmark = pytest.mark.cpu
@@ -106,7 +107,7 @@ def test_too_few_openings_prove_nothing(tmp_path, capsys):
     assert run("open", folder, tmp_path / "commitment") == 0
     capsys.readouterr()
     parameters = replace(FULL, steps=2, openings=128)
-    assert challenge.proven_share(parameters) < 0.9 < challenge.proven_share(FULL)
+    assert proof.proven_share(parameters) < 0.9 < proof.proven_share(FULL)
     assert run("verify", folder, response) == challenge.NOT_PROVEN
     assert "the response has 0 bytes" in capsys.readouterr().out
     path = folder / "challenge.json"
@@ -166,5 +167,5 @@ def test_no_message_makes_a_command_pass_or_raise(content, tmp_path_factory):
 
 
 def test_the_share_that_is_proved_is_that_of_the_page():
-    assert challenge.proven_share(FULL) == pytest.approx(0.92, abs=0.005)
+    assert proof.proven_share(FULL) == pytest.approx(0.92, abs=0.005)
     assert (1 - 0.1 * 10 / 11) ** FULL.openings < 1e-5
