@@ -88,7 +88,7 @@ def seconds_of(folder: Path, below: Path | None = None) -> float:
 
 
 def finding_of(texts: list[bytes], seconds: float, peak_tops: float | None = None) -> Finding:
-    """Return what messages prove that came in this time; RecordError for what is no message."""
+    """Return what messages prove that came in this time; RecordError for what is not a message."""
     challenge = messages.challenge_of(texts[0])
     commitment = messages.commitment_of(texts[1], challenge)
     why = late(challenge.parameters, seconds) or too_few(challenge.parameters)

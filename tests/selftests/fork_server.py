@@ -41,7 +41,7 @@ THIRD_PARTY = (
 """What a start of pytest imports here, at once or later; one that is not installed is left out."""
 NOT_OURS = (
     "fixtures.workloads", "fixtures.entry", "fixtures.challenge.answer", "fixtures.challenge.chain",
-    "reports.second_judge",
+    "fixtures.challenge.group", "fixtures.challenge.sha256", "reports.second_judge",
 )  # fmt: skip
 """Of the checkout's packages: what nodes import, and torch with it; a program of its own."""
 OWN_START = ("PYTHON", "LC_", "LANG")

@@ -9,6 +9,8 @@ with random rows and is computed honestly, and where the tree has no opened leaf
 both verifiers this is an honest response.
 """
 
+# Length: the customer's side and the supplier's, with one challenge and one way to time both
+
 from __future__ import annotations
 
 import argparse

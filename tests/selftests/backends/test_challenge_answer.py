@@ -47,6 +47,7 @@ class Answering:
         assert asked is not None
         self.asked = asked
         self.jobs: list[Job] = []
+        self.log = ""
 
     def answer(
         self, *ends: Mapping[str, Any], lost: Mapping[str, str] | None = None
@@ -57,7 +58,9 @@ class Answering:
         def measure(jobs: Sequence[Job]) -> None:
             (job,) = jobs
             self.jobs.append(job)
-            self.run.directory.job(job.name).mkdir()
+            log = self.run.directory.job(job.name) / "submitit" / "1_0_log.out"
+            log.parent.mkdir(parents=True)
+            log.write_text(self.log)
             if end := next(left, None):
                 append_line(self.run.directory.missing, {"placement": job.placement, **end})
 
@@ -92,6 +95,17 @@ def test_a_node_without_a_rank_is_left_out_whole_and_tries_end(tmp_path):
 
 def test_what_names_nobody_is_not_tried_again(tmp_path):
     assert len(Answering(tmp_path).answer({"node": None, "rank": 1})) == 1
+
+
+def test_of_tasks_that_were_all_killed_the_first_is_left_out(tmp_path):
+    """The failure accuses nobody there; to leave out a chain accuses nobody either."""
+    answering = Answering(tmp_path)
+    answering.log = (
+        "srun: error: worker1: task 3: Killed\nsrun: launch/slurm: _step_signal: Terminating "
+        "StepId=1.0\nsrun: error: worker0: tasks 0-1: Killed\n"
+    )
+    found = answering.answer({"node": None, "rank": None})
+    assert [out for _, out in found] == [[], [3]]
 
 
 def test_nodes_that_slurm_cannot_use_are_not_waited_for(tmp_path):

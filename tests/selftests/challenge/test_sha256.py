@@ -69,6 +69,7 @@ def test_without_a_compiler_that_works_it_is_done_without(way, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # of the compiler, about itself
 def test_the_compiled_rounds_are_those_of_torch(monkeypatch):
     monkeypatch.setattr(sha256, "COMPILED_ROWS", 64)
     monkeypatch.setattr(sha256, "WAIT_S", 600)

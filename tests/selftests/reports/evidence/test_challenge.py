@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fixtures.challenge.answer import Answer
 from fixtures.challenge.messages import Parameters
 from reports.evidence import challenge as first_verifier
 from tests.selftests.challenged import SMALL, Messages, honest
@@ -40,10 +42,22 @@ def test_an_honest_answer_is_verified_by_both(number):
 
 
 @pytest.mark.slow
-def test_two_hundred_honest_answers_are_verified_by_both():
+def test_two_hundred_honest_answers_are_verified_by_both(tmp_path):
+    """With 1 to 16 ranks; of every third one is dead, and every fifth was interrupted."""
+
+    def resumed(challenge, ranks):
+        work = tmp_path / challenge.digest
+        with pytest.raises(KeyboardInterrupt), mock.patch.object(Answer, "hash", interrupted):
+            Answer(challenge, ranks, work=work).compute()
+        return Answer(challenge, ranks, work=work)
+
+    def interrupted(answer):
+        raise KeyboardInterrupt
+
     for number in range(200):
         parameters, present = drawn_parameters(number)
-        assert honest(parameters, present).verdicts() == (None, None), number
+        answer_of = Answer if number % 5 else resumed
+        assert honest(parameters, present, answer_of).verdicts() == (None, None), number
 
 
 def test_each_changed_byte_of_a_response_is_found_by_both(whole):

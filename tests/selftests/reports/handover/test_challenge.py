@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fixtures.challenge.messages import FULL
+from fixtures.records.run_directory import RunDirectory
 from reports import __main__ as reports
 from reports import second_verifier
 from reports.evidence import proof
@@ -74,6 +75,28 @@ def test_a_dead_rank_is_named_and_is_not_a_pass(tmp_path, capsys):
     assert run("verify", folder, response) == challenge.NOT_PROVEN
     text = capsys.readouterr().out
     assert text.startswith("PROVEN FOR 2 OF 3 CHAINS\nno chain of rank 1\n")
+
+
+def test_what_was_verified_is_attached_to_the_run_that_answered_and_to_no_other(
+    honest, tmp_path, capsys
+):
+    folder, response = honest
+    run_ = RunDirectory(tmp_path / "run")
+    run_.make()
+    assert run("verify", folder, response, "--run", run_.root) != 0
+    run_.challenge.mkdir()
+    shutil.copy(folder / "challenge.json", run_.challenge)
+    shutil.copy(response.with_name("commitment.json"), run_.challenge)
+    capsys.readouterr()
+    assert run("verify", folder, response, "--run", run_.root) == 0
+    assert "python -m reports render" in capsys.readouterr().out
+    assert proof.of_run(run_).proven
+    other = (run_.challenge / "commitment.json").read_text().replace('"root": "', '"root": "0')
+    (run_.challenge / "commitment.json").write_text(other[: other.rindex('"') - 1] + '"\n}')
+    shutil.rmtree(run_.proof)
+    assert run("verify", folder, response, "--run", run_.root) != 0
+    assert "did not answer this challenge" in capsys.readouterr().err
+    assert not run_.proof.exists()
 
 
 def test_a_challenge_is_opened_once(honest, capsys):

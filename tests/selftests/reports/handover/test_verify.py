@@ -25,6 +25,7 @@ from reports.pages import certificate, figures, page
 from reports.pages.artefacts import Artefacts
 from tests.selftests import support
 from tests.selftests.judged_runs import key_of, made_whole
+from tests.selftests.reports.evidence import test_proof
 
 pytestmark = pytest.mark.cpu
 
@@ -89,6 +90,30 @@ def test_a_run_as_it_was_is_verified_through_a_replay_of_its_own(rendered, capsy
     assert "WRONG" not in out
     assert f"VERIFIED: {rendered}" in out
     assert "unsigned: hashes show accidents, only a signature shows intent" in out
+
+
+def test_a_challenge_is_found_again_by_verify_and_stands_on_the_pages(run, tmp_path):
+    challenged = test_proof.made(tmp_path / "other")
+    for folder in (challenged.challenge, challenged.proof):
+        shutil.copytree(folder, run / folder.name)
+    directory = RunDirectory(run)
+    directory.write_manifest()
+    artefacts = Artefacts(directory, read_json(directory.verdict))
+    for name in (page.NAME, certificate.NAME, statement.NAME):
+        artefacts.write(name)
+    findings = checked(run)
+    assert findings.wrong == findings.unchecked == []
+    assert any(line.startswith("challenge: PROVEN: at least") for line in findings.confirmed)
+    text = (run / certificate.NAME).read_text()
+    assert "<dt>Challenge</dt><dd>PROVEN: at least" in text
+    assert "SHA-256 of proof/response.bin" in text
+    assert "Challenge of the customer: PROVEN" in (run / page.NAME).read_text()
+    # Without the proof the pages say what is left of it, and no old page passes.
+    shutil.rmtree(run / "proof")
+    statement.write(directory, read_json(directory.verdict))
+    assert any(line.startswith(f"{certificate.NAME}: does not match") for line in found(run))
+    artefacts.write(certificate.NAME)
+    assert "ANSWERED, NOT VERIFIED" in (run / certificate.NAME).read_text()
 
 
 def _append(root: Path, name: str) -> None:
