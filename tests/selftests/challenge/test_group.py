@@ -28,7 +28,6 @@ class Threads:
     def __init__(self, size: int) -> None:
         self._size, self._barrier = size, threading.Barrier(size, timeout=60)
         self._table: dict[int, Any] = {}
-        self.moved = 0
 
     def get_world_size(self, group: int) -> int:
         return self._size
@@ -47,8 +46,11 @@ class Threads:
         assert [len(parts[k][group]) for k in range(self._size)] == list(taken)
         found.copy_(torch.cat([parts[k][group] for k in range(self._size)]))
 
-    def broadcast(self, held: torch.Tensor, group: int, group_src: int) -> None:
-        held.copy_(self._exchanged(group, held.clone())[group_src])
+    def get_global_rank(self, group: int, source: int) -> int:
+        return source
+
+    def broadcast(self, held: torch.Tensor, src: int, group: int) -> None:
+        held.copy_(self._exchanged(group, held.clone())[src])
 
     def _exchanged(self, group: int, given: Any) -> dict[int, Any]:
         self._table[group] = given

@@ -16,7 +16,7 @@ def rows_of(count: int, n: int) -> torch.Tensor:
     return torch.randint(-128, 128, (count, n), dtype=torch.int8)
 
 
-@pytest.mark.parametrize("n", [*range(4, 140, 4), 256, 1024])
+@pytest.mark.parametrize("n", [4, *range(40, 68, 4), *range(108, 132, 4), 1024])
 def test_torch_gives_the_digests_of_hashlib_at_each_padding(n):
     for count, prefix in ((1, 0), (random.randint(2, 40), 1)):
         rows = rows_of(count, n)

@@ -123,7 +123,7 @@ def test_minutes_of_verifying_are_spent_once(run, monkeypatch):
 
 
 ANYWHERE = settings(
-    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 
