@@ -32,6 +32,9 @@ CERTAIN = 1e-4
 LEAST_SHARE = 0.9
 """Of the work, that has to be proved with that chance: what saves a tenth is found."""
 
+MOST_PRODUCTS = 2e12
+"""That the pages of a run are made with: six times those of a node of eight GPUs at full size."""
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -196,6 +199,9 @@ def _of_run(directory: RunDirectory) -> Finding:
     challenge = messages.challenge_of(texts[0])
     if (challenge, messages.commitment_of(texts[1], challenge)) != (given, committed):
         raise EvidenceError("proof/ is not of the challenge that this run answered")
+    p = challenge.parameters
+    if p.openings * p.steps * p.n**2 > MOST_PRODUCTS:
+        raise EvidenceError("too large for the pages of a run: see `challenge verify`")
     found = finding_of(texts, seconds_of(directory.proof, below=directory.root))
     digests = {
         f"{directory.proof.name}/{name}": hashlib.sha256(text).hexdigest()

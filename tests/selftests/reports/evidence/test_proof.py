@@ -116,6 +116,14 @@ def test_verifiers_that_differ_prove_nothing(run, monkeypatch):
     proof.refusal.cache_clear()
 
 
+def test_hours_of_verifying_are_not_spent_on_a_page(run, monkeypatch):
+    monkeypatch.setattr(proof, "MOST_PRODUCTS", 160 * 2 * 32**2 - 1)
+    assert proof.of_run(run).head.startswith("NOT PROVEN: too large for the pages of a run")
+    full = messages.FULL
+    monkeypatch.undo()
+    assert full.openings * full.steps * full.n**2 * 5 < proof.MOST_PRODUCTS
+
+
 def test_minutes_of_verifying_are_spent_once(run, monkeypatch):
     assert proof.of_run(run).proven
     monkeypatch.setattr(second_verifier, "why_not", lambda *_: pytest.fail("asked again"))
