@@ -209,19 +209,26 @@ def on_gpu(parameters: Parameters, out: Path | None) -> None:
 
     found = Measured(out)
     found.add(torch=torch.__version__, device=torch.cuda.get_device_name())
-    hash_on_gpu(parameters, found)
-    torch.cuda.empty_cache()
-    chain_on_gpu(parameters, found)
-    torch.cuda.empty_cache()
-    together_on_gpu(found)
-    # In a process of its own, which has compiled nothing yet.
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
-        for cache in ("no", "a"):
-            took = apart(whole_on_gpu, replace(parameters, ranks=1, openings=8), cache == "no")
+    one = replace(parameters, ranks=1, openings=8)
+
+    def whole(cache: str) -> None:
+        # In a process of its own, which has compiled nothing yet.
+        if found.seconds < LEAVE_S:
+            took = apart(whole_on_gpu, one, cache == "no")
             found.add(**{f"whole_answer_with_{cache}_cache": took})
-            if found.seconds > LEAVE_S:
-                break
+
+    with tempfile.TemporaryDirectory() as folder:
+        for name, work in (
+            ("hash", lambda: hash_on_gpu(parameters, found)),
+            ("chain", lambda: chain_on_gpu(parameters, found)),
+            ("whole", lambda: whole("no")), ("again", lambda: whole("a")),
+            ("together", lambda: together_on_gpu(found)),
+        ):  # fmt: skip
+            if name == "whole":
+                os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+            if isinstance(error := outcome(work), Exception):
+                found.add(**{f"{name}_failed": repr(error)[-2000:]})  # what comes after is measured
+            torch.cuda.empty_cache()
 
 
 def apart(work: Callable[..., None], *arguments: Any, processes: int = 1) -> Any:
@@ -287,7 +294,7 @@ def outcome(work: Callable[[], Any]) -> Any:
     try:
         return work()
     except Exception as error:
-        return error
+        return error.with_traceback(None)  # whose frames hold the states
 
 
 def chain_on_gpu(parameters: Parameters, found: Measured) -> None:
