@@ -10,7 +10,7 @@ import functools
 import hashlib
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -90,10 +90,15 @@ def seconds_of(folder: Path, below: Path | None = None) -> float:
     return own["received"] - own["disclosed"]
 
 
+def of_texts(texts: Sequence[bytes]) -> tuple[Challenge, Commitment]:
+    """Return the challenge of messages, and the commitment to it; RecordError for what is none."""
+    challenge = messages.challenge_of(texts[0])
+    return challenge, messages.commitment_of(texts[1], challenge)
+
+
 def finding_of(texts: list[bytes], seconds: float, peak_tops: float | None = None) -> Finding:
     """Return what messages prove that came in this time; RecordError for what is not a message."""
-    challenge = messages.challenge_of(texts[0])
-    commitment = messages.commitment_of(texts[1], challenge)
+    challenge, commitment = of_texts(texts)
     why = late(challenge.parameters, seconds) or too_few(challenge.parameters)
     if why := why or refusal(*texts):
         return Finding(f"NOT PROVEN: {inert(why)}")
@@ -120,8 +125,7 @@ def too_few(parameters: Parameters) -> str | None:
 @functools.lru_cache(maxsize=1)
 def refusal(asked: bytes, committed: bytes, opened: bytes, rows: bytes) -> str | None:
     """Return why messages prove nothing, or None; it takes minutes, and pages ask for the same."""
-    challenge = messages.challenge_of(asked)
-    commitment = messages.commitment_of(committed, challenge)
+    challenge, commitment = of_texts((asked, committed))
     opening = messages.opening_of(opened, challenge)
     found = first_verifier.refusal_of(challenge, commitment, opening, rows)
     second = second_verifier.why_not(asked, committed, opened, rows)
@@ -196,10 +200,9 @@ def _of_run(directory: RunDirectory) -> Finding:
         chains = f"{len(committed.ranks)} of {counted(given.parameters.ranks, 'chain')} committed"
         return Finding("ANSWERED, NOT VERIFIED", [name, chains, NOTHING])
     texts = read_texts(directory.proof, below=directory.root)
-    challenge = messages.challenge_of(texts[0])
-    if (challenge, messages.commitment_of(texts[1], challenge)) != (given, committed):
+    if of_texts(texts) != (given, committed):
         raise EvidenceError("proof/ is not of the challenge that this run answered")
-    p = challenge.parameters
+    p = given.parameters
     if p.openings * p.steps * p.n**2 > MOST_PRODUCTS:
         raise EvidenceError("too large for the pages of a run: see `challenge verify`")
     found = finding_of(texts, seconds_of(directory.proof, below=directory.root))

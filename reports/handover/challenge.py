@@ -138,8 +138,7 @@ def verify(folder: Path, path: Path, peak_tops: float | None, run: Path | None) 
 
 def attach(run: RunDirectory, folder: Path, texts: list[bytes]) -> None:
     """Put messages and instants of the customer into a run; EvidenceError unless it answered."""
-    challenge = messages.challenge_of(texts[0])
-    if (challenge, messages.commitment_of(texts[1], challenge)) != proof.answered(run):
+    if proof.of_texts(texts) != proof.answered(run):
         raise EvidenceError(f"{run.root} did not answer this challenge: see its folder challenge/")
     own = read_bytes(folder / proof.CUSTOMER, bound=SMALL)
     for name, text in zip((*proof.TEXTS, proof.CUSTOMER), (*texts, own), strict=True):

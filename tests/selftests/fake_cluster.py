@@ -249,7 +249,7 @@ def conductor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Conduct:
         only: Collection[str] = (),
         gate: Callable[[str], str | None] = lambda node: None,
         locate: Callable[..., None] = lambda nodes, measure: None,
-        first: Callable[..., None] = lambda measure: None,
+        first: Callable[..., None] = lambda measure, lost: None,
         attempts: Mapping[tuple[str, str], int] | None = None,
         finish: bool = True,
         max_jobs: int | None = None,

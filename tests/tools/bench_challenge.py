@@ -38,10 +38,10 @@ from fixtures.challenge.messages import (
     Opening,
     Parameters,
     challenge_fields,
+    challenge_of,
     commitment_fields,
     drawn_units,
     opening_fields,
-    read_challenge,
 )
 from fixtures.challenge.tree import leaf_hash, node_hash
 from reports import second_verifier
@@ -58,10 +58,7 @@ LEAVE_S = 200
 def made_challenge(parameters: Parameters) -> tuple[Challenge, bytes]:
     """Return a challenge, and the bytes of its message."""
     content = json.dumps(challenge_fields(parameters, secrets.token_bytes(32))).encode()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "challenge.json"
-        path.write_bytes(content)
-        return read_challenge(path), content
+    return challenge_of(content), content
 
 
 class Synthetic:
@@ -158,7 +155,7 @@ def verify_full(parameters: Parameters) -> None:
     opening = replace(drawn, root=root)
 
     # The root came after the draw, so each verifier is given the units that were drawn.
-    def timed(name: str, verify: Callable[[], object]) -> None:
+    def report(name: str, verify: Callable[[], object]) -> None:
         start = time.perf_counter()
         cpu = time.process_time()
         found = verify()
@@ -172,12 +169,12 @@ def verify_full(parameters: Parameters) -> None:
     committed = json.dumps(commitment_fields(commitment)).encode()
     opened = json.dumps(opening_fields(opening)).encode()
     with mock.patch.object(first_verifier, "drawn_units", return_value=units):
-        timed(
+        report(
             "first verifier",
             lambda: first_verifier.refusal_of(challenge, commitment, opening, response),
         )
     with mock.patch.object(second_verifier, "_units", return_value=units):
-        timed(
+        report(
             "second verifier", lambda: second_verifier.why_not(content, committed, opened, response)
         )
 
@@ -373,7 +370,8 @@ def whole_on_gpu(_: int, folder: Path, parameters: Parameters, verify: bool) -> 
     challenge, _content = made_challenge(parameters)
     start = time.perf_counter()
     answer = Answer(challenge, (0,), devices=[torch.device(GPU, 0)])
-    begun = timed(lambda: None) + time.perf_counter() - start
+    torch.cuda.synchronize()
+    begun = time.perf_counter() - start
     commitment = answer.compute()
     found = {"seconds": round(time.perf_counter() - start, 2), "weights": round(begun, 2)}
     found |= {name: round(seconds, 2) for name, seconds in answer.seconds.items()}

@@ -69,7 +69,7 @@ def test_what_is_to_run_first_has_ended_before_the_plan_begins(conduct):
         name="asked-1", stage="asked", placement="asked-1", nodes=("worker0", "worker1"),
         ranks_per_node=2, workloads=(("allreduce", ("busbw",)),),
     )  # fmt: skip
-    done = conduct(first=lambda measure: measure([asked]), finish=False)
+    done = conduct(first=lambda measure, lost: measure([asked]), finish=False)
     done.planned.append(("allreduce", "asked-1"))
     done.finish()
     assert done.submitted[0] == "asked-1"
