@@ -20,7 +20,7 @@ from fixtures.errors import EvidenceError
 from fixtures.records.foreign_files import RecordError, parse_json, read_bytes
 from fixtures.records.inert import inert
 from fixtures.records.run_directory import RunDirectory
-from fixtures.wording import counted
+from fixtures.wording import counted, digits
 from reports import second_verifier
 from reports.evidence import challenge as first_verifier
 
@@ -147,16 +147,17 @@ def _proven(
     memory, moved = p.states * p.n**2 * ranks, p.segments * p.n**2 * ranks * (ranks > 1)
     lines = [f"no chain of rank {', '.join(map(str, missing))}"] if missing else []
     lines += [
-        f"at least {work:.3g} operations in {seconds:.1f} s ({share:.3f} of the chain's, "
-        f"{work / seconds / 1e12:.4g} TOPS)",
-        f"memory of {memory / 1e9:.4g} GB held, unless more work was done (see docs/challenge.md)",
-        f"{moved / 1e9:.4g} GB exchanged between {counted(ranks, 'chain')}",
+        f"at least {digits(work / 1e12)} x 10^12 operations in {seconds:.1f} s ({share:.3f} of the "
+        f"chain's, {digits(work / seconds / 1e12)} TOPS)",
+        f"memory of {digits(memory / 1e9)} GB held, unless more work was done (see "
+        "docs/challenge.md)",
+        f"{digits(moved / 1e9)} GB exchanged between {counted(ranks, 'chain')}",
         f"a machine that did less is missed with a chance below {CERTAIN:g}",
     ]
     if peak_tops:
         needed = math.ceil(work / seconds / 1e12 / peak_tops)
         lines.append(
-            f"at a peak of {peak_tops:g} TOPS that needs at least {counted(needed, 'GPU')}"
+            f"at a peak of {digits(peak_tops)} TOPS that needs at least {counted(needed, 'GPU')}"
         )
     lines.append("not proven: which chips did it, that they stay, or where they stand")
     of = f" FOR {ranks} OF {p.ranks} CHAINS" if missing else ""

@@ -55,6 +55,8 @@ def test_a_run_says_what_its_messages_prove_and_whose_word_that_is(run):
     assert found.proven
     assert found.sentence.startswith("PROVEN: at least ")
     assert proof.CUSTOMERS_WORD in found.lines
+    assert "e+" not in found.sentence
+    assert "e-" not in found.sentence
     assert list(found.digests) == [f"proof/{name}" for name in proof.TEXTS]
 
 
