@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.jobs import deadlines, job_queue
+from fixtures.jobs import deadlines, job_ending, job_queue
 from fixtures.jobs.context import RunContext
 from fixtures.jobs.deadlines import Deadlines
 from fixtures.jobs.destructive_stage import DestructiveStage
@@ -239,6 +239,7 @@ BEFORE_TRAINING = ("node", "pair", "cluster")
 def conductor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Conduct:
     """Run the plan of a small population on a fake cluster; its waiting is cut short."""
     monkeypatch.setattr(job_queue, "TICK_S", 0.002)
+    monkeypatch.setattr(job_ending, "EXIT_TICK_S", 0.002)
     monkeypatch.setattr(deadlines, "FILE_GRACE_S", 0.0)
     monkeypatch.setattr(deadlines, "STATE_LAG_S", 0.0)
 

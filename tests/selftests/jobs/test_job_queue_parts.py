@@ -11,7 +11,7 @@ import pytest
 
 from fixtures.entry import SmallJob
 from fixtures.errors import RunError
-from fixtures.jobs import comparison
+from fixtures.jobs import comparison, job_ending
 from fixtures.jobs import job_queue as module
 from fixtures.jobs.context import RunContext
 from fixtures.jobs.deadlines import Deadlines
@@ -63,6 +63,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
     clock = SimpleNamespace(monotonic=lambda: made.now, sleep=made.sleep, time=lambda: made.now)
     monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(job_ending, "time", clock)
     monkeypatch.setattr(comparison, "time", clock)
     return made
 
@@ -186,11 +187,11 @@ def test_jobs_left_are_those_whose_end_is_not_proven(scheduler, states, left):
 def test_jobs_that_the_run_does_not_know_of_are_cancelled_at_its_end(scheduler, world):
     scheduler._active = [submission(scheduler, "RUNNING")]
     world.living = {"7": "RUNNING", "20": "PENDING", "21": "COMPLETING"}
-    scheduler._cancel_unknown()
+    scheduler._ending.cancel_unknown({"7"})
     assert world.cancelled == ["20", "21"]
     assert scheduler.jobs_left == ["7", "20"]
     world.living = None
-    scheduler._cancel_unknown()
+    scheduler._ending.cancel_unknown({"7"})
     assert world.cancelled == ["20", "21"]
 
 
@@ -198,29 +199,6 @@ def test_what_runs_on_this_host_leaves_no_job(world, tmp_path):
     here = built(world, tmp_path, backend="local")
     here._active = [submission(here, "RUNNING")]
     assert here.jobs_left == []
-
-
-def test_a_job_that_completes_is_waited_for_at_the_end_on_nodes_that_work(scheduler, world):
-    s = submission(scheduler, "COMPLETING")
-    done = scheduler._is_cancelled
-    assert done(s, wait_for_completing=False) is True
-    assert done(s, wait_for_completing=True) is False
-    world.node_states = {"worker0": "down", "worker1": "idle"}
-    assert done(s, wait_for_completing=True) is True
-    assert done(submission(scheduler, "RUNNING"), wait_for_completing=False) is False
-    assert done(submission(scheduler, "FAILED"), wait_for_completing=True) is True
-
-
-def test_jobs_that_delivered_all_have_ten_seconds_to_end(scheduler, world):
-    world.states_of = {"7": JobState("RUNNING")}
-    scheduler._active = [submission(scheduler, "RUNNING")]
-    scheduler._wait_for_exits()
-    assert sum(world.slept) == pytest.approx(10.0, abs=0.2)
-    assert set(world.slept) == {0.1}
-    world.slept.clear()
-    scheduler._active = [submission(scheduler, "RUNNING", pending={"gemm"})]
-    scheduler._wait_for_exits()
-    assert world.slept == []
 
 
 def test_the_run_shows_that_it_lives_every_half_minute(scheduler, world):
