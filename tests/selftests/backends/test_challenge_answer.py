@@ -154,5 +154,5 @@ def test_options_that_do_not_go_together_are_refused(tmp_path):
     answering.challenge_file.write_text(answering.challenge_file.read_text() + "\n")
     with pytest.raises(RecordError, match="another challenge"):
         module.asked(RunOptions(challenge=answering.challenge_file, opening=answering.opening_file))
-    with pytest.raises(ConfigError, match="records answer nothing"):
+    with pytest.raises(ConfigError, match="measures nothing"):
         choose.choose(RunOptions(cluster="replay", challenge=answering.challenge_file))

@@ -100,6 +100,13 @@ def test_a_run_goes_on_where_it_was_measured(on_slurm, option, origin, answers, 
         *(({"budget": "20m", name: RUN}, f"--{name} uses the depth")
           for name in ("resume", "retest", "recertify")),
         ({"budget": "20m", "from_run": RUN, "cluster": "replay"}, "--from uses the depth"),
+        *(({name: value, "from_run": RUN, "cluster": "replay"}, f"^--{option}: a replay judges")
+          for name, option, value in (
+              ("tier", "tier", "burnin"), ("hours", "hours", 2.0), ("opening", "opening", RUN),
+              ("challenge", "challenge", RUN), ("challenge_work", "challenge-work", RUN),
+              ("allow_destructive", "allow-destructive", True), ("optional", "optional", ("a.b",)),
+              ("guest_results", "guest-results", RUN),
+          )),
     ],
 )  # fmt: skip
 def test_options_that_do_not_go_together_are_refused(options, why):
