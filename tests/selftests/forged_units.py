@@ -56,8 +56,8 @@ class Joined:
     nodes: int = 0
 
     @classmethod
-    def make(cls, base: str, folder: Path) -> Joined:
-        first = Genuine.make(base, folder / "first")
+    def make(cls, base: str, first: Genuine, folder: Path) -> Joined:
+        """Join a run of one base with a healthy unit."""
         plant, ordered = HEALTHY[0], BASES[base][1]
         second = Genuine.made(
             lambda root: (plant(root), second_unit(root))[1], ordered, folder / "second" / "run",

@@ -8,7 +8,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -115,9 +115,14 @@ class Genuine:
 
     @classmethod
     def make(cls, base: str, folder: Path) -> Genuine:
-        """Write the run of one base; call within `tools`."""
-        healthy = cls.made(*HEALTHY, folder / "healthy", folder / "none")
-        genuine = cls.made(*BASES[base], folder / "run", healthy.root)
+        """Write the run of one base below a folder in which others may be; within `tools`.
+
+        The healthy run is that of all of them, as nothing changes it.
+        """
+        healthy = cls(folder / "healthy", folder / "healthy.yaml", folder / "none")
+        if not healthy.root.exists():
+            healthy = cls.made(*HEALTHY, folder / "healthy", folder / "none")
+        genuine = cls.made(*BASES[base], folder / base.replace(" ", "-"), healthy.root)
         assert genuine.rows is not None
         assert set(genuine.rows.values()) - set(GREEN), "something is wrong with it"
         return genuine
@@ -146,6 +151,10 @@ class Genuine:
         assert genuine.status == 0, lines
         genuine.rows = rows_of(root)
         return genuine
+
+    def copied(self, root: Path) -> Genuine:
+        """A copy that may be changed."""
+        return replace(self, root=Path(shutil.copytree(self.root, root, symlinks=True)))
 
     def _write_ledger(self, folder: Path) -> None:
         """Write what the run would have noted: the verdicts after each attempt."""

@@ -7,6 +7,7 @@ docs/reading-a-report.md: only a signature shows it.
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.selftests import forged_units, forged_visits, forgeries
-from tests.selftests.genuine_runs import HEALTHY
+from tests.selftests.genuine_runs import Genuine
 from tests.selftests.judged_runs import key_of
 
 pytestmark = pytest.mark.cpu
@@ -44,29 +45,56 @@ def gains(
     return gained
 
 
+@pytest.fixture(scope="module")
+def of_base(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Genuine]:
+    """The genuine run of a base, made once: a test forges copies of it."""
+    folder = tmp_path_factory.mktemp("genuine")
+
+    @functools.cache
+    def made(base: str) -> Genuine:
+        with forgeries.tools(folder / "judged"):
+            return Genuine.make(base, folder)
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def joined(
+    of_base: Callable[[str], Genuine], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], forged_units.Joined]:
+    """The genuine run of a base joined with a healthy unit, made once."""
+    folder = tmp_path_factory.mktemp("joined")
+
+    @functools.cache
+    def made(base: str) -> forged_units.Joined:
+        with forgeries.tools(folder / "judged"):
+            return forged_units.Joined.make(base, of_base(base), folder / base)
+
+    return made
+
+
 @drawn(24, 1250)
 @pytest.mark.parametrize("base", forgeries.BASES)
-def test_a_forged_source_makes_nothing_green(base: str, drawn: int, tmp_path: Path) -> None:
+def test_a_forged_source_makes_nothing_green(
+    base: str, drawn: int, of_base: Callable[[str], Genuine], tmp_path: Path
+) -> None:
     with forgeries.tools(tmp_path):
-        genuine = forgeries.Genuine.make(base, tmp_path / "genuine")
-        assert gains(forgeries.attempt, genuine, base, drawn, tmp_path) == {}
+        assert gains(forgeries.attempt, of_base(base), base, drawn, tmp_path) == {}
 
 
 @drawn(10, 250)
 @pytest.mark.parametrize("base", ["failed once", "not measured"])
 def test_a_forgery_of_a_unit_or_between_units_makes_nothing_green(
-    base: str, drawn: int, tmp_path: Path
+    base: str, drawn: int, joined: Callable[[str], forged_units.Joined], tmp_path: Path
 ) -> None:
     with forgeries.tools(tmp_path):
-        joined = forged_units.Joined.make(base, tmp_path / "genuine")
-        assert gains(forged_units.attempt, joined, base, drawn, tmp_path) == {}
+        assert gains(forged_units.attempt, joined(base), base, drawn, tmp_path) == {}
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("certificate")
-    with forgeries.tools(folder):
-        return forgeries.Genuine.made(*HEALTHY, folder / "run", folder / "none").root
+def certificate(of_base: Callable[[str], Genuine]) -> Path:
+    """That of a healthy run."""
+    return of_base("failed once").healthy
 
 
 @drawn(12, 400)
@@ -85,11 +113,13 @@ def test_a_forged_log_of_visits_ends_with_no_zero(
 
 
 @pytest.mark.parametrize("base", forgeries.ALIKE)
-def test_what_several_sources_say_alike_only_a_signature_shows(base: str, tmp_path: Path) -> None:
+def test_what_several_sources_say_alike_only_a_signature_shows(
+    base: str, of_base: Callable[[str], Genuine], tmp_path: Path
+) -> None:
     key, signers = key_of(tmp_path), tmp_path / "signers"
     signers.write_text(f"owner {key.with_suffix('.pub').read_text()}")
     with forgeries.tools(tmp_path):
-        genuine = forgeries.Genuine.make(base, tmp_path / "genuine")
+        genuine = of_base(base).copied(tmp_path / "genuine")
         assert genuine.signed(key) == 0
         known = f"--allowed-signers={signers}"
         assert genuine.verified(genuine.root, known)[0] == 0
@@ -106,17 +136,18 @@ def test_what_several_sources_say_alike_only_a_signature_shows(base: str, tmp_pa
 
 
 def test_sources_of_a_unit_or_a_visit_that_agree_are_not_seen_either(
-    certificate: Path, tmp_path: Path
+    certificate: Path, joined: Callable[[str], forged_units.Joined], tmp_path: Path
 ) -> None:
     with forgeries.tools(tmp_path):
-        joined = forged_units.Joined.make("failed once", tmp_path / "genuine")
-        unit = joined.root / "units" / joined.names[0]
-        forgeries.ALIKE["failed once"](unit, joined.units[0].healthy)
-        joined.units[0].made_anew(unit)
-        joined.made_anew(joined.root)
-        assert joined.units[0].verified(joined.root)[0] == 0
-        assert joined.rows is not None
-        assert joined.red(joined.root)[0].total() < joined.rows.total(), "gains are measured"
+        genuine = joined("failed once")
+        root = Path(shutil.copytree(genuine.root, tmp_path / "forged", symlinks=True))
+        unit = root / "units" / genuine.names[0]
+        forgeries.ALIKE["failed once"](unit, genuine.units[0].healthy)
+        genuine.units[0].made_anew(unit)
+        genuine.made_anew(root)
+        assert genuine.units[0].verified(root)[0] == 0
+        assert genuine.rows is not None
+        assert genuine.red(root)[0].total() < genuine.rows.total(), "gains are measured"
     with forged_visits.tools():
         patrolled = forged_visits.Patrolled.make("drifting", certificate, tmp_path)
         shutil.copy(patrolled.healthy, patrolled.root)
