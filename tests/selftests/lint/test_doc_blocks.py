@@ -164,7 +164,7 @@ def cluster_page(
     home = folder / "home"
     (home / ".ssh").mkdir(parents=True)
     key_of(home / ".ssh", "id_ed25519")
-    env = {**on(shared_sandbox), "HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {**on(shared_sandbox), "HOME": str(home)}
     # `make setup` says what it would do, and the environment of these tests is in its place.
     before, after = install.split("make setup\n")
     done = run_blocks(before + "make setup\n", folder, MAKEFLAGS="--dry-run", **env)
