@@ -23,6 +23,7 @@ def site(machine: None, request: pytest.FixtureRequest) -> Iterator[Sandbox]:
         yield up
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "site", [{"nodes": "CoreSpecCount=1"}], indirect=True, ids=["CoreSpecCount"]
 )
@@ -40,6 +41,7 @@ NO_DEFAULT = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("site", [{"partitions": NO_DEFAULT}], indirect=True, ids=["no default"])
 def test_no_partition_is_guessed_and_the_one_that_is_given_is_taken(
     site: Sandbox, checkout: Path, tmp_path: Path
