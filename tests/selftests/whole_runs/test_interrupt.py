@@ -193,10 +193,7 @@ def signalled(*quick: tuple[str, int, signal.Signals]) -> list[object]:
 
 @pytest.mark.parametrize(
     ("event", "k", "number"),
-    signalled(
-        ("rank line", 3, signal.SIGKILL), ("record", 1, signal.SIGTERM),
-        ("verdict", 2, signal.SIGKILL),
-    ),
+    signalled(("rank line", 3, signal.SIGKILL)),
 )  # fmt: skip
 def test_a_run_that_is_killed_goes_on_as_if_nothing_had_happened(
     event: str, k: int, number: signal.Signals, short: Drill, tmp_path: Path

@@ -122,6 +122,7 @@ def test_a_node_that_dies_in_the_job_of_all_nodes(
     expect_mended(checkout, done, sandbox, "worker1", *WITH_ALLREDUCE)
 
 
+@pytest.mark.slow
 def test_a_node_that_is_drained(sandbox: Sandbox, checkout: Path, tmp_path: Path) -> None:
     sandbox.drain("worker1")
     done = suite(checkout, tmp_path / "run", *SMALL, env=on(sandbox))
@@ -142,7 +143,7 @@ def test_a_node_that_is_cut_off(sandbox: Sandbox, checkout: Path, tmp_path: Path
     expect_mended(checkout, done, sandbox, "worker1", *SMALL)
 
 
-@pytest.mark.parametrize("how", ["--resume", "--retest"])
+@pytest.mark.parametrize("how", ["--resume", pytest.param("--retest", marks=pytest.mark.slow)])
 def test_a_gpu_that_was_swapped_is_measured_again_and_nothing_else(
     how: str, sandbox: Sandbox, checkout: Path, tmp_path: Path
 ) -> None:

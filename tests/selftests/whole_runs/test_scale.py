@@ -1,6 +1,6 @@
 """Many nodes behind a real slurmctld: all bad ones named, nobody else, nothing measured twice.
 
-48 of them: a shared host starts each. `make bench` does the same with 1,024
+24 of them: a shared host starts each. `make bench` does the same with 1,024
 (tests/tools/bench_scale.py).
 """
 
@@ -22,8 +22,8 @@ from tests.tools.bench_scale import BadNodes, nodes_measured, results_twice
 # Nothing is measured by these nodes: their sandbox may stand beside another.
 pytestmark = [pytest.mark.cpu, pytest.mark.xdist_group("scale")]
 
-NODES = 48
-PROBE = ("-m", "multinode", "--tier", "probe", "--max-jobs", "32")
+NODES = 24
+PROBE = ("-m", "multinode", "--tier", "probe", "--max-jobs", "16")
 
 
 @pytest.fixture(scope="module")

@@ -68,6 +68,7 @@ def test_accounting_changes_no_verdict(
     assert read_json(done.directory.run_json)["sandbox"]["accounting"] is True
 
 
+@pytest.mark.slow
 def test_an_ordinary_user_runs_it_on_a_sandbox_that_is_open(machine: None, checkout: Path) -> None:
     with Sandbox.up(nodes=2, gpus=2, site={"partitions": OPEN_PARTITION}) as sandbox:
         an_ordinary_user_runs_it(sandbox, checkout)

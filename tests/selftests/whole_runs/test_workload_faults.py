@@ -108,7 +108,8 @@ def expect_one_loss(done: Finished, kind: JobKind) -> None:
     assert {o for k, o in done.outcomes.items() if k not in lost} <= {"PASS", "NOT_APPLICABLE"}
 
 
-ALSO = ("raises", "cannot import", "out of memory", "disk is full")
+ALSO = ("raises", "raises SystemExit", "cannot import", "out of memory", "disk is full",
+        "is killed")  # fmt: skip
 """These end as the others do; the line that the rank leaves is what differs."""
 
 
