@@ -6,6 +6,7 @@ Five questions: which cluster, accepted or not, what is wrong, where, what to do
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import shutil
 import subprocess
@@ -256,11 +257,19 @@ CHECK = """
 """
 
 
+SPOKEN = (("REJECTED", "report.html"), ("ACCEPTED", "certificate.html"))
+"""The fullest report, and the only certificate that is one; the others are parts of these."""
+NAMES = ("report.html", "certificate.html")
+OTHERS = tuple(at for at in itertools.product(VERDICTS, NAMES) if at not in SPOKEN)
+
+
 @pytest.mark.waits("for npm, which fetches axe-core")
 @pytest.mark.parametrize("width", [width for width, _ in SCREENS.values()])
-def test_a_screen_reader_meets_nothing_serious(pages, width):
-    reports = [pages[word, 2] for word in VERDICTS]
-    files = [*reports, *(path.with_name("certificate.html") for path in reports)]
+@pytest.mark.parametrize(
+    "chosen", [SPOKEN, pytest.param(OTHERS, marks=pytest.mark.slow)], ids=["two", "others"]
+)
+def test_a_screen_reader_meets_nothing_serious(pages, chosen, width):
+    files = [pages[word, 2].with_name(name) for word, name in chosen]
     assert browser.evaluate(files, f"{axe()}\n{CHECK}", width=width) == [[]] * len(files)
 
 
@@ -302,8 +311,16 @@ def test_the_recorded_report_has_hardware_figures_and_losses(recorded):
         assert said in text, said
 
 
+@pytest.mark.slow
 def test_the_recorded_report_meets_nothing_serious_either(recorded):
     assert browser.evaluate([recorded], f"{axe()}\n{CHECK}") == [[]]
+
+
+def test_all_that_is_drawn_and_every_part_that_scrolls_has_a_name(recorded):
+    """What axe says of them in `make soak`, of the page with all charts."""
+    tags = re.findall(r'<\w+[^>]*\srole="(?:img|region)"[^>]*>', recorded.read_text("utf-8"))
+    assert {tag.partition(" ")[0] for tag in tags} >= {"<div", "<svg"}
+    assert [tag for tag in tags if not re.search(r'\saria-label="[^"]{3,}"', tag)] == []
 
 
 def test_the_same_evidence_gives_the_same_page(recorded):

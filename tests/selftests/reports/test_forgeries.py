@@ -23,7 +23,7 @@ pytestmark = pytest.mark.cpu
 
 
 def drawn(few: int, many: int) -> pytest.MarkDecorator:
-    """The few of `make test` (150 in all kinds together), and the many of `make soak`."""
+    """The few of `make test` (66 in all kinds together), and the many of `make soak`."""
     return pytest.mark.parametrize("drawn", [few, pytest.param(many, marks=pytest.mark.slow)])
 
 
@@ -73,7 +73,7 @@ def joined(
     return made
 
 
-@drawn(24, 1250)
+@drawn(12, 1250)
 @pytest.mark.parametrize("base", forgeries.BASES)
 def test_a_forged_source_makes_nothing_green(
     base: str, drawn: int, of_base: Callable[[str], Genuine], tmp_path: Path
@@ -82,7 +82,7 @@ def test_a_forged_source_makes_nothing_green(
         assert gains(forgeries.attempt, of_base(base), base, drawn, tmp_path) == {}
 
 
-@drawn(10, 250)
+@drawn(5, 250)
 @pytest.mark.parametrize("base", ["failed once", "not measured"])
 def test_a_forgery_of_a_unit_or_between_units_makes_nothing_green(
     base: str, drawn: int, joined: Callable[[str], forged_units.Joined], tmp_path: Path
@@ -97,7 +97,7 @@ def certificate(of_base: Callable[[str], Genuine]) -> Path:
     return of_base("failed once").healthy
 
 
-@drawn(12, 400)
+@drawn(6, 400)
 @pytest.mark.parametrize("base", forged_visits.BASES)
 def test_a_forged_log_of_visits_ends_with_no_zero(
     base: str, drawn: int, certificate: Path, tmp_path: Path

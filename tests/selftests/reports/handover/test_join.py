@@ -182,6 +182,19 @@ def test_a_changed_page_and_a_unit_taken_away_are_found(joined):
     assert any("joined.json: does not match the units" in line for line in wrong)
 
 
+def test_what_is_found_of_a_unit_is_found_of_all_under_its_name():
+    of_unit, found = Findings(), Findings()
+    for lines, text in (
+        (of_unit.wrong, "a"), (of_unit.unchecked, "b"), (of_unit.strangers, "c"),
+        (of_unit.notes, "d"),
+    ):  # fmt: skip
+        lines.append(text)
+    join._add_unit("units/01", of_unit, found)
+    assert [found.wrong, found.unchecked, found.strangers, found.notes] == [
+        [f"units/01: {text}"] for text in "abcd"
+    ]
+
+
 def test_what_a_unit_leaves_open_is_open_for_all(joined):
     left = Findings(unchecked=["limits: of whom"], notes=["unsigned"], judged=False)
     found = join.check(joined, lambda *_, **__: left, None)
