@@ -58,6 +58,7 @@ from training.finetune import WORKLOAD, run
 '''
 
 
+@pytest.mark.slow
 def test_faults_are_red_and_name_the_rank(tmp_path, limits):
     """Unsharded weights, and a rank whose kernels are slow: the job's rate is that rank's."""
     job = job_of(tmp_path, ["fsdp_loss", "fsdp_share", "rate", "speedup"], "faulty")
