@@ -97,7 +97,7 @@ def test_the_clock_of_a_node_is_an_hour_ahead(sandbox: Sandbox, tmp_path: Path) 
     assert text.count(begin) == 1
     entry.write_text(text.replace(begin, f"{ahead}\n{begin}"), encoding="utf-8")
     done = suite(root, tmp_path / "run", "-m", "multinode", "-k",
-                 "(environment and not drift) or inventory.gpus or identical",
+                 "(environment and not drift) or inventory.gpus or peers",
                  env=on(sandbox))  # fmt: skip
     done.ended_as("DEMONSTRATION", 0)
     assert not done.not_measured()
