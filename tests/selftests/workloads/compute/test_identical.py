@@ -223,6 +223,19 @@ def test_two_that_disagree_both_count_and_say_that_nobody_knows(tmp_path: Path) 
     assert verdict.notes[0] == "bf16 256 x 256 x 256: no majority: 2 results on 2 like devices"
 
 
+def test_a_bit_flip_on_one_of_two_nodes_is_red_in_the_cluster_and_names_its_device(
+    tmp_path: Path,
+) -> None:
+    nodes = "worker0", "worker1"
+    job = Job(tmp_path, nodes=[*nodes])
+    (tmp_path / "flipped.py").write_text(BIT_FLIP, encoding="utf-8")
+    job.add("flipped", ["products"])
+    assert job.run(slurm=True, warm=TORCH) == [0, 0], job.output()
+    verdict = verdict_on("gemm.identical.cluster", job.record("flipped"), nodes=nodes)
+    assert (verdict.outcome, verdict.value) == (Outcome.FAIL, 1)
+    assert (verdict.worst["node"], verdict.worst["gpu"]) == ("worker1", 0)
+
+
 PLANTED = """
 
 _honest_run = run
@@ -246,6 +259,7 @@ def run(ranks, metrics, **more):
 """
 
 
+@pytest.mark.slow
 def test_a_bit_flip_in_one_product_is_red_on_its_node_and_in_the_cluster(
     shared_sandbox: Sandbox, tmp_path: Path
 ) -> None:
