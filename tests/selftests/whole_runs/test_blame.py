@@ -1,7 +1,7 @@
 """Why nothing was measured, and whose fault that is, on a real Slurm of three nodes.
 
 Each case breaks one thing below the suite; bad-nodes.txt is then exactly right, the reason in the
-words of what broke, the exit status 2, and no job is left in the queue. Two of them are part of
+words of what broke, the exit status 2, and no job is left in the queue. One of them is part of
 `make test`, the others of `make soak`.
 """
 
@@ -112,7 +112,10 @@ def expect(done: Finished, site: Site, bad: tuple[str, ...], says: str) -> None:
 @pytest.mark.parametrize(
     ("script", "bad"),
     [
-        ("echo 'python: /lib/libm.so.6: version `GLIBC_2.99 not found' >&2; exit 1", ()),
+        pytest.param(
+            "echo 'python: /lib/libm.so.6: version `GLIBC_2.99 not found' >&2; exit 1", (),
+            marks=pytest.mark.slow,
+        ),
         ("[ $NODE = worker1 ] && echo 'python: error while loading shared libraries: libz.so.9: "
          "cannot open shared object file' >&2 && exit 127", (SICK,)),
     ],
