@@ -1,8 +1,9 @@
 """Ways in which sites differ or fail, one by one: a verdict or one clear line each.
 
 Whatever it is: the exit status is right, no healthy node is blamed, no job is left in the queue.
-The table is tests/tools/foreign_quirks.py; all of it takes half an hour (`make soak`), and
-the quick rows, which new sites meet first, a few minutes.
+The table is tests/tools/foreign_quirks.py; all of it takes half an hour (`make soak`). In
+`make test` is one row of each mechanism: files that come late or not at all, a filter that refuses
+and one that routes, whole nodes, and preemption.
 """
 
 from __future__ import annotations

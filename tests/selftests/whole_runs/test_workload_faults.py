@@ -239,14 +239,13 @@ RATES = ("TFLOPS", "GB/s")
 RECORDED = support.DATA / "sandbox-2x2-cpu"
 
 
-def test_whatever_is_slowed_fifty_times_is_below_its_floor(checkout: Path, tmp_path: Path) -> None:
+def test_whatever_is_slowed_fifty_times_is_below_its_floor(tmp_path: Path) -> None:
     """Derived from the recorded run, so that the limits alone decide.
 
     Live it would pass its deadline first, and a machine twice as fast would be red only at 100.
     """
-    healthy = suite(checkout, tmp_path / "as-it-was", "-m", "multinode", "--cluster", "replay",
-                    f"--from={RECORDED}")  # fmt: skip
-    healthy.ended_as("DEMONSTRATION", 0)
+    _, healthy = support.judged(RECORDED, tmp_path / "as-it-was")
+    assert (healthy["verdict"], healthy["exit_status"]) == ("DEMONSTRATION", 0)
     source = tmp_path / "slowed"
     shutil.copytree(RECORDED, source)
     for path in source.glob("records/*.json"):
@@ -256,15 +255,15 @@ def test_whatever_is_slowed_fifty_times_is_below_its_floor(checkout: Path, tmp_p
                     factor = 1 / 50 if m["unit"] in RATES else 50 if m["unit"] == "us" else 1
                     m["samples"] = [sample * factor for sample in m.get("samples", [])]
                     m["rounds"] = [[sample * factor for sample in r] for r in m.get("rounds", [])]
-    done = suite(checkout, tmp_path / "run", "-m", "multinode", "--cluster", "replay",
-                 f"--from={source}")  # fmt: skip
-    done.ended_as("REJECTED", 1)
+    _, slowed = support.judged(source, tmp_path / "run")
+    assert (slowed["verdict"], slowed["exit_status"]) == ("REJECTED", 1)
     # A file system in this host's memory is faster than any floor that a loaded disk can keep, and
     # an emulated driver answers a thousand times faster than the bound for a real one.
     apart = ("filesystem.", "health.")
-    timed = {k for k, row in healthy.rows.items()
+    timed = {(row["criterion"], row["subject"]) for row in healthy["criteria"]
              if row["outcome"] == "PASS" and row["unit"] in (*RATES, "us")
-             and not k[0].startswith(apart)}  # fmt: skip
+             and not row["criterion"].startswith(apart)}  # fmt: skip
     assert timed
-    red = {key for key, o in done.outcomes.items() if o == "FAIL"}
-    assert {key for key in red if not key[0].startswith(apart)} == timed
+    red = {(row["criterion"], row["subject"]) for row in slowed["criteria"]
+           if row["outcome"] == "FAIL" and not row["criterion"].startswith(apart)}  # fmt: skip
+    assert red == timed
