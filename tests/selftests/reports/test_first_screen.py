@@ -282,6 +282,28 @@ def test_what_a_screen_reader_stumbles_over_would_be_found(tmp_path):
     assert any(name.startswith("html-has-lang") for name in found)
 
 
+def luminance(colour: str) -> float:
+    """Relative luminance of #rgb or #rrggbb (WCAG 2.1)."""
+    digits = colour.removeprefix("#")
+    digits = digits if len(digits) == 6 else "".join(2 * d for d in digits)
+    parts = [int(digits[k : k + 2], 16) / 255 for k in (0, 2, 4)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def test_every_colour_of_a_verdict_can_be_read_on_its_ground_in_both_modes():
+    """What axe says of the pages of all verdicts in `make soak`."""
+    css = (support.CHECKOUT / "reports" / "templates" / "base.css").read_text(encoding="utf-8")
+    modes = [dict(re.findall(r"--([\w-]+): (#\w+)", at)) for at in css.split(":root {")[1:]]
+    assert len(modes) == 2
+    for colours in modes:
+        for name in ("red", "amber", "green", "blue", "ink", "soft"):
+            for ground in ("paper", "tint", f"{name}-tint"):
+                if ground in colours:
+                    lights = sorted(luminance(colours[n]) for n in (name, ground))
+                    assert (lights[1] + 0.05) / (lights[0] + 0.05) >= 4.5, (name, ground)
+
+
 # --- one recorded node, with all its charts
 
 

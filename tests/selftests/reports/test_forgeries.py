@@ -23,7 +23,7 @@ pytestmark = pytest.mark.cpu
 
 
 def drawn(few: int, many: int) -> pytest.MarkDecorator:
-    """The few of `make test` (66 in all kinds together), and the many of `make soak`."""
+    """The few of `make test` (76 in all kinds together), and the many of `make soak`."""
     return pytest.mark.parametrize("drawn", [few, pytest.param(many, marks=pytest.mark.slow)])
 
 
