@@ -2,13 +2,12 @@
 
     python -m tests.tools.bench_search [--nodes 32 232] [--seeds 20] [--jobs 2] [--only TEXT]
 
-Simulated fabrics (tests/tools/fabric.py) with leaves of 16 nodes, of 8 up to 32 nodes. Each cell is
-a defect x leaves known to the search or not x leaves of equal size or not x share of wrong answers
-x share of jobs without an answer. At 32 and 232 nodes every cell is run, at other sizes a design in
-which each pair of two factors' values occurs. Fixed seeds; with even ones the pairs of neighbours
-were measured before the search, as in a run. A place (a leaf, an uplink, the spine, a path) accuses
-no node. A search ends after as many rounds as in a run.
-"""
+Simulated fabrics (tests/tools/simulated_fabric.py) with leaves of 16 nodes, of 8 up to 32 nodes.
+Each cell is a defect x leaves known to the search or not x leaves of equal size or not x share of
+wrong answers x share of jobs without an answer. At 32 and 232 nodes every cell is run, at other
+sizes a design in which each pair of two factors' values occurs. Fixed seeds; with even ones the
+pairs of neighbours were measured before the search, as in a run. A place (a leaf, an uplink, the
+spine, a path) accuses no node. A search ends after as many rounds as in a run. """
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from multiprocessing import Pool
 
 from fixtures.localization.culprits import Culprit, Finding
 from fixtures.records.located import OUT_OF_SERVICE
-from tests.tools.fabric import Fabric, in_leaves, in_uneven_leaves, names
+from tests.tools.simulated_fabric import Fabric, in_leaves, in_uneven_leaves, names
 
 FULL_SIZES = (32, 232)
 PAIRWISE_SIZES = (64, 128, 500, 1024)

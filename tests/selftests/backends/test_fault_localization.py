@@ -26,7 +26,7 @@ from fixtures.records.run_directory import RunDirectory
 from fixtures.thresholds import loader
 from fixtures.verdict.model import Outcome
 from tests.selftests.support import NONCE, SHIPPED, node_record, population
-from tests.tools.fabric import Fabric, names
+from tests.tools.simulated_fabric import Fabric, names
 
 pytestmark = pytest.mark.cpu
 

@@ -8,7 +8,7 @@ from fixtures.localization import crossing
 from fixtures.localization.culprits import Culprit
 from fixtures.localization.measuring import Measuring
 from tests.selftests.localization.scripted import FAILS, PASSES, drive, each, in_turn, measuring
-from tests.tools.fabric import Fabric, in_leaves, names
+from tests.tools.simulated_fabric import Fabric, in_leaves, names
 
 pytestmark = pytest.mark.cpu
 

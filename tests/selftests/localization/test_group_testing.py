@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fixtures.localization import group_testing, measuring
 from fixtures.localization.culprits import Culprit, Finding
 from fixtures.localization.measuring import Stopped
-from tests.tools.fabric import Fabric, in_leaves, names
+from tests.tools.simulated_fabric import Fabric, in_leaves, names
 
 pytestmark = pytest.mark.cpu
 

@@ -10,7 +10,7 @@ import pytest
 from fixtures.localization import intermittent
 from fixtures.localization.culprits import Culprit
 from tests.selftests.localization.scripted import FAILS, PASSES, drive, each, in_turn, measuring
-from tests.tools.fabric import in_leaves, names
+from tests.tools.simulated_fabric import in_leaves, names
 
 pytestmark = pytest.mark.cpu
 

@@ -9,7 +9,7 @@ import pytest
 from fixtures.localization.measuring import Measurement
 from tests.tools import bench_search
 from tests.tools.bench_search import Case, Result, every_case, pairwise_cases, simulate
-from tests.tools.fabric import Fabric, in_leaves, names
+from tests.tools.simulated_fabric import Fabric, in_leaves, names
 
 pytestmark = pytest.mark.cpu
 SEEDS = 10

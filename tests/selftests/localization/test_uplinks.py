@@ -6,7 +6,7 @@ import pytest
 
 from fixtures.localization.partners import Partners
 from fixtures.localization.uplinks import Beside, Load, carries, crossing_flows, uncrowded
-from tests.tools.fabric import in_leaves, names
+from tests.tools.simulated_fabric import in_leaves, names
 
 pytestmark = pytest.mark.cpu
 
