@@ -7,7 +7,8 @@ Each cell is a defect x leaves known to the search or not x leaves of equal size
 wrong answers x share of jobs without an answer. At 32 and 232 nodes every cell is run, at other
 sizes a design in which each pair of two factors' values occurs. Fixed seeds; with even ones the
 pairs of neighbours were measured before the search, as in a run. A place (a leaf, an uplink, the
-spine, a path) accuses no node. A search ends after as many rounds as in a run. """
+spine, a path) accuses no node. A search ends after as many rounds as in a run.
+"""
 
 from __future__ import annotations
 

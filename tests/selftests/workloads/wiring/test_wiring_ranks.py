@@ -24,37 +24,6 @@ def a_rank(rank: int = 0, node: str = "a", local_rank: int = 0, **more: Any) -> 
     })  # fmt: skip
 
 
-# --- the plan
-
-
-@pytest.mark.parametrize(
-    ("address", "pattern", "leaf"),
-    [
-        ("core.leaf7.gpu12", "switch.switch.node", "leaf7"),
-        ("leaf7.gpu12.example.org", "switch.node", "leaf7"),
-        ("gpu12", "node", ""),
-        ("block3.gpu12", "block.node", ""),
-        ("leaf7", "switch.node", ""),
-        ("", "", ""),
-    ],
-)
-def test_slurm_names_the_leaf_of_a_node_in_the_environment_of_its_tasks(address, pattern, leaf):
-    environ = {"SLURM_TOPOLOGY_ADDR": address, "SLURM_TOPOLOGY_ADDR_PATTERN": pattern}
-    assert wiring.leaf_by_slurm(environ) == leaf
-    assert wiring.leaf_by_slurm({}) == ""
-
-
-def test_the_leaf_of_the_order_goes_before_that_of_slurm(monkeypatch):
-    monkeypatch.setenv("SLURM_TOPOLOGY_ADDR", "slurm.a")
-    monkeypatch.setenv("SLURM_TOPOLOGY_ADDR_PATTERN", "switch.node")
-    ordered = {"wiring_order": {"leaves": {"a": "ordered"}}}
-    assert wiring.where(a_rank(spec=ordered)) == (["a"], [0], {"a": "ordered"})
-    for spec in ({}, {"wiring_order": None}, {"wiring_order": {"leaves": {"b": "ordered"}}}):
-        assert wiring.where(a_rank(local_rank=1, spec=spec)) == (["a"], [1], {"a": "slurm"})
-    monkeypatch.delenv("SLURM_TOPOLOGY_ADDR")
-    assert wiring.where(a_rank()) == (["a"], [0], {})
-
-
 # --- what is measured
 
 
@@ -66,7 +35,7 @@ def test_a_rank_exchanges_messages_with_those_of_its_index(monkeypatch):
         return {3: 2.0}, 1
 
     monkeypatch.setattr(
-        wiring, "where", lambda ranks: (["a", "a", "b", "b"], [0, 1, 0, 1], {"a": "l0"})
+        wiring.planned_leaves, "where", lambda ranks: (["a", "a", "b", "b"], [0, 1, 0, 1], {"a": "l0"})
     )
     monkeypatch.setattr(wiring, "measure", measure)
     found = wiring.run(a_rank(1, local_rank=1), ["leaf"])
