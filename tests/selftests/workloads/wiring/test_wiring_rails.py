@@ -34,7 +34,9 @@ def test_ports_are_held_against_the_rails_of_their_own_leaf(monkeypatch: pytest.
 
 
 def test_every_rank_measures_and_reports_its_rail(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(wiring.planned_leaves, "where", lambda _: (["a", "b"], [0, 0], {"a": "leaf0"}))
+    monkeypatch.setattr(
+        wiring.planned_leaves, "where", lambda _: (["a", "b"], [0, 0], {"a": "leaf0"})
+    )
     monkeypatch.setattr(wiring_rails.wiring_rounds, "of_rails", lambda *given: [given])
     seen: list[Any] = []
 

@@ -35,7 +35,9 @@ def test_a_rank_exchanges_messages_with_those_of_its_index(monkeypatch):
         return {3: 2.0}, 1
 
     monkeypatch.setattr(
-        wiring.planned_leaves, "where", lambda ranks: (["a", "a", "b", "b"], [0, 1, 0, 1], {"a": "l0"})
+        wiring.planned_leaves,
+        "where",
+        lambda ranks: (["a", "a", "b", "b"], [0, 1, 0, 1], {"a": "l0"}),
     )
     monkeypatch.setattr(wiring, "measure", measure)
     found = wiring.run(a_rank(1, local_rank=1), ["leaf"])

@@ -1,0 +1,83 @@
+"""The load on the whole fabric: who sends to whom in each round, and what is reported of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from fixtures.permutations.named_leaves import ports_of
+from fixtures.permutations.schedule import RESTS, schedule
+from fixtures.workloads.fabric import permutations
+from fixtures.workloads.fabric.permutations import DECIDED_LATER, ON_CPU, ON_GPU, rounds_in
+from tests.selftests.rank_job import TORCH, Job
+
+pytestmark = pytest.mark.cpu
+
+NODES = ("worker0", "worker1", "worker2", "worker3")
+LEAVES = {"worker0": "a", "worker1": "a", "worker2": "b", "worker3": "b"}
+METRICS = ["errors", "steadiness", "ports", "coverage"]
+WRONG = """\
+from fixtures.workloads.fabric import permutations as workload
+WORKLOAD = workload.WORKLOAD
+def run(ranks, metrics, **params):
+    honest = workload._Load._exchange
+    def exchange(self, to, sender, words=None):
+        honest(self, to, sender, words)
+        if ranks.rank == 1:
+            self.received[-1] += 1
+    workload._Load._exchange = exchange
+    return workload.run(ranks, metrics, **params)
+"""
+
+
+def a_job(root, workload="permutations", **params):
+    job = Job(root, nodes=[*NODES])
+    job.spec["wiring_order"] = {"leaves": LEAVES}
+    job.add(workload, METRICS, seconds=1.5, **params)
+    assert job.run(slurm=True, warm=TORCH) == [0] * 4, job.output()
+    return job.record(workload)
+
+
+def test_every_rank_has_a_rate_of_each_round_in_which_it_sends(tmp_path):
+    found = a_job(tmp_path)
+    stated = found.ranks[0].facts["schedule"]
+    assert stated["leaves"] == LEAVES
+    assert (stated["from"], stated["first"], stated["by_rail"]) == ("order", 0, False)
+    ports = ports_of(stated["nodes"], stated["rails"], stated["leaves"], by_rail=False)
+    rounds = len(stated["started"])
+    assert 0 < rounds <= stated["planned"]
+    assert len(stated["seconds"]) == rounds
+    targets = schedule(ports, stated["seed"], 0, rounds)
+    for rank in found.ranks:
+        busy = sum(t[rank.rank] != RESTS or rank.rank in t for t in targets)
+        (rates,) = [m.samples for m in rank.measurements if m.metric == "rate"]
+        assert len(rates) == busy
+        assert all(rate > 0 for rate in rates)
+        assert [m.value for m in rank.measurements if m.metric == "errors"] == [0]
+        assert [m for m in rank.measurements if m.metric == "busbw"]
+
+
+def test_what_all_rounds_show_is_not_decided_by_a_rank(tmp_path):
+    found = a_job(tmp_path)
+    for rank in found.ranks:
+        undecided = {a.metric for a in rank.absent if a.why == permutations.UNDECIDED}
+        assert undecided == {"ports", "coverage"}
+        assert not [m for m in rank.measurements if m.metric in DECIDED_LATER]
+
+
+def test_words_that_arrive_changed_are_counted_where_they_arrive(tmp_path):
+    (tmp_path / "planted.py").write_text(WRONG)
+    found = a_job(tmp_path, "planted")
+    wrong = [m.value for rank in found.ranks for m in rank.measurements if m.metric == "errors"]
+    assert wrong[1] > 0
+    assert wrong[0] == wrong[2] == wrong[3] == 0
+
+
+@pytest.mark.parametrize(("ports", "rounds"), [(16, 600), (1024, 600), (8192, 122), (10**7, 1)])
+def test_a_slice_has_as_many_rounds_as_a_record_may_hold(ports, rounds):
+    assert rounds_in(ON_GPU, ports) == rounds
+    assert rounds_in(ON_CPU, ports) <= ON_CPU.slice_s / ON_CPU.round_s
+
+
+def test_the_steadiness_is_that_of_the_slowest_window_and_none_of_too_few():
+    assert permutations._steadiness([[10.0, 5.0, 10.0], [10.0, 5.0, 12.0]]) == 50.0
+    assert permutations._steadiness([[10.0, 5.0], [10.0, 5.0]]) == 0.0
