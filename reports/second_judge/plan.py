@@ -93,7 +93,7 @@ def planned(run: Json, limits: Json, p: Any) -> list[Any]:
 
 def _planned(run: Json, limits: Json, p: Any) -> Iterator[Any]:
     nodes, depth = p.nodes, KNOWN["tier"].index(run.get("tier") or "standard")
-    tiers = [*KNOWN["tier"][: depth + 1]]
+    tiers = [*KNOWN["tier"][: min(depth, 2)], KNOWN["tier"][depth]]
     tiers += ["destructive"] if run.get("destructive") and depth else []
     pairs = list(zip(nodes[::2], nodes[1::2], strict=False))
     pairs += [(nodes[-1], nodes[0])] if len(nodes) % 2 and len(nodes) > 1 else []
