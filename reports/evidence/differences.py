@@ -265,7 +265,7 @@ def _head_differences(
         "counts": concluded.counts, "reasons": reasons, "scope": rejudged["scope"],
         "replay": run.get("replay_of"), "schema": _expected_schema(stated, rejudged),
         "power": _expected_power(stated, rejudged),
-        "fleet": _expected_fleet(stated, rejudged),
+        "fleet": _expected_fleet(stated, rejudged), "fabric_load": rejudged.get("fabric_load"),
     }  # fmt: skip
     for name, value in expected.items():
         if stated.get(name) != value:

@@ -7,7 +7,7 @@ import pytest
 from fixtures.permutations.named_leaves import ports_of
 from fixtures.permutations.schedule import RESTS, schedule
 from fixtures.workloads.fabric import permutations
-from fixtures.workloads.fabric.permutations import DECIDED_LATER, ON_CPU, ON_GPU, rounds_in
+from fixtures.workloads.fabric.permutations import DECIDED_LATER
 from tests.selftests.rank_job import TORCH, Job
 
 pytestmark = pytest.mark.cpu
@@ -70,12 +70,6 @@ def test_words_that_arrive_changed_are_counted_where_they_arrive(tmp_path):
     wrong = [m.value for rank in found.ranks for m in rank.measurements if m.metric == "errors"]
     assert wrong[1] > 0
     assert wrong[0] == wrong[2] == wrong[3] == 0
-
-
-@pytest.mark.parametrize(("ports", "rounds"), [(16, 600), (1024, 600), (8192, 122), (10**7, 1)])
-def test_a_slice_has_as_many_rounds_as_a_record_may_hold(ports, rounds):
-    assert rounds_in(ON_GPU, ports) == rounds
-    assert rounds_in(ON_CPU, ports) <= ON_CPU.slice_s / ON_CPU.round_s
 
 
 def test_the_steadiness_is_that_of_the_slowest_window_and_none_of_too_few():

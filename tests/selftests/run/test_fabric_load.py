@@ -1,0 +1,160 @@
+"""The slices of a load on the whole fabric: what all of them show is what the judge is given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fixtures.permutations.named_leaves import ports_of
+from fixtures.permutations.schedule import RESTS, schedule
+from fixtures.records.model import Void
+from tests.selftests.loaded_fabrics import LEFT_OPEN, LoadedFabric, in_leaves, value
+
+pytestmark = pytest.mark.cpu
+
+LEAVES = in_leaves(3, 4)
+
+
+def test_what_ranks_left_open_is_answered_in_the_record_that_is_judged():
+    fabric = LoadedFabric(LEAVES)
+    raw = fabric.record()
+    found = fabric.decided(raw)
+    assert [value(found, "n00", metric) for metric in LEFT_OPEN] == [0, 0, 0, 0, 100.0]
+    assert {a.metric for r in found.ranks for a in r.absent} == set()
+    # What is on the disk stays as it is, and other ranks than the node's first say nothing.
+    assert {a.metric for r in raw.ranks for a in r.absent} == {*LEFT_OPEN}
+    assert not [m for r in found.ranks if r.local_rank for m in r.measurements
+                if m.metric in LEFT_OPEN]  # fmt: skip
+
+
+def slow_in(attempt: int, made: list[int]):
+    """A port that is slow in one slice only."""
+
+    def slow(rates, targets, nodes):
+        made.append(1)
+        if len(made) == attempt:
+            rates[:, 4] *= 0.7  # n02, rail 0
+
+    return slow
+
+
+def test_slices_count_together_whichever_is_the_newest():
+    made: list[int] = []
+    fabric = LoadedFabric(LEAVES, slow=slow_in(1, made))
+    first, second = fabric.record(1), fabric.record(2)
+    assert value(fabric.decided(first, second), "n02", "ports") == 1
+    assert value(fabric.decided(second), "n02", "ports") == 0
+
+
+def test_wrong_words_of_an_earlier_slice_are_not_forgotten_nor_is_a_slow_window():
+    fabric = LoadedFabric(LEAVES)
+    first = fabric.record(1)
+    for r in first.ranks[:1]:
+        changed = {"errors": 3, "steadiness": 40.0}
+        found = [replace(m, value=changed.get(m.metric, m.value)) for m in r.measurements]
+        first.ranks[0] = replace(r, measurements=found)
+    newest = fabric.decided(first, fabric.record(2))
+    assert value(newest, "n00", "errors") == 3
+    assert value(newest, "n01", "errors") == 0
+    assert value(newest, "n23", "steadiness") == 40.0
+
+
+def test_a_slice_is_read_once_and_again_when_it_is_another():
+    fabric, asked = LoadedFabric(LEAVES), []
+    load, first = fabric.load(), fabric.record(1)
+
+    def attempt(number):
+        asked.append(number)
+        return first
+
+    load.decided(fabric.record(2), attempt, lambda: None)
+    load.decided(fabric.record(3), {2: fabric.record(2)}.get, lambda: None)
+    assert asked == [1]
+    load.forget()
+    load.decided(fabric.record(2), attempt, lambda: None)
+    assert asked == [1, 1]
+
+
+def test_a_part_that_is_void_is_not_covered():
+    fabric = LoadedFabric(in_leaves(3, 1), rails=1)
+    record = fabric.record()
+    void = record.without({"n10": Void("n10: replaced")})
+    load = fabric.load()
+    fabric.decided(void, load=load)
+    summary = load.summary()
+    assert summary is not None
+    assert (summary["cells"], summary["covered"]) == (6, 2)
+    assert "n10" in summary["not_covered"]
+
+
+def test_a_node_of_which_no_slice_knows_anything_is_on_no_leaf_and_not_covered():
+    fabric = LoadedFabric(LEAVES)
+    load = fabric.load()
+    newest = fabric.decided(fabric.record(without=["n11"]), load=load)
+    summary = load.summary()
+    assert summary is not None
+    assert summary["leaves"] == ["leaf0", "leaf1", "leaf2", "no leaf known"]
+    assert "no slice has n11" in value(newest, "n00", "coverage")
+    assert [value(newest, "n00", metric) for metric in ("ports", "uplinks", "pairs")] == [0, 0, 0]
+
+
+def test_leaves_that_an_earlier_slice_names_hold_for_all():
+    fabric = LoadedFabric(LEAVES)
+    load = fabric.load()
+    fabric.decided(fabric.record(1), fabric.record(2, without=["n11"]), load=load)
+    summary = load.summary()
+    assert summary is not None
+    assert summary["leaves"] == ["leaf0", "leaf1", "leaf2"]
+    assert (summary["slices"], summary["covered"]) == (2, 12)
+
+
+# --- coverage stays true, whatever becomes of slices and nodes
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    dead_from=st.dictionaries(st.sampled_from(["n00", "n11", "n22"]), st.integers(1, 4)),
+    lost=st.sets(st.integers(1, 3)), down=st.sets(st.sampled_from([("n01", 0), ("n20", 1)])),
+)  # fmt: skip
+def test_coverage_is_that_of_the_flows_that_were_measured(dead_from, lost, down):
+    """Killed slices, nodes that die in the middle, rails that are down from the start."""
+    fabric = LoadedFabric(
+        LEAVES, rounds=24, noise=0.002, down=frozenset(down), stated="order"
+    )  # fmt: skip
+    slices = [
+        fabric.record(k, without=[n for n, first in dead_from.items() if k >= first])
+        for k in range(1, 5) if k not in lost
+    ]  # fmt: skip
+    load = fabric.load()
+    fabric.decided(*slices, load=load)
+    summary = load.summary()
+    assert summary is not None
+    every = {(a, b, r) for a in (0, 1, 2) for b in (0, 1, 2) for r in (0, 1) if a != b}
+    driven = set()
+    for record in slices:
+        driven |= driven_in(fabric, record, every)
+    assert summary["cells"] == len(every)
+    assert summary["covered"] == len(driven)
+    missing = {(int(a[-1]), int(b[-1]), r, way) for a, b, r, way in summary["missing"]}
+    both = {(b, a, r) for a, b, r, way in missing if way == "both"}
+    assert {(a, b, r) for a, b, r, _ in missing} | both == every - driven
+    assert summary["slices"] == len(slices)
+
+
+def driven_in(fabric, record, every):
+    """By hand: the cells of which the flows of one round reached 0.9 of what they can."""
+    stated = record.ranks[0].facts["schedule"]
+    ports = ports_of(stated["nodes"], stated["rails"], stated["leaves"], by_rail=False)
+    driven = set()
+    for targets in schedule(ports, 7, stated["first"], fabric.rounds):
+        flows: dict[tuple[int, int, int], int] = {}
+        for k, to in enumerate(targets):
+            ends = [(stated["nodes"][p], stated["rails"][p]) for p in (k, to)]
+            if to != RESTS and not any(end in fabric.down for end in ends):
+                cell = ports.leaf[k], ports.leaf[to], ports.rail[k]
+                flows[cell] = flows.get(cell, 0) + 1
+        driven |= {cell for cell, count in flows.items() if cell in every and count >= 0.9 * 4}
+    return driven
