@@ -64,6 +64,8 @@ class Shape:
     queue_pairs: int = 4
     rails: int = RAILS
     leaf_nodes: int = LEAF_NODES
+    renewed: bool = False
+    """Whether each slice draws the hash anew, as new queue pairs do over RoCE; else never."""
 
     @property
     def uplinks(self) -> int:
@@ -86,7 +88,7 @@ class Defects:
     uplink: dict[tuple[int, int], float] = field(default_factory=dict)
     """(leaf, spine) -> capacity, both directions; 0: dead, the routing knows it."""
     leaf: dict[int, float] = field(default_factory=dict)
-    """Leaf -> capacity of all of its uplinks."""
+    """Leaf -> rate of all flows to and from other leaves."""
     pair: dict[tuple[int, int], float] = field(default_factory=dict)
     """(leaf that sends, leaf that receives) -> rate."""
     port: list[tuple[int, int, float, float, float]] = field(default_factory=list)
@@ -115,16 +117,14 @@ class Fabric:
         for (leaf, spine), left in self.defects.uplink.items():
             self.capacity[leaf, spine] = left
         self.leaf_lasting = np.exp(self.dice.normal(0, LEAF_LASTING, leaves))
-        for leaf, left in self.defects.leaf.items():
-            self.leaf_lasting[leaf] *= left
         self.salt = np.uint64(self.dice.integers(2**63))
-        self.flaps: dict[int, FloatArray] = {}
 
-    def slice(self, number: int, targets: IntArray, start: FloatArray) -> Observations:
+    def slice(self, targets: IntArray, start: FloatArray) -> Observations:
         """Return what the ranks measure in a slice of these rounds."""
+        if self.shape.renewed:
+            self.salt = np.uint64(self.dice.integers(2**63))
         rates = np.full(targets.shape, np.nan)
         sends = targets != RESTS
-        source = np.broadcast_to(np.arange(targets.shape[1]), targets.shape)
         row, port = np.nonzero(sends)
         to = targets[row, port]
         out, in_ = self._port_rates(start, targets)
@@ -134,6 +134,9 @@ class Fabric:
         k = np.nonzero(crosses)[0]
         share = self._adaptive if self.shape.adaptive else self._ecmp
         flow[k] = share(row[k], port[k], to[k], own[k])
+        for leaf, left in self.defects.leaf.items():
+            ends = (self.leaf_of[port] == leaf) | (self.leaf_of[to] == leaf)
+            flow[ends & crosses] *= left
         for (a, b), left in self.defects.pair.items():
             flow[(self.leaf_of[port] == a) & (self.leaf_of[to] == b)] *= left
         flow *= np.exp(self.dice.normal(0, ROUND_NOISE, len(flow)))
@@ -146,9 +149,9 @@ class Fabric:
             rates[np.ix_(start >= second, dead)] = np.nan
             hit = np.isin(targets, np.nonzero(dead)[0]) & (start >= second)[:, np.newaxis]
             rates[hit] = np.nan
-        _ = source, number
         return Observations(
-            ports=self.shape.ports, target=targets, rates=flow_rates(rank_rates(rates, targets), targets),
+            ports=self.shape.ports, target=targets,
+            rates=flow_rates(rank_rates(rates, targets), targets),
             start=start, seconds=np.full(len(start), ROUND_S), expected=self.expected,
         )  # fmt: skip
 
@@ -171,18 +174,16 @@ class Fabric:
     def _adaptive(self, row: IntArray, port: IntArray, to: IntArray, own: FloatArray) -> FloatArray:
         """Return the rates of flows to other leaves; those of a pair share the sum of links."""
         a, b = self.leaf_of[port], self.leaf_of[to]
-        leaves = len(self.capacity)
-        pair, unit, number = np.unique((row * leaves + a) * leaves + b, return_inverse=True,
-                                       return_counts=True)  # fmt: skip
-        one, other = pair // leaves % leaves, pair % leaves
+        unit, one, other = self._units(row, a, b)
+        number = np.maximum(np.bincount(unit, minlength=len(one)), 1)
         total = np.minimum(self.capacity[one], self.capacity[other]).sum(axis=1)
         total *= np.minimum(self.leaf_lasting[one], self.leaf_lasting[other])
-        total *= (1 - SPREAD_LOSS) * np.exp(self.dice.normal(0, ADAPTIVE_LEAF, len(pair)))
+        total *= (1 - SPREAD_LOSS) * np.exp(self.dice.normal(0, ADAPTIVE_LEAF, len(one)))
         level = total / number
         for _ in range(SWEEPS):  # what slow ports leave goes to the others
             slow = own < level[unit]
-            used = np.bincount(unit, weights=np.where(slow, own, 0), minlength=len(pair))
-            free = number - np.bincount(unit, weights=slow, minlength=len(pair))
+            used = np.bincount(unit, weights=np.where(slow, own, 0), minlength=len(one))
+            free = number - np.bincount(unit, weights=slow, minlength=len(one))
             level = np.where(free > 0, (total - used) / np.maximum(free, 1), np.inf)
         spread = np.exp(self.dice.normal(0, ADAPTIVE_FLOW, len(own)))
         return np.minimum(own, level[unit] * spread)
@@ -191,9 +192,7 @@ class Fabric:
         """Return the rates of flows to other leaves, each of their queue pairs on one uplink."""
         q, spines = self.shape.queue_pairs, self.shape.uplinks
         a, b = self.leaf_of[port], self.leaf_of[to]
-        leaves = len(self.capacity)
-        pair, unit = np.unique((row * leaves + a) * leaves + b, return_inverse=True)
-        one, other = pair // leaves % leaves, pair % leaves
+        unit, one, other = self._units(row, a, b)
         links = np.minimum(self.capacity[one], self.capacity[other])
         links *= np.minimum(self.leaf_lasting[one], self.leaf_lasting[other])[:, np.newaxis]
         alive = links > 0
@@ -224,6 +223,20 @@ class Fabric:
             rate = np.maximum(rate, np.minimum(own, cap[on].min(axis=1)))
         return rate
 
+    def _units(
+        self, row: IntArray, a: IntArray, b: IntArray
+    ) -> tuple[IntArray, IntArray, IntArray]:
+        """Return the pair of leaves of each flow in its round, and the leaves of the pairs.
+
+        A leaf sends whole to one other leaf: the round and the leaf that sends are the pair.
+        """
+        leaves = len(self.capacity)
+        unit = row * leaves + a
+        size = int(row.max(initial=-1) + 1) * leaves
+        other = np.zeros(size, dtype=np.int64)
+        other[unit] = b
+        return unit, np.arange(size) % leaves, other
+
     def _interrupt(self, rates: FloatArray, targets: IntArray, start: FloatArray) -> None:
         """Let the flows of a flapping port stand still for FLAP_S, in the round that this hits."""
         for port in self.defects.flapping:
@@ -240,19 +253,20 @@ def rank_rates(rates: FloatArray, targets: IntArray) -> FloatArray:
     to = targets[row, port]
     received = np.full_like(rates, np.nan)
     received[row, to] = rates[row, port]
-    return np.asarray(np.where(np.isfinite(received) & np.isfinite(found), np.minimum(found, received),
-                               np.where(targets != RESTS, found, received)))  # fmt: skip
+    both = np.isfinite(received) & np.isfinite(found)
+    alone = np.where(targets != RESTS, found, received)
+    return np.asarray(np.where(both, np.minimum(found, received), alone))
 
 
 def targets_of(
     shape: Shape, seed: int, first: int, count: int, alive: frozenset[int] | None = None
 ) -> IntArray:
-    ports = shape.ports
-    return np.asarray(schedule(ports, seed, first, count, alive), dtype=np.int64)
+    """Return the rounds as an array (count, ports)."""
+    return np.asarray(schedule(shape.ports, seed, first, count, alive), dtype=np.int32)
 
 
 def starts(number: int, rounds: int = SLICE_ROUNDS) -> FloatArray:
-    """Return when the rounds of a slice start: slices follow each other with a minute between."""
+    """Return when the rounds of a slice start: slices follow each other."""
     return number * (rounds * ROUND_S) + np.arange(rounds) * ROUND_S
 
 
