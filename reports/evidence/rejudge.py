@@ -36,7 +36,6 @@ from reports.second_judge.judge import SecondJudge
 from reports.second_judge.physics import Json, Unknown
 from reports.second_judge.records import Records
 
-
 OF_SLICES = "permutations"
 """Workload whose rows follow from all of its records: a rank leaves them open."""
 

@@ -22,8 +22,8 @@ ENTRIES = {
     "hardware.py", "paths.py", "processes.py", "redaction.py", "shapes.py", "suggestions.py",
     "wording.py", "backends", "calibration", "challenge", "cluster", "conclusion", "criteria",
     "jobs",
-    "localization", "patrol", "plan", "plugin", "ready", "records", "run", "sandbox", "setup",
-    "slurm", "statistics", "thresholds", "verdict", "workloads",
+    "localization", "patrol", "permutations", "plan", "plugin", "ready", "records", "run",
+    "sandbox", "setup", "slurm", "statistics", "thresholds", "verdict", "workloads",
 }  # fmt: skip
 REASONED, MOST = 400, 600
 """Lines of a file: from here on with a reason, and at most."""

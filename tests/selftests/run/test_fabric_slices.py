@@ -1,0 +1,87 @@
+"""From the record of a slice to its flows: the rounds that are stated have to fit its ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fixtures.permutations.schedule import RESTS
+from fixtures.run.fabric_slices import NotUsable, leaves_of, observed, recovered, schedule_of
+from tests.selftests import support
+from tests.selftests.loaded_fabrics import RATE, LoadedFabric, in_leaves
+
+pytestmark = pytest.mark.cpu
+
+FABRIC = LoadedFabric(in_leaves(2, 3), noise=0.0, rounds=20)
+LEAF = leaves_of(FABRIC.nodes, 2, FABRIC.leaf_of, False, "order")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"nodes": ["n00"]}, {"rails": [0] * 12}, {"started": [1.0]}, {"started": []},
+        {"seconds": [float("nan")] * 20}, {"seed": "7"}, {"leaves": []}, {"first": None},
+        {"nodes": ["n01"] * 12},
+    ],
+)  # fmt: skip
+def test_rounds_that_do_not_fit_the_ranks_are_refused(more):
+    with pytest.raises(NotUsable):
+        schedule_of(replace(FABRIC, more=more).record())
+
+
+def test_without_a_word_on_its_rounds_a_slice_says_nothing():
+    made = FABRIC.record()
+    silent = replace(made, ranks=[replace(r, facts={}) for r in made.ranks])
+    with pytest.raises(NotUsable, match="no rank says"):
+        schedule_of(silent)
+
+
+def test_flows_are_those_of_the_ports_of_all_nodes():
+    made = FABRIC.record(without=["n01"])
+    seen = observed(made, FABRIC.nodes, 2, LEAF.of_port, 1000.0, None)
+    assert seen.target.shape == seen.rates.shape == (20, 12)
+    gone = [FABRIC.nodes.index("n01") * 2 + rail for rail in (0, 1)]
+    assert (seen.target[:, gone] == RESTS).all()
+    assert not np.isin(seen.target, gone).any()
+    known = np.isfinite(seen.rates)
+    assert (known == (seen.target != RESTS)).all()
+    assert np.allclose(seen.rates[known], RATE)
+    assert seen.expected == pytest.approx(RATE)
+    assert seen.start[0] == 0.0
+
+
+def test_a_rank_with_another_number_of_rates_than_rounds_has_none():
+    made = FABRIC.record()
+    first = made.ranks[0]
+    short = [replace(m, samples=m.samples[:-1]) if m.metric == "rate" else m
+             for m in first.measurements]  # fmt: skip
+    made.ranks[0] = replace(first, measurements=short)
+    seen = observed(made, FABRIC.nodes, 2, LEAF.of_port, 1000.0, None)
+    assert np.isnan(seen.rates[:, 0]).all()
+    assert np.isfinite(seen.rates[:, 1]).any()
+
+
+def wiring(*groups):
+    made = support.record(support.rank(0, "a"), workload="wiring", placement="all")
+    return replace(made, ranks=[replace(made.ranks[0], facts={"groups": groups})])
+
+
+def test_leaves_that_the_wiring_found_count_where_all_rails_agree():
+    nodes = ("a", "b", "c")
+
+    def rail(gpu, **leaf):
+        return {"ports": f"gpu{gpu}", "recovered": {f"{n} gpu{gpu}": x for n, x in leaf.items()}}
+
+    alike = wiring(rail(0, a="x", b="x", c="y"), rail(1, a="q", b="q", c="p"))
+    found = recovered(alike, nodes, 2)
+    assert found["a"] == found["b"] != found["c"]
+    assert (
+        recovered(wiring(rail(0, a="x", b="x", c="y"), rail(1, a="q", b="p", c="p")), nodes, 2)
+        == {}
+    )
+    assert recovered(wiring(rail(0, a="x", b="x", c="y")), nodes, 2) == {}
+    assert recovered(wiring(rail(0, a="x", b="x")), nodes, 1) == {}
+    assert recovered(wiring({"recovered": 3}, "x"), nodes, 1) == {}
+    assert recovered(None, nodes, 1) == {}
