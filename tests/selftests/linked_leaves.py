@@ -38,8 +38,9 @@ def linked_leaves(
             sandbox.slow_link(node, f"{node_mbit}mbit")
         yield
     finally:
-        for node in sandbox.state.names:
+        alive = [n for n in sandbox.state.names if sandbox.state.processes[n].alive]
+        for node in alive:
             sandbox.slow_link(node, None)
-        back = (f"link set {sandbox.state.veth(n)} master {first}" for n in on_second)
+        back = (f"link set {sandbox.state.veth(n)} master {first}" for n in alive if n in on_second)
         run_ip_batch(sandbox.tools, *back)
         delete_links(sandbox.tools["ip"], [ends[0], second])
