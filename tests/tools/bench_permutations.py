@@ -259,7 +259,7 @@ def noise_of(shape: Shape) -> str:
     leaves = of_leaves([one], len(one.leaves))
     _, information = of_ports([one]).total()
     return (f"{shape.name:34} {np.median(rates[sends & ~crosses]):8.3f} {low:6.3f} "
-            f"{one_percent:6.3f} {median:6.3f} {across.mean():6.3f} {one.leaf_noise:8.3f} "
+            f"{one_percent:6.3f} {median:6.3f} {across.mean():6.3f} {one.leaf_flows.std():8.3f} "
             f"{np.nanstd(one.mean):8.4f} {np.median(information) ** -0.5:8.4f} "
             f"{np.median(leaves.information[2]) ** -0.5:8.4f}")  # fmt: skip
 
