@@ -12,7 +12,7 @@ from tests.selftests.loaded_fabrics import LoadedFabric, in_leaves, of_node, val
 
 pytestmark = pytest.mark.cpu
 
-LEAVES = in_leaves(4, 4)
+LEAVES = in_leaves(5, 4)
 
 
 def slow_port(rates, targets, nodes):
