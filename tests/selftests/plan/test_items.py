@@ -89,11 +89,16 @@ def test_a_probe_accepts_nothing_however_complete_it_is(tmp_path, tier, whole):
 
 def test_every_criterion_can_be_asked_for():
     optional = [key for key, c in LIMITS.criteria.items() if c.tier == "optional"]
-    everything = planned_list(
-        LIMITS, population(2), tier="burnin", destructive=True, optional=optional
-    )
+    of_tier = {
+        tier: {i.criterion for i in planned_list(
+            LIMITS, population(2), tier=tier, destructive=True, optional=optional)}
+        for tier in ("standard", "burnin", "fabric")
+    }  # fmt: skip
     assert optional
-    assert {i.criterion for i in everything} == set(LIMITS.criteria)
+    assert of_tier["burnin"] | of_tier["fabric"] == set(LIMITS.criteria)
+    # The two stand beside each other: each is the standard tier and what is its own.
+    assert of_tier["burnin"] & of_tier["fabric"] == of_tier["standard"]
+    assert {key.partition(".")[0] for key in of_tier["fabric"] - of_tier["standard"]} == {"fabric"}
     assert {i.criterion for i in planned_list(LIMITS, population(2), tier="burnin")}.isdisjoint(
         optional
     )
