@@ -3,6 +3,7 @@ found and placed, a healthy fabric accuses nobody, and a dead node costs what it
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from fixtures.records.files import read_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.sandbox import Sandbox
+from reports import __main__ as reports
 from tests.selftests.drill_limits import ordered
 from tests.selftests.faults_wiring import LEAVES, ON_SECOND, SHAPE
 from tests.selftests.linked_leaves import linked_leaves
@@ -41,7 +43,7 @@ def outcomes(done: Finished, criterion: str) -> set[str]:
 
 
 def test_a_slow_link_between_two_leaves_is_found_and_no_node_is_at_fault(
-    sandbox: Sandbox, checkout: Path, tmp_path: Path
+    sandbox: Sandbox, checkout: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with linked_leaves(sandbox, ON_SECOND, node_mbit=NODE_MBIT, link_mbit=SLOW_MBIT):
         done = loaded(checkout, tmp_path / "run", sandbox)
@@ -51,6 +53,14 @@ def test_a_slow_link_between_two_leaves_is_found_and_no_node_is_at_fault(
     assert any("between leaf leaf0 and leaf leaf1" in line for line in load["findings"]), load
     assert not outcomes(done, "fabric.ports") & {"FAIL"}, load
     assert (done.directory.root / "bad-nodes.txt").read_text() == ""
+    assert_both_judges_agree(done.directory.root, capsys)
+
+
+def assert_both_judges_agree(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both judge the records again, as does `verify`, which compares fabric_load too."""
+    limits = ["--thresholds", str(json.loads((run / "run.json").read_text())["thresholds"]["path"])]
+    assert reports.main(["verify", str(run), *limits]) == 0, capsys.readouterr().out
+    assert reports.main(["rejudge", str(run), *limits]) == 0, capsys.readouterr().out
 
 
 def test_a_healthy_fabric_accuses_nobody(sandbox: Sandbox, checkout: Path, tmp_path: Path) -> None:

@@ -316,6 +316,20 @@ def rows_of(**values: int) -> list[Json]:
     return [{"criterion": name, "power": value} for name, value in values.items()]
 
 
+def test_what_is_said_of_a_load_on_the_fabric_follows_from_the_records(tmp_path):
+    found = {"hours": 1.0, "cells": 6, "covered": 4}
+    now = verdict_of(row("n0"), row("n1"), fabric_load=found)
+    assert not compared(tmp_path, now, now).wrong
+    better = {**now, "fabric_load": {**found, "covered": 6}}
+    (line,) = compared(tmp_path, better, now).wrong
+    assert "fabric_load is " in line
+    without = {k: v for k, v in now.items() if k != "fabric_load"}
+    (line,) = compared(tmp_path, without, now).wrong
+    assert line.startswith("verdict.json: fabric_load is None")
+    (line,) = compared(tmp_path, now, without).wrong
+    assert line.endswith("from the records None")
+
+
 def test_power_and_fleet_of_a_criterion_not_judged_as_stated_are_those_stated(tmp_path):
     """Of c an outcome differs: what the run says holds. Of a, b and d the records say it."""
     stated = {
