@@ -62,6 +62,20 @@ def test_wrong_words_of_an_earlier_slice_are_not_forgotten_nor_is_a_slow_window(
     assert value(newest, "n23", "steadiness") == 40.0
 
 
+def test_a_link_that_went_down_during_a_slice_is_a_flap_of_its_node():
+    fabric = LoadedFabric(LEAVES)
+    first = fabric.record(1)
+    (own,) = [k for k, r in enumerate(first.ranks) if (r.node, r.local_rank) == ("n11", 0)]
+    links = {"mlx5_3": {"link_downed": 2}, "mlx5_4": {"link_downed": "x"}, "mlx5_5": 3}
+    first.ranks[own] = replace(first.ranks[own], facts={"links": links})
+    load = fabric.load()
+    newest = fabric.decided(first, fabric.record(2), load=load)
+    assert {n: value(newest, n, "flaps") for n in LEAVES} == {n: int(n == "n11") for n in LEAVES}
+    summary = load.summary()
+    assert summary is not None
+    assert summary["findings"] == ["flapping port: node n11, mlx5_3: link_downed rose by 2"]
+
+
 def test_a_slice_is_read_once_and_again_when_it_is_another():
     fabric, asked = LoadedFabric(LEAVES), []
     load, first = fabric.load(), fabric.record(1)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from fixtures.permutations.named_leaves import ports_of
 from fixtures.permutations.schedule import RESTS, schedule
 from fixtures.workloads.fabric import permutations
 from fixtures.workloads.fabric.permutations import DECIDED_LATER
-from tests.selftests.rank_job import TORCH, Job
+from tests.selftests.rank_job import TORCH, Job, rank_of
 
 pytestmark = pytest.mark.cpu
 
@@ -75,3 +77,18 @@ def test_words_that_arrive_changed_are_counted_where_they_arrive(tmp_path):
 def test_the_steadiness_is_that_of_the_slowest_window_and_none_of_too_few():
     assert permutations._steadiness([[10.0, 5.0, 10.0], [10.0, 5.0, 12.0]]) == 50.0
     assert permutations._steadiness([[10.0, 5.0], [10.0, 5.0]]) == 0.0
+
+
+def test_the_counters_of_a_nodes_links_are_read_by_its_first_rank(tmp_path, monkeypatch):
+    port = tmp_path / "mlx5_0" / "ports" / "1"
+    (port / "counters").mkdir(parents=True)
+    (port / "counters" / "link_downed").write_text("7\n")
+    (port / "counters" / "link_error_recovery").write_text("N/A\n")
+    found = SimpleNamespace(ports=lambda root: {"mlx5_0": port})
+    monkeypatch.setattr(permutations.nics, "of_node", lambda spec, root: found)
+    first, other = rank_of(tmp_path, 0, per_node=2), rank_of(tmp_path, 1, per_node=2)
+    before = permutations.link_counts(first, tmp_path)
+    assert before == {"mlx5_0": {"link_downed": 7}}
+    assert permutations.link_counts(other, tmp_path) == {}
+    assert permutations._rise({"link_downed": 9, "new": 3}, before["mlx5_0"]) == {"link_downed": 2}
+    assert permutations._rise({"link_downed": 0}, before["mlx5_0"]) == {}
