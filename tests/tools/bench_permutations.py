@@ -1,3 +1,4 @@
+# Length: what is planted, a run of each kind, and the tables, one after the other
 """What permutations over a whole fabric find, in simulated fabrics of 64 to 1,024 nodes.
 
 python -m tests.tools.bench_permutations                     all tables
@@ -127,7 +128,7 @@ PLANTED = (
 
 
 def not_to_be_named(shape: Shape, dice: np.random.Generator, kind: str) -> Defects:
-    """Return what is no defect of a port or leaf that was measured: nobody is to be accused."""
+    """Return what accuses none of the ports and leaves that were measured."""
     if kind == "a node dies":
         return Defects(dead_nodes={int(dice.integers(shape.nodes)): float(dice.uniform(300, 900))})
     if kind == "a rail is down":

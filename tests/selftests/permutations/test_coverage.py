@@ -22,7 +22,7 @@ CELLS = {(a * 2 + r, b * 2 + r, r) for a in range(3) for b in range(3) for r in 
 
 
 def observed(first: int, count: int, alive: frozenset[int] | None = None) -> Observations:
-    target = np.array(schedule(PORTS, 1, first, count, alive))
+    target = np.array(schedule(PORTS, 1, first, count, alive), dtype=int).reshape(count, len(PORTS))
     return Observations(
         ports=PORTS, target=target, rates=np.where(target == RESTS, np.nan, 10.0),
         start=(first + np.arange(count)) * 2.0, seconds=np.full(count, 2.0), expected=10.0,
