@@ -20,7 +20,7 @@ from fixtures.conclusion.run_verdict import counts_rows, demonstration_note, jud
 from fixtures.records.run_directory import RunDirectory
 from fixtures.slurm.hostlist import hostlist
 from fixtures.thresholds.definitions import shipped
-from reports.facts import blame, causes, groups
+from reports.facts import blame, causes, fabric_load, groups
 from reports.pages.artefacts import Artefacts
 from reports.pages.cluster import Cluster
 
@@ -111,6 +111,9 @@ def summary(artefacts: Artefacts, width: int) -> list[str]:
                 else _fact_lines(reason, "", width)
             )
         ]  # fmt: skip
+        for sentence in fabric_load.sentences(verdict):
+            if sentence.rstrip(".") not in (*head, *told):
+                told += [_cut(sentence, width)] if short else _wrapped(sentence, "", width)
         why = [] if short else [cause.criterion for cause in wrong]
         tail = [*files, *filter(None, [drain_line(*of_run, why)])]
         # A path or command that is wider than the terminal takes several lines of it.

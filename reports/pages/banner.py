@@ -22,10 +22,11 @@ from fixtures.slurm.hostlist import hostlist
 from fixtures.verdict.model import Outcome
 from fixtures.wording import counted, digits, duration, legible, margin_text, plain, quantity
 from reports.evidence import proof
-from reports.facts import causes, policy
+from reports.facts import causes, fabric_load, policy
 from reports.facts.blame import named, what_to_do
 from reports.facts.groups import looked_for
 from reports.facts.rows import split_limit
+from reports.plots import leaf_map
 
 MEANING = {
     "ACCEPTED": "Every criterion of the whole scope passed, was waived, is only recorded, or "
@@ -200,9 +201,9 @@ def ordered_and_found(run: Mapping[str, Any], found: str) -> str:
 
 CONTENTS = {
     "failed": "Failed", "not-measured": "Not measured", "figures": "Key figures",
-    "areas": "Coverage", "values": "Values", "charts": "Charts", "trainings": "Trainings",
-    "rows": "Rows", "cluster": "Cluster", "run": "The run", "challenge": "Challenge",
-    "drills": "Drills",
+    "areas": "Coverage", "fabric-load": "Fabric under load", "values": "Values",
+    "charts": "Charts", "trainings": "Trainings", "rows": "Rows",
+    "cluster": "Cluster", "run": "The run", "challenge": "Challenge", "drills": "Drills",
 }  # fmt: skip
 """Id of a part of the page -> its name in the list of contents."""
 
@@ -227,6 +228,24 @@ def run_section(verdict: Mapping[str, Any], run: Mapping[str, Any]) -> str:
 def challenge(found: proof.Finding | None) -> str:
     """Return the HTML of what a customer's challenge proves, "" for a run that was given none."""
     return "" if found is None else render("challenge.jinja2", found=found)
+
+
+def fabric(verdict: Mapping[str, Any], *, annex: bool = False) -> str:
+    """Return the HTML of what the fabric did under load, "" for a run without that tier."""
+    load = fabric_load.of(verdict)
+    if load is None:
+        return ""
+    return render(
+        "fabric_load.jinja2",
+        annex=annex,
+        sentences=fabric_load.sentences(verdict),
+        findings=[str(line) for line in load["findings"]],
+        max_findings=fabric_load.MAX_FINDINGS,
+        map=leaf_map.leaf_map(load),
+        swatch=leaf_map.SWATCH,
+        missing=fabric_load.missing(load),
+        not_covered=load["cells"] - load["covered"],
+    )
 
 
 def notes(verdict: Mapping[str, Any]) -> str:

@@ -28,7 +28,7 @@ from fixtures.thresholds.overview import read_csv
 from fixtures.verdict.model import Verdict, device_of
 from fixtures.wording import counted, margin_text, plain, quantity
 from reports.evidence import proof
-from reports.facts import blame, groups, power, recertified
+from reports.facts import blame, fabric_load, groups, power, recertified
 from reports.facts.areas import areas, coverage, ordered
 from reports.facts.criterion_rows import CriterionRow
 from reports.facts.limit_sources import LimitSources
@@ -121,6 +121,7 @@ def page(
         options=options,
         limits=not_judged,
         power=list(power.lines(verdict)),
+        fabric=banner.fabric(verdict, annex=True),
         more_facts=[fact for fact in facts if fact[0] not in IN_BODY],
     )
     judged, to_judge = judged_of(counts)
@@ -179,6 +180,8 @@ def _tested(
              f"{f' {figures}.' if figures else ''}")]  # fmt: skip
     if text := power.sentence(verdict):
         rows.append(("Power", text))
+    if fabric := fabric_load.sentences(verdict):
+        rows.append(("Fabric under load", " ".join([*fabric, "Annex 7 has the picture."])))
     reasons = Counter(str(v["reason"]) for v in criteria if v["outcome"] == "NOT_APPLICABLE")
     without = []
     if reasons:

@@ -121,6 +121,7 @@ def parts(
         heat=heat.heat_map(drawn.values, criteria) if drawn.values else None,
         racks=heat.racks(criteria, nodes) if len(nodes) > MAX_NODES_IN_FULL else [],
         rack_size=heat.RACK,
+        fabric=banner.fabric(verdict),
         charts=[chart for chart in drawn.charts if chart.bullet is None],
         bullets=[chart for chart in drawn.charts if chart.bullet is not None],
         charts_error=drawn.error,

@@ -21,6 +21,7 @@ from reports.facts import blame, rows
 from reports.pages import banner, certificate, cluster, figures
 from reports.plots import charts
 from tests.selftests import judged_runs
+from tests.selftests.fabric_loads import fabric_load
 
 pytestmark = pytest.mark.cpu
 
@@ -61,6 +62,10 @@ def made(tmp_path: Path):
         )
         replayed = ("run", "path", "thresholds_sha256", "created", "commit")
         said |= {"run_id": text, "replay": dict.fromkeys(replayed, text)}
+        said["fabric_load"] = fabric_load(2, never=1) | {
+            "sentence": text, "not_covered": text, "leaves": [text, text], "findings": [text],
+            "leaves_from": text, "missing": [[text, text, text, text]],
+        }  # fmt: skip
         run = {
             "schema": 2, "id": text, "nonce": "n", "commands": [text], "commit": text,
             "contract": {"nodes": text, "gpus_per_node": 8, "gpu_model": text, "driver": text},

@@ -14,9 +14,10 @@ from fixtures.records.run_directory import RunDirectory
 from fixtures.records.verdict_file import read_verdict
 from fixtures.verdict.model import Verdict
 from reports.console import terminal, tour
-from reports.pages import dossier
+from reports.pages import banner, dossier
 from reports.pages.artefacts import Artefacts
 from tests.selftests import genuine_runs, judged_runs, support
+from tests.selftests.fabric_loads import fabric_load
 from tests.selftests.page_texts import faults, visible
 from tests.tools.fleet_faults import Planter
 from tests.tools.fleet_run import Fleet
@@ -63,6 +64,17 @@ def found(root: Path) -> list[str]:
 def test_all_that_is_said_of_a_recorded_run_is_for_people(run, tmp_path):
     judged_runs.judged_run(support.DATA / run, tmp_path / "run")
     assert found(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize(
+    ("leaves", "rails", "never"), [(2, 1, 1), (8, 1, 56), (32, 8, 1), (65, 1, 0)]
+)
+def test_all_that_is_said_of_a_fabric_under_load_is_for_people(leaves, rails, never):
+    load = fabric_load(leaves, rails=rails, never=never)
+    load |= {"matrix": [[h and h / 1e5 for h in line] for line in load["matrix"]]}
+    for annex in (False, True):
+        page = banner.fabric({"fabric_load": load}, annex=annex)
+        assert list(faults(visible(page))) == []
 
 
 @pytest.mark.slow

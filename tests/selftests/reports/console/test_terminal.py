@@ -20,9 +20,10 @@ from reports.console import terminal
 from reports.exports import tables
 from reports.pages import banner, certificate
 from reports.pages.artefacts import Artefacts
+from tests.selftests.fabric_loads import fabric_load
 from tests.selftests.reports.pages.test_page import measured, planned
 from tests.selftests.reports.test_first_screen import BAD, KEYS, made
-from tests.selftests.support import CHECKOUT, DATA, run_pytest
+from tests.selftests.support import CHECKOUT, DATA, edited, run_pytest
 from tests.tools.fleet_run import Fleet
 
 pytestmark = pytest.mark.cpu
@@ -33,6 +34,23 @@ WIDTH, HEIGHT = 80, 24
 def shown(root: Path) -> list[str]:
     directory = RunDirectory(root)
     return terminal.summary(Artefacts(directory, read_json(directory.verdict)), WIDTH)
+
+
+@pytest.mark.parametrize("word", ["REJECTED", "INCOMPLETE", "ACCEPTED"])
+def test_the_fabric_under_load_is_on_the_screen_and_leaves_room_for_the_rest(tmp_path, word):
+    root = made(tmp_path / "run", word, 8).parent
+    before = shown(root)
+    with edited(root / "verdict.json") as verdict:
+        verdict["fabric_load"] = fabric_load(8, never=3) | {"sentence": "12 min of each. " * 20}
+        verdict["basis"]["demonstration"], verdict["basis"]["origin"] = True, "sandbox"
+    lines = shown(root)
+    text = " ".join("\n".join(lines).split())
+    assert "12 min of each." in text
+    assert "Not covered: 3 of 56." in text
+    assert text.count(demonstration_text("sandbox")) == 1
+    assert sum(-(-len(line) // WIDTH) for line in lines) <= HEIGHT - 2
+    assert {line for line in before if line.startswith(("report", "certificate", "1."))} <= {*lines}
+    assert "12 min" not in "\n".join(before)
 
 
 @pytest.mark.parametrize("count", [1, 2, 128])

@@ -377,3 +377,13 @@ def test_of_another_version_a_waiver_that_expired_may_change_the_verdict(tmp_pat
     assert heads(tmp_path, stated, changed(rejudged, counts=counts), run) == [
         "verdict", "counts", "exit_status"
     ]  # fmt: skip
+
+
+def test_what_the_fabric_did_under_load_has_to_follow_from_the_records(tmp_path):
+    load = {"cells": 2, "covered": 1}
+    for before, now in ((load, None), (None, load), ({**load, "covered": 2}, load)):
+        stated, rejudged = (
+            SOUND if said is None else changed(SOUND, fabric_load=said) for said in (before, now)
+        )
+        assert heads(tmp_path, stated, rejudged) == ["fabric_load"]
+    assert heads(tmp_path, changed(SOUND, fabric_load=load), changed(SOUND, fabric_load=load)) == []

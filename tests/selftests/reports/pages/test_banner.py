@@ -11,6 +11,7 @@ import pytest
 
 from fixtures.verdict.model import Outcome, Verdict
 from reports.pages import banner
+from tests.selftests.fabric_loads import fabric_load
 from tests.selftests.reports.facts.test_rows import FAIL, HOSTILE, LOST, PASS, hostile, verdict_json
 
 pytestmark = pytest.mark.cpu
@@ -261,3 +262,30 @@ def test_what_was_ordered_stands_beside_what_was_found():
     text = plain(banner.banner(data, {"contract": order}, found="3 nodes, 24 x NVIDIA H200"))
     assert "Ordered: 4 nodes, 8 x H200 SXM per node. Found: 3 nodes, 24 x NVIDIA H200." in text
     assert "Ordered" not in plain(banner.banner(data, {}, found="3 nodes"))
+
+
+def test_the_fabric_under_load_has_a_part_of_its_own():
+    assert banner.fabric(verdict_json(PASS)) == ""
+    load = fabric_load(8, never=60)
+    html = banner.fabric({**verdict_json(PASS), "fabric_load": load})
+    assert '<a href="#fabric-load">' in banner.contents([html])
+    text = plain(html)
+    assert load["sentence"] in text
+    assert load["findings"][0] in text
+    assert "Never driven: 56 cells, of which 50 are listed" in text
+    assert 'role="img" aria-label="56 ordered pairs of 8 leaves; 56 never driven' in html
+    assert "from leaf" in text
+    assert "to leaf" in text
+    assert text.count("leaf 0 leaf 1 0 out") == 1
+    many = {**load, "findings": [f"finding {k}" for k in range(22)]}
+    text = plain(banner.fabric({**verdict_json(PASS), "fabric_load": many}))
+    assert "finding 19" in text
+    assert "finding 20" not in text
+    assert "2 more findings: see the rows." in text
+
+
+def test_of_many_leaves_it_is_said_what_a_line_is():
+    for made, said in ((fabric_load(64), False), (fabric_load(32, rails=8, never=3), True)):
+        text = plain(banner.fabric({**verdict_json(PASS), "fabric_load": made}))
+        assert ("A line is 8 leaves that follow each other" in text) is said
+        assert ("some of its pairs never" in text) is said

@@ -17,6 +17,7 @@ from fixtures.verdict.model import Outcome
 from reports.facts.limit_sources import LimitSources
 from reports.pages import certificate
 from reports.pages.cluster import Cluster, NodeFacts
+from tests.selftests.fabric_loads import fabric_load
 from tests.selftests.reports.pages.test_certificate import plain
 from tests.selftests.reports.pages.test_page import measured
 from tests.selftests.reports.test_exports import written
@@ -72,6 +73,20 @@ def test_a_given_verdict_is_shown_in_place_of_that_of_the_run(tmp_path):
     bare = {k: v for k, v in verdict.items() if k not in ("basis", "reasons")}
     assert "given reason" not in sections(directory, bare)["body"]
     assert verdict["reasons"][0] in sections(directory, verdict)["body"]
+
+
+def test_the_fabric_under_load_is_in_the_body_and_its_picture_in_annex_7(tmp_path):
+    directory = written(tmp_path / "run")
+    verdict = json.loads(directory.verdict.read_text())
+    load = fabric_load(8, never=3, origin="wiring")
+    found = sections(directory, {**verdict, "fabric_load": load})
+    for text in (load["sentence"], "Not covered: 3 of 56.", "by the distance found in wiring"):
+        assert text in found["body"]
+        assert text in found["7"]
+    assert "Annex 7 has the picture." in found["body"]
+    assert "leaf 0 leaf 1 0 out" in found["7"]
+    assert "<path" not in certificate.page(directory, verdict)
+    assert {"body", "1", "3", "5"} <= sections(directory, verdict).keys() <= {*"123456", "body"}
 
 
 def test_nodes_path_and_options_of_the_run_are_in_its_commands(tmp_path):

@@ -1,0 +1,53 @@
+"""What the tier `fabric` proves, as people read it: `fabric_load` of verdict.json (login side).
+
+Coverage and the smallest defect that is found are sentences of the verdict, which `verify` makes
+again from the records. Here is what has to stand beside them: where the leaves are from, and that
+a demonstration is about no cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fixtures.conclusion.run_verdict import demonstration_text
+
+LEAVES_FROM = {
+    "order": "Leaves: those of the order",
+    "topology": "Leaves: those of Slurm's topology",
+    "wiring": "Leaves: by the distance found in wiring; neither the order nor Slurm names them",
+}
+NOT_KNOWN = "Leaves not known: neither the order nor Slurm names them, and wiring found none"
+MAX_FINDINGS = 20
+"""Most findings that are listed beside the picture; the rows have all."""
+
+
+def of(verdict: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return what the tier left; None where it did not run."""
+    load: Mapping[str, Any] | None = verdict.get("fabric_load")
+    return load
+
+
+def sentences(verdict: Mapping[str, Any]) -> list[str]:
+    """Return coverage with the smallest defect found, what was not covered, where the leaves are
+    from and, of a demonstration, that it is one; [] where the tier did not run."""
+    load = of(verdict)
+    if load is None:
+        return []
+    basis = verdict.get("basis") or {}
+    given = [
+        load["sentence"], load["not_covered"], LEAVES_FROM.get(load["leaves_from"], NOT_KNOWN),
+        demonstration_text(str(basis.get("origin"))) if basis.get("demonstration") else "",
+    ]  # fmt: skip
+    return [f"{text.rstrip('.')}." for text in map(str, given) if text]
+
+
+def missing(load: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+    """Return (from leaf, to leaf, rail, direction) of what was never driven, as far as listed."""
+    names = load["leaves"]
+
+    def name(leaf: Any) -> str:
+        known = isinstance(leaf, int) and 0 <= leaf < len(names)
+        return str(names[leaf] if known else leaf)
+
+    return [(name(a), name(b), str(rail), str(way)) for a, b, rail, way in load["missing"]]
