@@ -14,6 +14,7 @@ from fixtures.verdict.model import Outcome, Verdict
 from reports.facts import rows
 from reports.pages import certificate
 from tests.selftests import genuine_runs
+from tests.selftests.fabric_loads import fabric_load
 from tests.selftests.reports.pages.test_page import HOSTILE, PLAN, measured, planned, session
 from tests.tools import browser
 from tests.tools.fleet_run import Fleet
@@ -51,6 +52,10 @@ PLANS = {
     "incomplete": [v for v in PLAN if v.outcome is not Outcome.FAIL],
     "large": large(),
 }
+UNDER_LOAD = {
+    "failing": fabric_load(9, never=3, name=HOSTILE), "large": fabric_load(32, rails=8, never=40),
+}  # fmt: skip
+"""Runs whose fabric was under load: a square for each pair of leaves, and many leaves a line."""
 WORD = {"passing": "ACCEPTED", "failing": "REJECTED", "incomplete": "INCOMPLETE",
         "large": "REJECTED"}  # fmt: skip
 
@@ -138,7 +143,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     pages = {}
     for name, plan in PLANS.items():
         root = tmp_path_factory.mktemp(name)
-        more = {"nodes": NODES} if name == "large" else {}
+        more: dict[str, Any] = {"nodes": NODES} if name == "large" else {}
+        if name in UNDER_LOAD:
+            more["fabric_load"] = UNDER_LOAD[name]
         report = session(root, plan=plan, **more)
         pages[name, "report"] = report
         pages[name, "certificate"] = report.with_name("certificate.html")
@@ -310,6 +317,17 @@ def test_a_print_is_a_file_that_a_printer_takes(seen, tmp_path):
     sheets = re.findall(rb"/Type\s*/Page\b", printed.read_bytes())
     # A body on at most two sheets (test_certificate.py), and five annexes that begin a sheet each.
     assert 1 <= len(sheets) <= 8
+
+
+@pytest.mark.parametrize("run", PLANS)
+def test_the_fabric_under_load_is_shown_where_it_was_measured(seen, run):
+    said = "were driven to at least 0.9 of the expected load"
+    for page in ("report", "certificate"):
+        assert (said in seen.look[run, page]["whole"]) is (run in UNDER_LOAD)
+        assert ("from leaf" in seen.look[run, page]["whole"]) is (run in UNDER_LOAD)
+    assert ("Fabric under load" in dict(seen.look[run, "report"]["contents"])) is (
+        run in UNDER_LOAD
+    )
 
 
 def test_no_page_asks_for_anything_outside_itself(seen):

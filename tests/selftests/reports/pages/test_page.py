@@ -14,6 +14,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -156,10 +157,14 @@ def session(
     plan: list[Verdict] = PLAN,
     killed: bool = False,
     nodes: Sequence[str] = ("worker0", "worker1", HOSTILE),
+    **more: Any,
 ) -> Path:
-    """A pytest session in a process of its own that judges `plan`; report.html of its run."""
+    """A pytest session in a process of its own that judges `plan`; report.html of its run.
+
+    `more`: what its verdict.json says besides.
+    """
     (root / "run").mkdir()
-    verdict = judged_runs.verdict_of(plan, nodes=list(nodes))
+    verdict = judged_runs.verdict_of(plan, nodes=list(nodes)) | more
     ran = [v for v in plan if (v.criterion, v.subject) != NEVER]
     said = {"verdict": verdict, "run": [v.to_json() for v in ran], "killed": killed,
             "ids": [f"{v.criterion}-{v.subject}" for v in ran]}  # fmt: skip
