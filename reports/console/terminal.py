@@ -111,9 +111,10 @@ def summary(artefacts: Artefacts, width: int) -> list[str]:
                 else _fact_lines(reason, "", width)
             )
         ]  # fmt: skip
-        for sentence in fabric_load.sentences(verdict):
+        for k, sentence in enumerate(fabric_load.sentences(verdict)):
             if sentence.rstrip(".") not in (*head, *told):
-                told += [_cut(sentence, width)] if short else _wrapped(sentence, "", width)
+                text = sentence if k else f"Fabric under load: {sentence}"
+                told += [_cut(text, width)] if short else _wrapped(text, "", width)
         why = [] if short else [cause.criterion for cause in wrong]
         tail = [*files, *filter(None, [drain_line(*of_run, why)])]
         # A path or command that is wider than the terminal takes several lines of it.

@@ -18,6 +18,7 @@ LEAVES_FROM = {
     "wiring": "Leaves: by the distance found in wiring; neither the order nor Slurm names them",
 }
 NOT_KNOWN = "Leaves not known: neither the order nor Slurm names them, and wiring found none"
+WAYS = {"out": "this way", "both": "both ways"}
 MAX_FINDINGS = 20
 """Most findings that are listed beside the picture; the rows have all."""
 
@@ -34,20 +35,22 @@ def sentences(verdict: Mapping[str, Any]) -> list[str]:
     load = of(verdict)
     if load is None:
         return []
-    basis = verdict.get("basis") or {}
+    basis, without = verdict.get("basis") or {}, load["not_covered"]
     given = [
-        load["sentence"], load["not_covered"], LEAVES_FROM.get(load["leaves_from"], NOT_KNOWN),
+        load["sentence"], f"Not covered: {without}" if without else "",
+        LEAVES_FROM.get(load["leaves_from"], "" if without else NOT_KNOWN),
         demonstration_text(str(basis.get("origin"))) if basis.get("demonstration") else "",
     ]  # fmt: skip
-    return [f"{text.rstrip('.')}." for text in map(str, given) if text]
+    return [f"{text[0].upper()}{text[1:].rstrip('.')}." for text in map(str, given) if text]
 
 
 def missing(load: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
     """Return (from leaf, to leaf, rail, direction) of what was never driven, as far as listed."""
-    names = load["leaves"]
+    return [(str(a), str(b), str(rail), WAYS.get(way, str(way)))
+            for a, b, rail, way in load["missing"]]  # fmt: skip
 
-    def name(leaf: Any) -> str:
-        known = isinstance(leaf, int) and 0 <= leaf < len(names)
-        return str(names[leaf] if known else leaf)
 
-    return [(name(a), name(b), str(rail), str(way)) for a, b, rail, way in load["missing"]]
+def not_listed(load: Mapping[str, Any]) -> int:
+    """Return how many ways that were never driven are not listed."""
+    listed = sum(2 if way == "both" else 1 for *_, way in load["missing"])
+    return max(0, int(load["cells"] - load["covered"]) - listed)

@@ -244,7 +244,7 @@ def fabric(verdict: Mapping[str, Any], *, annex: bool = False) -> str:
         map=leaf_map.leaf_map(load),
         swatch=leaf_map.SWATCH,
         missing=fabric_load.missing(load),
-        not_covered=load["cells"] - load["covered"],
+        not_listed=fabric_load.not_listed(load),
     )
 
 

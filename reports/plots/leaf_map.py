@@ -86,7 +86,7 @@ def leaf_map(load: Mapping[str, Any]) -> LeafMap | None:
     """Return the picture of `fabric_load` of a verdict; None where there is no pair of leaves."""
     names = [str(name) for name in load["leaves"]]
     hours: Hours = load["matrix"]
-    size = _per_line(len(names), load.get("leaf_rails"))
+    size = max(1, -(-len(names) // MAX_LINES))
     squares = list(_squares(hours, len(names), size))
     if not squares:
         return None
@@ -115,7 +115,9 @@ def leaf_map(load: Mapping[str, Any]) -> LeafMap | None:
             paths["part"] += f"M{x} {y + side}l{side}-{side}"
     middle = pitch / 2 + LETTERS / 3
     end = pitch * lines
+    several = load["cells"] > sum(square.pairs for square in squares)
     title = "Time at 0.9 of the expected load and more, from leaf to leaf"
+    title += ", on the rail that has the least" * several
     note = (
         f"A line is {counted(size, 'leaf')} that follow each other, named by the first. A square "
         "shows the pair of them that was driven least."
@@ -126,18 +128,9 @@ def leaf_map(load: Mapping[str, Any]) -> LeafMap | None:
         squares=[(style, path) for style, path in paths.items() if path],
         rows=[Label(left - 4, top + pitch * k + middle, text) for k, text in enumerate(shown)],
         columns=[Label(left + pitch * k + middle, top - 4, text) for k, text in enumerate(shown)],
-        numbers=numbers, legend=list(_legend(paths, most, size)),
-        description=_description(names, hours), empty=len(squares) < lines * lines,
+        numbers=numbers, legend=list(_legend(paths, most, size, several)),
+        description=_description(names, hours, several), empty=len(squares) < lines * lines,
     )  # fmt: skip
-
-
-def _per_line(leaves: int, rails: Sequence[int | None] | None) -> int:
-    """Return how many leaves share a line: with known rails all of a group of leaves."""
-    if leaves <= MAX_LINES:
-        return 1
-    least = -(-leaves // MAX_LINES)
-    step = len({*(rails or ())}) or 1
-    return -(-least // step) * step
 
 
 def _squares(hours: Hours, leaves: int, size: int) -> Iterator[_Square]:
@@ -158,18 +151,21 @@ def _shade(hours: float, most: float) -> str:
     return f"t{min(SHADES, int(SHADES * hours / most) + 1)}"
 
 
-def _legend(paths: Mapping[str, str], most: float, size: int) -> Iterator[tuple[str, str]]:
+def _legend(
+    paths: Mapping[str, str], most: float, size: int, several: bool
+) -> Iterator[tuple[str, str]]:
+    on_a_rail = ", on one rail at least" * several
     for k in range(1, SHADES + 1):
         if paths[f"t{k}"]:
             low, high = (duration(3600 * most * share / SHADES) for share in (k - 1, k))
             yield f"t{k}", f"{low} to {high}" if k > 1 else f"up to {high}"
     if paths["never"]:
-        yield "never", "never" if size == 1 else "none of its pairs ever"
+        yield "never", f"{'never' if size == 1 else 'none of its pairs ever'}{on_a_rail}"
     if paths["part"]:
-        yield "part", "some of its pairs never"
+        yield "part", f"some of its pairs never{on_a_rail}"
 
 
-def _description(names: Sequence[str], hours: Hours) -> str:
+def _description(names: Sequence[str], hours: Hours, several: bool) -> str:
     pairs = [
         (h, f"{_shortened(a)} to {_shortened(b)}")
         for a, line in zip(names, hours, strict=True)
@@ -187,7 +183,8 @@ def _description(names: Sequence[str], hours: Hours) -> str:
             f"{duration(3600 * middle)}, at most {duration(3600 * most[0])}"
         )
     told = f" ({abbreviated(never, MAX_NAMED, 'pair')})" if never else ""
-    return f"{text}; {len(never) or 'none'} never driven{told}"
+    on_a_rail = " on one rail at least" * several
+    return f"{text}; {len(never) or 'none'} never driven{on_a_rail}{told}"
 
 
 def _shortened(name: str) -> str:

@@ -46,7 +46,8 @@ def test_the_fabric_under_load_is_on_the_screen_and_leaves_room_for_the_rest(tmp
     lines = shown(root)
     text = " ".join("\n".join(lines).split())
     assert "12 min of each." in text
-    assert "Not covered: 3 of 56." in text
+    assert "Fabric under load: 12 min of each." in text
+    assert "Not covered: 3 of 56 not driven." in text
     assert text.count(demonstration_text("sandbox")) == 1
     assert sum(-(-len(line) // WIDTH) for line in lines) <= HEIGHT - 2
     assert {line for line in before if line.startswith(("report", "certificate", "1."))} <= {*lines}

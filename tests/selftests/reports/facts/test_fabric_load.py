@@ -17,9 +17,11 @@ def said(load, **basis):
 
 def test_coverage_and_the_smallest_defect_stand_beside_what_was_not_covered():
     load = fabric_load(8, never=3)
-    assert said(load)[:2] == [f"{load['sentence']}.", f"{load['not_covered']}."]
+    assert said(load)[:2] == [
+        f"L{load['sentence'].removeprefix('l')}.", "Not covered: 3 of 56 not driven."
+    ]  # fmt: skip
     assert len(said(fabric_load(8))) == 2
-    assert said(load | {"not_covered": "Leaf 3: dead."})[1] == "Leaf 3: dead."
+    assert said(load | {"not_covered": "leaf 3 is dead."})[1] == "Not covered: leaf 3 is dead."
 
 
 @pytest.mark.parametrize(
@@ -45,8 +47,13 @@ def test_nothing_is_said_where_the_tier_did_not_run():
     assert module.of({}) is None
 
 
-def test_a_missing_cell_is_named_by_its_leaves():
-    load = {"leaves": ["a", "b"], "missing": [[0, 1, 2, "out"], ["b", 5, 0, "in"], [-1, "a", 1, 2]]}
-    assert module.missing(load) == [
-        ("a", "b", "2", "out"), ("b", "5", "0", "in"), ("-1", "a", "1", "2"),
-    ]  # fmt: skip
+def test_leaves_that_are_not_known_are_told_once():
+    load = fabric_load(0, origin="unknown") | {"not_covered": "the leaf switches are not known: x"}
+    assert said(load)[1:] == ["Not covered: the leaf switches are not known: x."]
+
+
+def test_what_was_never_driven_is_listed_by_leaf_rail_and_direction():
+    load = {"cells": 9, "covered": 2, "missing": [["a", "b", 2, "out"], ["b", 5, 0, "both"]]}
+    assert module.missing(load) == [("a", "b", "2", "this way"), ("b", "5", "0", "both ways")]
+    assert module.not_listed(load) == 4
+    assert module.not_listed({**load, "covered": 6}) == 0

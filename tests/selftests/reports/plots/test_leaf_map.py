@@ -17,7 +17,8 @@ pytestmark = pytest.mark.cpu
 
 def of(*lines: Sequence[float | None], **more: Any) -> Any:
     names = [f"l{k}" for k in range(len(lines))]
-    return leaf_map({"leaves": names, "matrix": lines, **more})
+    cells = sum(hours is not None for line in lines for hours in line)
+    return leaf_map({"leaves": names, "matrix": lines, "cells": cells, **more})
 
 
 def places(made: Any, style: str) -> list[tuple[int, int]]:
@@ -79,12 +80,12 @@ def test_the_words_say_what_the_picture_shows():
 def test_without_a_pair_there_is_no_picture():
     assert of([None]) is None
     assert of([None, None], [None, None]) is None
-    assert leaf_map({"leaves": [], "matrix": []}) is None
+    assert leaf_map({"leaves": [], "matrix": [], "cells": 0}) is None
 
 
 @pytest.mark.parametrize(("leaves", "per_line", "lines"), [(64, 1, 64), (65, 2, 33), (256, 4, 64)])
 def test_above_64_leaves_neighbours_share_a_line(leaves, per_line, lines):
-    made = leaf_map(fabric_load(leaves) | {"leaf_rails": None})
+    made = leaf_map(fabric_load(leaves))
     assert len(made.rows) == lines
     assert made.note.startswith(f"A line is {per_line} leaves" if per_line > 1 else "")
     assert bool(made.note) is (per_line > 1)
@@ -93,16 +94,15 @@ def test_above_64_leaves_neighbours_share_a_line(leaves, per_line, lines):
     assert made.title.endswith("to leaf")
 
 
-def test_the_rails_of_leaves_share_a_line():
-    made = leaf_map(fabric_load(32, rails=8, never=31))
-    assert len(made.rows) == 32
-    assert made.note.startswith("A line is 8 leaves that follow each other")
-    # Of its row the first leaf drove no other on rail 0, and all on the others.
-    assert places(made, "never") == []
-    assert [at for at, _ in made.legend][-1] == "part"
-    assert dict(made.squares)["part"].count("M") == 31
-    assert sum(len(places(made, f"t{k}")) for k in range(1, 5)) == 32 * 31
-    assert leaf_map(fabric_load(8, rails=8)).note == ""
+def test_of_several_rails_it_is_the_least_and_never_is_on_one_of_them():
+    made = leaf_map(fabric_load(3, rails=8, never=1))
+    assert "to leaf, on the rail that has the least, in minutes" in made.title
+    assert made.legend[-1] == ("never", "never, on one rail at least")
+    assert made.description.endswith("1 never driven on one rail at least (leaf 0 to leaf 1)")
+    assert places(made, "never") == [(0, 1)]
+    assert leaf_map(fabric_load(65, rails=8, never=1)).legend[-1] == (
+        "part", "some of its pairs never, on one rail at least"
+    )  # fmt: skip
 
 
 def test_a_square_of_several_pairs_shows_the_least():
