@@ -181,7 +181,7 @@ def _tested(
     if text := power.sentence(verdict):
         rows.append(("Power", text))
     if fabric := fabric_load.sentences(verdict):
-        rows.append(("Fabric under load", " ".join([*fabric, "Annex 7 has the picture."])))
+        rows.append(("Fabric under load", " ".join([*fabric, "More in annex 7."])))
     reasons = Counter(str(v["reason"]) for v in criteria if v["outcome"] == "NOT_APPLICABLE")
     without = []
     if reasons:

@@ -272,7 +272,7 @@ def test_the_fabric_under_load_has_a_part_of_its_own():
     text = plain(html)
     assert load["sentence"][1:] in text
     assert load["findings"][0] in text
-    assert "Never driven at 0.9 of the expected load and more, without 6 further ways" in text
+    assert "Never driven at 0.9 of the expected load and more; 6 further ways not listed" in text
     assert 'role="img" aria-label="56 ordered pairs of 8 leaves; 56 never driven' in html
     assert "from leaf" in text
     assert "to leaf" in text

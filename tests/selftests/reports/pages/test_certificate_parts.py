@@ -87,7 +87,7 @@ def test_the_fabric_under_load_is_in_the_body_and_its_picture_in_annex_7(tmp_pat
     ):
         assert text in found["body"]
         assert text in found["7"]
-    assert "Annex 7 has the picture." in found["body"]
+    assert "More in annex 7." in found["body"]
     assert "leaf 0 leaf 1 0 this way" in found["7"]
     assert "<path" not in certificate.page(directory, verdict)
     assert {"body", "1", "3", "5"} <= sections(directory, verdict).keys() <= {*"123456", "body"}
