@@ -18,6 +18,10 @@ LEAVES_FROM = {
     "wiring": "Leaves: by the distance found in wiring; neither the order nor Slurm names them",
 }
 NOT_KNOWN = "Leaves not known: neither the order nor Slurm names them, and wiring found none"
+DEFECTS = {
+    "port": "a slower port", "port_ten_minutes": "a port slower for ten minutes",
+    "uplinks": "a leaf that carries less",
+}  # fmt: skip
 WAYS = {"out": "this way", "both": "both ways"}
 MAX_FINDINGS = 20
 """Most findings that are listed beside the picture; the rows have all."""
@@ -30,14 +34,17 @@ def of(verdict: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def sentences(verdict: Mapping[str, Any]) -> list[str]:
-    """Return coverage with the smallest defect found, what was not covered, where the leaves are
-    from and, of a demonstration, that it is one; [] where the tier did not run."""
+    """Return coverage with the smallest defect found, what is not found or covered, where the
+    leaves are from and, of a demonstration, that it is one; [] where the tier did not run."""
     load = of(verdict)
     if load is None:
         return []
     basis, without = verdict.get("basis") or {}, load["not_covered"]
+    unseen = [name for key, name in DEFECTS.items() if load["smallest"].get(key) is None]
     given = [
-        load["sentence"], f"Not covered: {without}" if without else "",
+        load["sentence"],
+        f"Not found with 95 %, whatever its size: {', '.join(unseen)}" if unseen else "",
+        f"Not covered: {without}" if without else "",
         LEAVES_FROM.get(load["leaves_from"], "" if without else NOT_KNOWN),
         demonstration_text(str(basis.get("origin"))) if basis.get("demonstration") else "",
     ]  # fmt: skip

@@ -47,6 +47,14 @@ def test_nothing_is_said_where_the_tier_did_not_run():
     assert module.of({}) is None
 
 
+def test_a_defect_that_no_size_would_show_is_named():
+    load = fabric_load(8) | {"smallest": {"port": 2.1, "port_ten_minutes": None, "uplinks": None}}
+    assert said(load)[1] == (
+        "Not found with 95 %, whatever its size: a port slower for ten minutes, "
+        "a leaf that carries less."
+    )
+
+
 def test_leaves_that_are_not_known_are_told_once():
     load = fabric_load(0, origin="unknown") | {"not_covered": "the leaf switches are not known: x"}
     assert said(load)[1:] == ["Not covered: the leaf switches are not known: x."]
