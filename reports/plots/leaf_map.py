@@ -128,7 +128,7 @@ def leaf_map(load: Mapping[str, Any]) -> LeafMap | None:
         squares=[(style, path) for style, path in paths.items() if path],
         rows=[Label(left - 4, top + pitch * k + middle, text) for k, text in enumerate(shown)],
         columns=[Label(left + pitch * k + middle, top - 4, text) for k, text in enumerate(shown)],
-        numbers=numbers, legend=list(_legend(paths, most, size, several)),
+        numbers=numbers, legend=list(_legend(paths, scale * most, unit, size, several)),
         description=_description(names, hours, several), empty=len(squares) < lines * lines,
     )  # fmt: skip
 
@@ -152,13 +152,13 @@ def _shade(hours: float, most: float) -> str:
 
 
 def _legend(
-    paths: Mapping[str, str], most: float, size: int, several: bool
+    paths: Mapping[str, str], most: float, unit: str, size: int, several: bool
 ) -> Iterator[tuple[str, str]]:
     on_a_rail = ", on one rail at least" * several
     for k in range(1, SHADES + 1):
         if paths[f"t{k}"]:
-            low, high = (duration(3600 * most * share / SHADES) for share in (k - 1, k))
-            yield f"t{k}", f"{low} to {high}" if k > 1 else f"up to {high}"
+            low, high = (decimal(most * share / SHADES, 2) for share in (k - 1, k))
+            yield f"t{k}", f"{low} to {high} {unit}" if k > 1 else f"up to {high} {unit}"
     if paths["never"]:
         yield "never", f"{'never' if size == 1 else 'none of its pairs ever'}{on_a_rail}"
     if paths["part"]:

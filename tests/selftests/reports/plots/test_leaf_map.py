@@ -38,8 +38,8 @@ def test_a_square_is_the_time_of_a_pair_in_quarters_of_the_longest():
         ("60", "t4"), ("59", "t4"), ("30", "t3"), ("15", "t2"), ("14", "t1"),
     ]  # fmt: skip
     assert made.legend == [
-        ("t1", "up to 15 min"), ("t2", "15 min to 30 min"), ("t3", "30 min to 45 min"),
-        ("t4", "45 min to 1 h"), ("never", "never"),
+        ("t1", "up to 15 minutes"), ("t2", "15 to 30 minutes"), ("t3", "30 to 45 minutes"),
+        ("t4", "45 to 60 minutes"), ("never", "never"),
     ]  # fmt: skip
     assert made.title == "Time at 0.9 of the expected load and more, from leaf to leaf, in minutes"
     assert (made.empty, made.note) == (True, "")
