@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 
 import hcl2
-import jinja2
 import kubernetes_validate
 import pytest
 import yaml
@@ -28,7 +27,7 @@ from fixtures.entry import describe, module_of
 from fixtures.setup import lock
 from tests.selftests.sandboxes import SHIPPED
 from tests.selftests.support import CHECKOUT, replay
-from tests.tools import sbom
+from tests.tools import cloud_nodes, sbom
 
 pytestmark = pytest.mark.cpu
 
@@ -377,27 +376,18 @@ def test_every_variable_is_declared_described_and_used():
     assert all("description" in body for (body,) in declared.values())
 
 
-def given(gpus: int = 8) -> dict:
-    return {
-        "login_name": "a-login", "login_ip": "10.20.0.5",
-        "gpu_names": ["a-gpu00", "a-gpu01"], "gpu_ips": ["10.20.0.10", "10.20.0.11"],
-        "gpus_per_node": gpus, "gpu_cpus": 64, "gpu_memory_mb": 900000, "subnet": "10.20.0.0/24",
-    }  # fmt: skip
+def given() -> dict:
+    return cloud_nodes.given(
+        login_name="a-login", gpu_names=["a-gpu00", "a-gpu01"], gpus_per_node=8, gpu_cpus=64,
+        gpu_memory_mb=900000,
+    )  # fmt: skip
 
 
 def rendered(name: str) -> dict:
-    """A template as Terraform would fill it in: for loops and ${...} are all that they use."""
+    """A template as Terraform would fill it in."""
     text = (TERRAFORM / name).read_text(encoding="utf-8")
     assert text.startswith("#cloud-config\n")
-    text = re.sub(
-        r"%\{ for (\w+), (\w+) in (\w+) ~\}\n", r"{% for \1, \2 in enumerate(\3) %}", text
-    )
-    text = re.sub(r"%\{ for (\w+) in (.+?) ~\}\n", r"{% for \1 in \2 %}", text)
-    text = re.sub(r"%\{ endfor ~\}\n", "{% endfor %}", text)
-    text = re.sub(r"\$\{(.+?)\}", r"{{ \1 }}", text)
-    strict = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False)
-    strict.globals |= {"enumerate": enumerate, "join": lambda by, of: by.join(of)}
-    return yaml.safe_load(strict.from_string(text).render(given()))
+    return yaml.safe_load(cloud_nodes.rendered(text, given()))
 
 
 def test_the_values_that_the_templates_take_are_those_that_main_tf_gives():
@@ -449,7 +439,9 @@ def test_what_a_template_runs_and_mounts_is_installed(name):
     lines = [*made["runcmd"], *(" ".join(mount) for mount in made.get("mounts", ()))]
     words = {word for line in lines for word in re.findall(r"[\w-]+", line)}
     needed = {package for word, package in NEEDS.items() if word in words}
-    assert needed | {"slurm-client", "python3-venv"} <= {*made["packages"]}
+    # What a GPU node is judged by: training is compiled on it.
+    judged = {"gcc", "python3-dev"} if name.startswith("gpu") else set()
+    assert needed | judged | {"slurm-client", "python3-venv"} <= {*made["packages"]}
     # What is mounted, or exported, has a place.
     made_here = [w for line in made["runcmd"] for w in re.findall(r"^install -d .*?(/\S+)", line)]
     assert "/shared" in made_here
@@ -540,6 +532,8 @@ CHANGED = [
     ("terraform/gpu.yaml.tftpl", "[slurmd, ", "[",
      test_a_gpu_node_names_each_gpu_and_mounts_what_the_login_node_exports),
     ("terraform/gpu.yaml.tftpl", ", nfs-common", "",
+     partial(test_what_a_template_runs_and_mounts_is_installed, "gpu.yaml.tftpl")),
+    ("terraform/gpu.yaml.tftpl", ", gcc", "",
      partial(test_what_a_template_runs_and_mounts_is_installed, "gpu.yaml.tftpl")),
     ("terraform/gpu.yaml.tftpl", "install -d /shared ", "install -d ",
      partial(test_what_a_template_runs_and_mounts_is_installed, "gpu.yaml.tftpl")),
