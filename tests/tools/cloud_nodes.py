@@ -14,6 +14,8 @@ kernels lack, is a mount of what the server exports to this client, and of nothi
 servers of the network are /etc/hosts. Needs root, debootstrap and slirp4netns.
 """
 
+# Length: one cloud: its stand-ins, its nodes and its one end.
+
 from __future__ import annotations
 
 import argparse
@@ -262,18 +264,17 @@ class Cloud:
     def _network(self) -> int:
         """Make the network's namespace with a bridge and the router; return the pid that has it."""
         self.home.mkdir(parents=True)
-        log = (self.home / "network.log").open("wb")
-        holder = subprocess.Popen(
-            ["unshare", "--net", "sh", "-c", NETWORK], stdout=subprocess.PIPE, stderr=log
-        )
-        self._processes.append(holder)
-        assert holder.stdout is not None
-        if holder.stdout.readline() != b"ready\n":
-            raise RootError(f"no network: {(self.home / 'network.log').read_text()}")
-        router = subprocess.Popen(
-            ["slirp4netns", f"--cidr={SUBNET}.0/24", "--disable-host-loopback", str(holder.pid),
-             "tap0"], stdout=log, stderr=log,
-        )  # fmt: skip
+        with (self.home / "network.log").open("wb") as log:
+            holder = subprocess.Popen(
+                ["unshare", "--net", "sh", "-c", NETWORK], stdout=subprocess.PIPE, stderr=log
+            )
+            self._processes.append(holder)
+            assert holder.stdout is not None
+            with holder.stdout as said:
+                if said.readline() != b"ready\n":
+                    raise RootError(f"no network: {(self.home / 'network.log').read_text()}")
+            argv = ["slirp4netns", f"--cidr={SUBNET}.0/24", "--disable-host-loopback"]
+            router = subprocess.Popen([*argv, str(holder.pid), "tap0"], stdout=log, stderr=log)
         self._processes.append(router)
         return holder.pid
 

@@ -25,6 +25,7 @@ from dockerfile_parse import DockerfileParser
 
 from fixtures.entry import describe, module_of
 from fixtures.setup import lock
+from tests.selftests.containers import shipped_options
 from tests.selftests.sandboxes import SHIPPED
 from tests.selftests.support import CHECKOUT, replay
 from tests.tools import cloud_nodes, sbom
@@ -227,6 +228,17 @@ def test_the_set_up_starts_with_what_the_image_copies_before_it(tmp_path):
     done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 100
+
+
+def test_the_command_for_pyxis_fits_the_image():
+    """tests/selftests/whole_runs/test_container_runs.py runs it."""
+    options = shipped_options((DEPLOY / "README.md").read_text(encoding="utf-8"))
+    (folder,) = [v for i, v in stages()["node"] if i == "WORKDIR"]
+    assert options == [
+        f"--node-python={folder}/.venv/bin/python", "--srun-args=--container-image=IMAGE",
+        "--srun-args=--container-mounts=$PWD:$PWD",
+    ]  # fmt: skip
+    assert any(v.startswith(f"PATH={folder}/.venv/bin:") for i, v in stages()["node"] if i == "ENV")
 
 
 def test_nothing_of_a_run_or_of_git_gets_into_the_image():
@@ -517,6 +529,9 @@ CHANGED = [
     ("Dockerfile", "USER acceptance\nRUN make setup-dev", "RUN make setup-dev",
      test_the_image_is_on_cuda_and_is_nobody_s_root),
     ("Dockerfile", "--uid 10001", "--uid 1001", test_the_image_is_on_cuda_and_is_nobody_s_root),
+    ("Dockerfile", "WORKDIR /app", "WORKDIR /srv", test_the_command_for_pyxis_fits_the_image),
+    ("README.md", " --srun-args=--container-mounts=$PWD:$PWD", "",
+     test_the_command_for_pyxis_fits_the_image),
     ("kubernetes/acceptance.yaml", 'value: "29500"', 'value: "29501 "',
      test_the_ports_of_the_job_are_numbers),
     ("kubernetes/acceptance.yaml", "acceptance-0.acceptance", "acceptance-1.acceptance",
