@@ -1,5 +1,7 @@
 """When a job has failed: limits of its time in the queue, at its start, in silence and in all."""
 
+# Length: each limit of a job's time, with its cases
+
 from __future__ import annotations
 
 import os

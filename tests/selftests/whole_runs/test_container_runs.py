@@ -170,7 +170,8 @@ def test_the_whole_acceptance_in_an_image_accuses_nobody(pyxis, tmp_path):
 
 @pytest.fixture
 def shipped_image(machine: None) -> Iterator[Path]:
-    """The root of what `make test-image-here` leaves; IMAGE says another name."""
+    """The root of what `make test-image-here` leaves (IMAGE says another name), mounted before the
+    nodes have mounts of their own."""
     name = os.environ.get("IMAGE") or "gpu-cluster-acceptance"
     if shutil.which("buildah") is None or buildah("images", name).returncode:
         pytest.skip(f"no image {name} here: `make test-image-here` makes it")
@@ -186,7 +187,7 @@ def buildah(*argv: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_the_shipped_image_is_entered_and_measured_in(pyxis, shipped_image, tmp_path):
+def test_the_shipped_image_is_entered_and_measured_in(shipped_image, pyxis, tmp_path):
     chosen = "environment or inventory or allreduce or training or scheduler or isolation"
     expect_all_but_steps(
         run_in_image(pyxis, tmp_path, "-m", "multinode", "-k", chosen, image=shipped_image)
