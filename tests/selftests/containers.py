@@ -147,7 +147,7 @@ class ContainerSite:
     def write_table(self, *more: str) -> None:
         """Write which folders of the node every container has."""
         devices = [f"/dev/{name}" for name in DEVICES if Path("/dev", name).exists()]
-        paths = ["/proc", "/sys", *devices, "/dev/shm", *more]
+        paths = ["/proc", "/sys", *devices, "/dev/shm", "/etc/hosts", *more]
         self.table.write_text("".join(f"{path} {path}\n" for path in paths))
 
     def without(self, path: str) -> str:
