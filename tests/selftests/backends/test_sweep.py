@@ -173,3 +173,19 @@ def test_a_slurm_that_goes_away_leaves_jobs_that_may_still_run(host, tmp_path, m
     host.answers = False
     monkeypatch.setattr(module, "own_jobs", host.own_jobs)
     assert sweep(tmp_path, slurm=True) == []
+
+
+def test_a_folder_of_somebody_else_beside_the_runs_is_passed_over(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In /tmp there are folders that a user may not enter: Python raises an error for each."""
+    (tmp_path / "closed").mkdir()
+    exists = Path.exists
+
+    def closed(path: Path, **more: Any) -> bool:
+        if path.parent.name == "closed":
+            raise PermissionError(13, "Permission denied", str(path))
+        return exists(path, **more)
+
+    monkeypatch.setattr(Path, "exists", closed)
+    assert sweep(tmp_path, slurm=True) == []

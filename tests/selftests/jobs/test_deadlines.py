@@ -1,5 +1,7 @@
 """When a job has failed: limits of its time in the queue, at its start, in silence and in all."""
 
+# Length: each limit of a job's time, with its cases
+
 from __future__ import annotations
 
 import os
@@ -71,6 +73,26 @@ def rank_wrote(s: Submission, *ages: float, **line: Any) -> None:
 
 
 # --- queue and start
+
+
+SUBMITIT = "submitit INFO (2026-11-29 08:36:24,246) - {}\n"
+
+
+def test_ranks_that_wait_for_their_job_s_file_do_not_see_the_run_directory(submission):
+    """An image of which nobody said that it mounts the run directory."""
+    is_in(submission, "RUNNING").running_since = NOW - 200
+    file = submission.directory / "submitit" / "7_submitted.pkl"
+    begun = SUBMITIT.format("Starting with JobEnvironment(job_id=7, hostname=n1)")
+    log(submission, begun + SUBMITIT.format(f"Loading pickle: {file}"))
+    failure = monitor(start_s=180).failure_of(submission)
+    assert failure is not None
+    assert failure.kind is JobKind.NOT_VISIBLE
+    assert str(file) in failure.reason
+    run = submission.directory.parents[1]
+    assert f"--container-mounts={run}:{run}" in failure.reason
+    # One that has got its file has its run directory.
+    log(submission, begun + SUBMITIT.format(f"Loading pickle: {file}") + SUBMITIT.format("x"))
+    assert kind(submission, monitor(start_s=180)) is JobKind.NEVER_STARTED
 
 
 def test_a_job_runs_since_it_was_first_seen_to_run(submission):

@@ -91,6 +91,12 @@ def test_a_small_job_asks_for_a_part_and_its_batch_script_may_fail(monkeypatch, 
     line = found["setup"][-1]
     assert line.startswith(f"{shlex.quote(sys.executable)} -m some.module ")
     assert line.endswith("batch1.json || true")
+    assert "python3 -m" not in line
+    # The interpreter of an image is not where a batch script runs.
+    (*_, line) = told(monkeypatch, small, node_python="/app/py")["setup"]
+    first, second, last = line.split(" || ")
+    assert (first.partition(" ")[0], last) == ("/app/py", "true")
+    assert second.partition(" ")[::2] == ("python3", first.partition(" ")[2])
 
 
 @pytest.mark.parametrize(

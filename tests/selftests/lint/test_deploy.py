@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 
 import hcl2
-import jinja2
 import kubernetes_validate
 import pytest
 import yaml
@@ -26,9 +25,10 @@ from dockerfile_parse import DockerfileParser
 
 from fixtures.entry import describe, module_of
 from fixtures.setup import lock
+from tests.selftests.containers import shipped_options
 from tests.selftests.sandboxes import SHIPPED
 from tests.selftests.support import CHECKOUT, replay
-from tests.tools import sbom
+from tests.tools import cloud_nodes, sbom
 
 pytestmark = pytest.mark.cpu
 
@@ -230,6 +230,17 @@ def test_the_set_up_starts_with_what_the_image_copies_before_it(tmp_path):
     assert int(done.stdout) > 100
 
 
+def test_the_command_for_pyxis_fits_the_image():
+    """tests/selftests/whole_runs/test_container_runs.py runs it."""
+    options = shipped_options((DEPLOY / "README.md").read_text(encoding="utf-8"))
+    (folder,) = [v for i, v in stages()["node"] if i == "WORKDIR"]
+    assert options == [
+        f"--node-python={folder}/.venv/bin/python", "--srun-args=--container-image=IMAGE",
+        "--srun-args=--container-mounts=$PWD:$PWD",
+    ]  # fmt: skip
+    assert any(v.startswith(f"PATH={folder}/.venv/bin:") for i, v in stages()["node"] if i == "ENV")
+
+
 def test_nothing_of_a_run_or_of_git_gets_into_the_image():
     ignored = (DEPLOY / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
     assert {".git", ".venv", "reports/runs"} <= set(ignored)
@@ -377,27 +388,18 @@ def test_every_variable_is_declared_described_and_used():
     assert all("description" in body for (body,) in declared.values())
 
 
-def given(gpus: int = 8) -> dict:
-    return {
-        "login_name": "a-login", "login_ip": "10.20.0.5",
-        "gpu_names": ["a-gpu00", "a-gpu01"], "gpu_ips": ["10.20.0.10", "10.20.0.11"],
-        "gpus_per_node": gpus, "gpu_cpus": 64, "gpu_memory_mb": 900000, "subnet": "10.20.0.0/24",
-    }  # fmt: skip
+def given() -> dict:
+    return cloud_nodes.given(
+        login_name="a-login", gpu_names=["a-gpu00", "a-gpu01"], gpus_per_node=8, gpu_cpus=64,
+        gpu_memory_mb=900000,
+    )  # fmt: skip
 
 
 def rendered(name: str) -> dict:
-    """A template as Terraform would fill it in: for loops and ${...} are all that they use."""
+    """A template as Terraform would fill it in."""
     text = (TERRAFORM / name).read_text(encoding="utf-8")
     assert text.startswith("#cloud-config\n")
-    text = re.sub(
-        r"%\{ for (\w+), (\w+) in (\w+) ~\}\n", r"{% for \1, \2 in enumerate(\3) %}", text
-    )
-    text = re.sub(r"%\{ for (\w+) in (.+?) ~\}\n", r"{% for \1 in \2 %}", text)
-    text = re.sub(r"%\{ endfor ~\}\n", "{% endfor %}", text)
-    text = re.sub(r"\$\{(.+?)\}", r"{{ \1 }}", text)
-    strict = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False)
-    strict.globals |= {"enumerate": enumerate, "join": lambda by, of: by.join(of)}
-    return yaml.safe_load(strict.from_string(text).render(given()))
+    return yaml.safe_load(cloud_nodes.rendered(text, given()))
 
 
 def test_the_values_that_the_templates_take_are_those_that_main_tf_gives():
@@ -449,7 +451,9 @@ def test_what_a_template_runs_and_mounts_is_installed(name):
     lines = [*made["runcmd"], *(" ".join(mount) for mount in made.get("mounts", ()))]
     words = {word for line in lines for word in re.findall(r"[\w-]+", line)}
     needed = {package for word, package in NEEDS.items() if word in words}
-    assert needed | {"slurm-client", "python3-venv"} <= {*made["packages"]}
+    # What a GPU node is judged by: training is compiled on it.
+    judged = {"gcc", "python3-dev"} if name.startswith("gpu") else set()
+    assert needed | judged | {"slurm-client", "python3-venv"} <= {*made["packages"]}
     # What is mounted, or exported, has a place.
     made_here = [w for line in made["runcmd"] for w in re.findall(r"^install -d .*?(/\S+)", line)]
     assert "/shared" in made_here
@@ -525,6 +529,9 @@ CHANGED = [
     ("Dockerfile", "USER acceptance\nRUN make setup-dev", "RUN make setup-dev",
      test_the_image_is_on_cuda_and_is_nobody_s_root),
     ("Dockerfile", "--uid 10001", "--uid 1001", test_the_image_is_on_cuda_and_is_nobody_s_root),
+    ("Dockerfile", "WORKDIR /app", "WORKDIR /srv", test_the_command_for_pyxis_fits_the_image),
+    ("README.md", " --srun-args=--container-mounts=$PWD:$PWD", "",
+     test_the_command_for_pyxis_fits_the_image),
     ("kubernetes/acceptance.yaml", 'value: "29500"', 'value: "29501 "',
      test_the_ports_of_the_job_are_numbers),
     ("kubernetes/acceptance.yaml", "acceptance-0.acceptance", "acceptance-1.acceptance",
@@ -540,6 +547,8 @@ CHANGED = [
     ("terraform/gpu.yaml.tftpl", "[slurmd, ", "[",
      test_a_gpu_node_names_each_gpu_and_mounts_what_the_login_node_exports),
     ("terraform/gpu.yaml.tftpl", ", nfs-common", "",
+     partial(test_what_a_template_runs_and_mounts_is_installed, "gpu.yaml.tftpl")),
+    ("terraform/gpu.yaml.tftpl", ", gcc", "",
      partial(test_what_a_template_runs_and_mounts_is_installed, "gpu.yaml.tftpl")),
     ("terraform/gpu.yaml.tftpl", "install -d /shared ", "install -d ",
      partial(test_what_a_template_runs_and_mounts_is_installed, "gpu.yaml.tftpl")),

@@ -17,6 +17,7 @@ from fixtures.sandbox.tools import Tools
 
 DEAD = Process(2**22 + 1, 1)
 """No process has a number as high as that."""
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="root takes sandboxes of root's files alone")
 
 
 def living() -> Process:

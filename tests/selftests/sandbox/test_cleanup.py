@@ -17,7 +17,7 @@ from fixtures.sandbox import cleanup, network
 from fixtures.sandbox.cgroups import Cgroups
 from fixtures.sandbox.errors import SandboxError
 from tests.selftests.sandbox import parts
-from tests.selftests.sandbox.parts import DEAD, Calls
+from tests.selftests.sandbox.parts import AS_ROOT, DEAD, Calls
 
 pytestmark = pytest.mark.cpu
 
@@ -49,6 +49,7 @@ def host(monkeypatch, tmp_path) -> SimpleNamespace:
     return seen
 
 
+@AS_ROOT
 def test_all_of_a_sandbox_is_removed_its_folder_last(host, tmp_path):
     registry = tmp_path / "registry"
     found = parts.state(registry / "ab1", processes={"worker0": DEAD})
@@ -72,6 +73,7 @@ def test_all_of_a_sandbox_is_removed_its_folder_last(host, tmp_path):
     assert len(host.killed) == 1
 
 
+@AS_ROOT
 def test_the_registry_stays_while_there_is_another_and_a_broken_state_is_no_hindrance(
     host, tmp_path
 ):
@@ -123,6 +125,7 @@ def test_control_groups_are_found_in_every_hierarchy_once(host, tmp_path, monkey
     assert cleanup.cgroup_folders("ab2") == []
 
 
+@AS_ROOT
 def test_those_whose_owner_has_ended_are_swept(host, tmp_path):
     registry = tmp_path / "registry"
     for name, owner in (("ab1", DEAD), ("ab2", parts.living()), ("ab3", None)):

@@ -20,6 +20,7 @@ from fixtures.sandbox.errors import SandboxError
 from fixtures.sandbox.processes import Process
 from fixtures.sandbox.state import REGISTRY, State, boot_id
 from fixtures.sandbox.tools import Tools
+from tests.selftests.sandbox.parts import AS_ROOT
 
 pytestmark = pytest.mark.cpu
 
@@ -91,6 +92,7 @@ ON_A_NODE = (
 )  # fmt: skip
 
 
+@AS_ROOT
 @pytest.mark.parametrize("line", ON_A_NODE)
 def test_nothing_can_be_done_to_a_dead_node(line, tmp_path, monkeypatch, capsys):
     sandbox = made(tmp_path / "ab1", killed="worker1")
@@ -279,6 +281,7 @@ def test_the_end_of_the_input_is_noticed(monkeypatch):
 # --- run, down and status
 
 
+@AS_ROOT
 def test_a_command_runs_in_the_sandbox_that_runs_or_in_one_of_its_own(
     recorded, tmp_path, monkeypatch
 ):
@@ -345,6 +348,7 @@ def test_down_takes_one_or_all_of_them(recorded, tmp_path, monkeypatch, capsys):
     assert [call[0] for call in recorded.calls] == ["down", "down"]
 
 
+@AS_ROOT
 def test_status_lists_the_nodes_of_each(recorded, tmp_path, capsys):
     where = ["--state-dir", str(tmp_path), "status"]
     (tmp_path / "ab1" / "state.json").unlink()

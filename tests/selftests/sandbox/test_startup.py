@@ -134,6 +134,7 @@ def test_files_of_slurm_are_readable_and_name_the_kind_of_gpu(two):
     assert {(two.home / name).stat().st_mode & 0o777 for name in names} == {0o644}
 
 
+@parts.AS_ROOT
 def test_the_key_of_munge_is_closed_and_new(two, monkeypatch):
     spawned = Calls(parts.living())
     monkeypatch.setattr(startup, "spawn", spawned)

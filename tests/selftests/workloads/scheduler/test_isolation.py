@@ -75,6 +75,8 @@ def test_what_opens_beside_one_s_own_is_let_in_and_a_way_unseen_is_no_proof():
     assert let_in(step=kept, attached="srun failed") is None
     assert let_in(step=open_, attached="srun failed") == 1
     assert let_in(step=kept, batch=seen()) is None
+    # An image without GPU devices: the job's own are not to count as foreign.
+    assert let_in(step=seen(), batch=open_) is None
 
 
 # --- the login side

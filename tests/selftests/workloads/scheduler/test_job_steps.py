@@ -53,7 +53,7 @@ def test_a_step_that_fails_says_srun_s_first_line_and_keeps_all_of_it(
     assert called[0][1]["timeout"] == job_steps.TIMEOUT_S == 30
     for says, output in (
         ("`srun -n1` failed:  srun: busy", "some\n\n srun: busy\nmore"),
-        ("`srun -n1` failed: exit 3", "\n"), ("srun is not on the node's PATH", ""),
+        ("`srun -n1` failed: exit 3", "\n"), ("srun is not on the PATH where the ranks run", ""),
         ("did not end in 30 s", ""),
     ):  # fmt: skip
         with pytest.raises(StepError) as failed:

@@ -41,6 +41,18 @@ def test_only_what_was_stopped_for_its_memory_is_enforced(
     assert (found.notes == []) == (value == "enforced")
 
 
+def test_in_an_image_without_srun_nothing_is_measured_and_the_reason_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def attach(*_: str, **__: Any) -> str:
+        raise job_steps.NoClientError("srun is not on the PATH")
+
+    monkeypatch.setattr(memory_limit.job_steps, "attach", attach)
+    found = memory_limit.run(rank_of(tmp_path, memory_mib=256), ["limit"])
+    assert found.measurements == []
+    assert [(a.metric, a.why) for a in found.absent] == [("limit", "srun is not on the PATH")]
+
+
 def limited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, local_rank: int = 0,
     output: str | None = None,

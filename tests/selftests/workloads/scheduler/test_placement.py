@@ -132,6 +132,18 @@ def test_misplaced_tasks_are_noted_with_their_step_on_their_own_node(tmp_path, m
     assert row.notes == ["sbatch: the script left no line of its own"]
 
 
+def test_an_image_without_srun_misplaces_nothing_and_accuses_no_node(tmp_path, monkeypatch):
+    job = Job(tmp_path, monkeypatch)
+    job.steps = {"1 on n0,n1": placement.job_steps.NoClientError("srun is not on the PATH")}
+    for rank in (0, 1):
+        job = job if rank == 0 else Job(tmp_path, monkeypatch, rank=1)
+        found = job.tasks()
+        assert found.measurements == []
+        (absence,) = found.absent
+        assert (absence.metric, absence.kind) == ("tasks", Kind.UNKNOWN)
+        assert absence.why == "srun is not on the PATH"
+
+
 def test_a_note_of_another_attempt_is_waited_for(tmp_path, monkeypatch):
     job = Job(tmp_path, monkeypatch)
     now = [0.0]
