@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,6 +127,22 @@ def test_a_mount_that_hangs_is_could_not_tell_and_named(folder: Path, monkeypatc
     status, line = said(folder, capsys, "--limit=1.5")
     assert time.monotonic() - began < 4
     assert (status, line) == (2, "could not tell: the file system at /: no answer in time")
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["nothing-told", "names-told"])
+def test_a_kernel_that_is_slow_makes_no_nic_missing(folder: Path, monkeypatch, capsys, told):
+    host = readings.host
+
+    def slow(emit: readings.Emit, root: Path, nics: Any) -> None:
+        emit({"asking": "the kernel about mlx5_0"})
+        if told:
+            host(lambda message: emit(message) if "nics" in message else None, root, nics)
+        threading.Event().wait()
+
+    monkeypatch.setattr(readings, "host", slow)
+    status, line = said(folder, capsys, "--limit=1.5")
+    assert status == 2
+    assert line.startswith("could not tell: the kernel about mlx5_0: no answer in time")
 
 
 def test_the_limit_is_never_above_ten_seconds(folder: Path, monkeypatch, capsys):
