@@ -142,6 +142,32 @@ def test_a_part_that_is_void_is_not_covered():
     assert "n10" in summary["not_covered"]
 
 
+def test_a_part_that_became_void_since_a_slice_was_read_counts_no_more():
+    """The session has planned with it, and then found another device: `verify` knows only that."""
+    fabric = LoadedFabric(in_leaves(3, 1), rails=1)
+    first, load = fabric.record(1), fabric.load()
+    fabric.decided(first, load=load)
+    void = first.without({"n10": Void("n10: replaced")})
+    assert load.take(1, void, lambda: None) is False
+    fabric.decided(void, fabric.record(2, without=["n10"]), load=load)
+    summary = load.summary()
+    assert summary is not None
+    assert (summary["cells"], summary["covered"]) == (6, 2)
+
+
+def test_what_was_decided_of_the_newest_slice_is_not_read_again():
+    fabric = LoadedFabric(LEAVES)
+    load = fabric.load()
+    assert load.summary_of(1) is None
+    fabric.decided(fabric.record(1), load=load)
+    assert load.summary_of(2) is None
+    known = load.summary_of(1)
+    assert known is not None
+    assert known["slices"] == 1
+    load.take(1, {"reason": "cut short"}, lambda: None)
+    assert load.summary_of(1) is None
+
+
 def test_a_node_of_which_no_slice_knows_anything_is_on_no_leaf_and_not_covered():
     fabric = LoadedFabric(LEAVES)
     load = fabric.load()
