@@ -23,22 +23,23 @@ DEFECTS = {
     "uplinks": "a leaf that carries less",
 }  # fmt: skip
 WAYS = {"out": "this way", "both": "both ways"}
+NOTHING = "The fabric was not loaded: no slice counts, so nothing is known of its ports and leaves."
 MAX_FINDINGS = 20
 """Most findings that are listed beside the picture; the rows have all."""
 
 
 def of(verdict: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return what the tier left; None where it did not run."""
+    """Return what the tier left; None where it did not run, or no slice counts."""
     load: Mapping[str, Any] | None = verdict.get("fabric_load")
     return load
 
 
 def sentences(verdict: Mapping[str, Any]) -> list[str]:
     """Return coverage with the smallest defect found, what is not found or covered, where the
-    leaves are from and, of a demonstration, that it is one; [] where the tier did not run."""
+    leaves are from and, of a demonstration, that it is one; [] where the tier was not planned."""
     load = of(verdict)
     if load is None:
-        return []
+        return [NOTHING] if "fabric_load" in verdict else []
     basis, without = verdict.get("basis") or {}, load["not_covered"]
     unseen = [name for key, name in DEFECTS.items() if load["smallest"].get(key) is None]
     given = [

@@ -232,19 +232,19 @@ def challenge(found: proof.Finding | None) -> str:
 
 def fabric(verdict: Mapping[str, Any], *, annex: bool = False) -> str:
     """Return the HTML of what the fabric did under load, "" for a run without that tier."""
-    load = fabric_load.of(verdict)
-    if load is None:
+    sentences, load = fabric_load.sentences(verdict), fabric_load.of(verdict)
+    if not sentences:
         return ""
     return render(
         "fabric_load.jinja2",
         annex=annex,
-        sentences=fabric_load.sentences(verdict),
-        findings=[str(line) for line in load["findings"]],
+        sentences=sentences,
+        findings=[str(line) for line in load["findings"]] if load else [],
         max_findings=fabric_load.MAX_FINDINGS,
-        map=leaf_map.leaf_map(load),
+        map=leaf_map.leaf_map(load) if load else None,
         swatch=leaf_map.SWATCH,
-        missing=fabric_load.missing(load),
-        not_listed=fabric_load.not_listed(load),
+        missing=fabric_load.missing(load) if load else [],
+        not_listed=fabric_load.not_listed(load) if load else 0,
     )
 
 

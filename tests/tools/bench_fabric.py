@@ -4,7 +4,8 @@
 
 Made-up records of slices (tests/selftests/loaded_fabrics.py) of nodes behind leaves of 32: seconds
 of CPU to read one, to get its flows, to look for defects in all slices so far and for the smallest
-ones that are found, and to put the answers into the record; and the bytes of a record.
+ones that are found, and to put the answers into the record; and the bytes of a record. Then the
+CPU of a session that has all of these slices, which plans, judges and writes its verdict.
 """
 
 from __future__ import annotations
@@ -15,12 +16,20 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from fixtures.permutations.pace import ON_GPU, rounds_in
+from fixtures.plan.items import ALL
 from fixtures.records.fast_reader import read_record
 from fixtures.records.files import write_json
+from fixtures.records.model import Record
+from fixtures.records.run_directory import RunDirectory
 from fixtures.run import fabric_answers, fabric_load
+from fixtures.run.devices_of_record import DeviceIndex
+from fixtures.run.evidence import Evidence
+from fixtures.run.fabric_load import PERMUTATIONS, FabricLoad
+from tests.selftests import support
 from tests.selftests.loaded_fabrics import LoadedFabric
 
 LEAF_NODES = 32
@@ -43,19 +52,35 @@ def main() -> int:
     timed(spent, "smallest defects", fabric_answers, "smallest_in")
     load = fabric.load()
     with tempfile.TemporaryDirectory() as folder:
+        directory = RunDirectory(Path(folder))
+        directory.records.mkdir()
         for attempt in range(1, options.slices + 1):
-            path = Path(folder) / f"{attempt}.json"
+            path = directory.record("permutations", "all", attempt)
             write_json(path, fabric.record(attempt).to_json())
             with cpu(spent, "record read"):
                 record = read_record(path, without_facts=True)
             with cpu(spent, "all of it, without reading"):
                 load.decided(record, lambda number: None, lambda: None)
             print(f"slice {attempt}: {path.stat().st_size / 1e6:.1f} MB", flush=True)
+        people = support.population(options.nodes, options.rails, "H200 SXM")
+        people = replace(people, nodes=fabric.nodes)
+        with cpu(spent, f"a session, {options.slices} slices"):
+            session(directory, DeviceIndex(directory, support.NONCE, people), fabric.load())
     for name, seconds in spent.items():
         each = "  ".join(f"{s:6.2f}" for s in seconds)
         print(f"{name:28} {each} s of CPU, {100 * seconds[-1] / ON_GPU.slice_s:.2f} % of a core")
     print(f"at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
     return 0
+
+
+def session(directory: RunDirectory, devices: DeviceIndex, load: FabricLoad) -> None:
+    """Read as a session does: to plan, to know the hours, to judge, for the verdict."""
+    for _ in ("plan", "judge"):
+        reader = Evidence(directory, support.NONCE, devices=devices, fabric=load)
+        found = reader.get(PERMUTATIONS, ALL)
+        assert isinstance(found, Record), found
+        hours = Evidence(directory, support.NONCE, devices=devices, fabric=load).load_on_fabric()
+        assert hours is not None
 
 
 def timed(spent: dict[str, list[float]], name: str, module: object, function: str) -> None:

@@ -117,3 +117,11 @@ def test_a_slice_that_does_not_fit_its_ranks_says_nothing_and_is_named():
     newest, found = summary(fabric, broken, fabric.record(2))
     assert found["slices"] == 1
     assert "permutations@all.json" in found["not_covered"]
+
+
+def test_figures_have_two_digits():
+    _, found = summary(LoadedFabric(LEAVES), *(LoadedFabric(LEAVES).record(k) for k in (1, 2)))
+    assert found["sentence"].startswith("loaded for 0.33 h in 2 slices: ")
+    for word in found["sentence"].split():
+        if (figure := word.strip(";,")).replace(".", "").isdigit() and "." in figure:
+            assert len(figure.lstrip("0.").replace(".", "")) <= 2, word

@@ -36,7 +36,7 @@ def test_the_plan_says_permutations_minutes_and_bytes():
     })  # fmt: skip
     first, cycle, whole = plan_lines(nodes, 8, order, 4)
     assert first == (
-        "fabric  1,024 nodes x 8 ports, 32 leaf switches: 122 permutations of 4.918 s in a slice "
+        "fabric  1,024 nodes x 8 ports, 32 leaf switches: 122 permutations of 4.9 s in a slice "
         "of 10 min"
     )
     assert "both ways: " in cycle
@@ -45,3 +45,4 @@ def test_the_plan_says_permutations_minutes_and_bytes():
     assert " MB in all" in whole
     assert "leaves not ordered" in plan_lines(nodes[:2], 1, None, None)[0]
     assert plan_lines(nodes[:2], 1, None, None)[2].startswith("fabric  1 slice, 10 min: ")
+    assert plan_lines(nodes[:1], 8, None, None) == []  # of one node there is no fabric

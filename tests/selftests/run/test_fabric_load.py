@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fixtures.permutations.named_leaves import ports_of
 from fixtures.permutations.schedule import RESTS, schedule
-from fixtures.records.model import Void
+from fixtures.records.model import Measurement, Void
 from tests.selftests.loaded_fabrics import LEFT_OPEN, LoadedFabric, in_leaves, value
 
 pytestmark = pytest.mark.cpu
@@ -62,6 +62,44 @@ def test_wrong_words_of_an_earlier_slice_are_not_forgotten_nor_is_a_slow_window(
     assert value(newest, "n23", "steadiness") == 40.0
 
 
+def test_wrong_words_of_a_slice_whose_rounds_are_not_known_count_all_the_same():
+    fabric = LoadedFabric(LEAVES)
+    newest = fabric.record(2)
+    for k, words in ((0, 4), (2, 2.0)):
+        errors = Measurement(metric="errors", unit="words", value=words)
+        newest.ranks[k] = replace(newest.ranks[k], measurements=[errors], facts={})
+    found = fabric.decided(fabric.record(1), newest)
+    assert [value(found, node, "errors") for node in ("n00", "n01", "n02")] == [4, 2, 0]
+
+
+def test_what_stands_in_the_place_of_an_earlier_slice_is_said():
+    fabric = LoadedFabric(LEAVES)
+    load = fabric.load()
+    cut = {"kind": "unusable record", "reason": "records/x.json: it is cut short"}
+    load.decided(fabric.record(2), lambda number: cut, lambda: None)
+    summary = load.summary()
+    assert summary is not None
+    assert summary["slices"] == 1
+    assert "slice 1: records/x.json: it is cut short" in summary["not_covered"]
+
+
+def test_a_run_that_goes_on_a_year_later_or_with_a_clock_that_was_set_is_one_run():
+    fabric = LoadedFabric(LEAVES, slow=slow_in(1, []))
+    first, second = fabric.record(1), fabric.record(2)
+    for later in (365 * 86400.0, -1e6):
+        facts = dict(second.ranks[0].facts["schedule"])
+        facts["started"] = [at + 2e6 + later for at in facts["started"]]
+        moved = [replace(r, start=r.start + 2e6 + later, end=r.end + 2e6 + later)
+                 for r in second.ranks]  # fmt: skip
+        moved[0] = replace(moved[0], facts={"schedule": facts})
+        load = fabric.load()
+        newest = fabric.decided(first, replace(second, ranks=moved), load=load)
+        summary = load.summary()
+        assert summary is not None
+        assert (summary["slices"], summary["hours"]) == (2, 0.3333)
+        assert value(newest, "n02", "ports") == 1
+
+
 def test_a_link_that_went_down_during_a_slice_is_a_flap_of_its_node():
     fabric = LoadedFabric(LEAVES)
     first = fabric.record(1)
@@ -104,6 +142,32 @@ def test_a_part_that_is_void_is_not_covered():
     assert "n10" in summary["not_covered"]
 
 
+def test_a_part_that_became_void_since_a_slice_was_read_counts_no_more():
+    """The session has planned with it, and then found another device: `verify` knows only that."""
+    fabric = LoadedFabric(in_leaves(3, 1), rails=1)
+    first, load = fabric.record(1), fabric.load()
+    fabric.decided(first, load=load)
+    void = first.without({"n10": Void("n10: replaced")})
+    assert load.take(1, void, lambda: None) is False
+    fabric.decided(void, fabric.record(2, without=["n10"]), load=load)
+    summary = load.summary()
+    assert summary is not None
+    assert (summary["cells"], summary["covered"]) == (6, 2)
+
+
+def test_what_was_decided_of_the_newest_slice_is_not_read_again():
+    fabric = LoadedFabric(LEAVES)
+    load = fabric.load()
+    assert load.summary_of(1) is None
+    fabric.decided(fabric.record(1), load=load)
+    assert load.summary_of(2) is None
+    known = load.summary_of(1)
+    assert known is not None
+    assert known["slices"] == 1
+    load.take(1, {"reason": "cut short"}, lambda: None)
+    assert load.summary_of(1) is None
+
+
 def test_a_node_of_which_no_slice_knows_anything_is_on_no_leaf_and_not_covered():
     fabric = LoadedFabric(LEAVES)
     load = fabric.load()
@@ -112,7 +176,10 @@ def test_a_node_of_which_no_slice_knows_anything_is_on_no_leaf_and_not_covered()
     assert summary is not None
     assert summary["leaves"] == ["leaf0", "leaf1", "leaf2", "no leaf known"]
     assert "no slice has n11" in value(newest, "n00", "coverage")
-    assert [value(newest, "n00", metric) for metric in ("ports", "uplinks", "pairs")] == [0, 0, 0]
+    # Leaf 1 has a node less, and so the two others have only each other.
+    assert value(newest, "n00", "ports") == 0
+    assert "is compared with nothing" in value(newest, "n00", "uplinks")
+    assert "is compared with nothing" in value(newest, "n00", "pairs")
 
 
 def test_leaves_that_an_earlier_slice_names_hold_for_all():

@@ -23,7 +23,12 @@ LEAF = leaves_of(FABRIC.nodes, 2, FABRIC.leaf_of, False, "order")
     [
         {"nodes": ["n00"]}, {"rails": [0] * 12}, {"started": [1.0]}, {"started": []},
         {"seconds": [float("nan")] * 20}, {"seed": "7"}, {"leaves": []}, {"first": None},
-        {"nodes": ["n01"] * 12},
+        {"nodes": ["n01"] * 12}, {"nodes": [["n00"]] * 12},
+        # Rounds of another slice, of none, more than there are, hours that the rank did not run.
+        {"first": 20}, {"first": -20}, {"seed": True}, {"planned": 19}, {"planned": 1e9},
+        {"seconds": [3600.0] * 20}, {"started": [1000.0] * 20}, {"started": [0.0] * 20},
+        {"started": [1600.0 - 30 * k for k in range(20)]}, {"started": [1e10] * 20},
+        {"leaves": {n: ["x"] for n in FABRIC.nodes}}, {"leaves": dict.fromkeys(FABRIC.nodes)},
     ],
 )  # fmt: skip
 def test_rounds_that_do_not_fit_the_ranks_are_refused(more):
@@ -40,7 +45,7 @@ def test_without_a_word_on_its_rounds_a_slice_says_nothing():
 
 def test_flows_are_those_of_the_ports_of_all_nodes():
     made = FABRIC.record(without=["n01"])
-    seen = observed(made, FABRIC.nodes, 2, LEAF.of_port, 1000.0, None)
+    seen = observed(made, FABRIC.nodes, 2, LEAF.of_port, None)
     assert seen.target.shape == seen.rates.shape == (20, 12)
     gone = [FABRIC.nodes.index("n01") * 2 + rail for rail in (0, 1)]
     assert (seen.target[:, gone] == RESTS).all()
@@ -58,9 +63,28 @@ def test_a_rank_with_another_number_of_rates_than_rounds_has_none():
     short = [replace(m, samples=m.samples[:-1]) if m.metric == "rate" else m
              for m in first.measurements]  # fmt: skip
     made.ranks[0] = replace(first, measurements=short)
-    seen = observed(made, FABRIC.nodes, 2, LEAF.of_port, 1000.0, None)
+    seen = observed(made, FABRIC.nodes, 2, LEAF.of_port, None)
     assert np.isnan(seen.rates[:, 0]).all()
     assert np.isfinite(seen.rates[:, 1]).any()
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf"), 1e300, 10**400])
+def test_a_rank_with_a_rate_that_no_port_has_has_none(rate):
+    made = FABRIC.record()
+    last = made.ranks[-1]
+    changed = [replace(m, samples=[rate, *list(m.samples)[1:]]) if m.metric == "rate" else m
+               for m in last.measurements]  # fmt: skip
+    made.ranks[-1] = replace(last, measurements=changed)
+    seen = observed(made, FABRIC.nodes, 2, LEAF.of_port, None)
+    assert np.isnan(seen.rates[:, -1]).all()
+    nothing = [replace(r, measurements=changed) for r in made.ranks]
+    with pytest.raises(NotUsable, match="no flow"):
+        observed(replace(made, ranks=nothing), FABRIC.nodes, 2, LEAF.of_port, None)
+
+
+def test_more_ports_of_a_node_than_the_run_has_are_not_those_of_the_next_node():
+    with pytest.raises(NotUsable, match="ports of a node"):
+        observed(FABRIC.record(), FABRIC.nodes, 1, LEAF.of_port[::2], None)
 
 
 def wiring(*groups):

@@ -47,6 +47,11 @@ def test_nothing_is_said_where_the_tier_did_not_run():
     assert module.of({}) is None
 
 
+def test_that_nothing_was_measured_is_said_where_the_tier_was_planned():
+    assert module.sentences({"fabric_load": None}) == [module.NOTHING]
+    assert "was not loaded" in module.NOTHING
+
+
 def test_a_defect_that_no_size_would_show_is_named():
     load = fabric_load(8) | {"smallest": {"port": 2.1, "port_ten_minutes": None, "uplinks": None}}
     assert said(load)[1] == (

@@ -266,6 +266,8 @@ def test_what_was_ordered_stands_beside_what_was_found():
 
 def test_the_fabric_under_load_has_a_part_of_its_own():
     assert banner.fabric(verdict_json(PASS)) == ""
+    nothing = plain(banner.fabric({**verdict_json(PASS), "fabric_load": None}))
+    assert "The fabric was not loaded" in nothing
     load = fabric_load(8, never=60)
     html = banner.fabric({**verdict_json(PASS), "fabric_load": load})
     assert '<a href="#fabric-load">' in banner.contents([html])

@@ -1,0 +1,66 @@
+"""Nothing found is a pass only of what was measured well enough: of each port, leaf and pair."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.selftests.loaded_fabrics import LoadedFabric, in_leaves, value
+
+pytestmark = pytest.mark.cpu
+
+LEAVES = in_leaves(5, 4)
+
+
+def test_a_port_without_rates_is_no_pass_of_its_node_and_others_are_judged():
+    fabric = LoadedFabric(LEAVES, down=frozenset({("n11", 1)}))
+    newest = fabric.decided(fabric.record())
+    assert "of gpu1 no flow within its leaf" in value(newest, "n11", "ports")
+    assert value(newest, "n11", "flaps") == "0 rounds of gpu1, of at least 30"
+    assert (value(newest, "n12", "ports"), value(newest, "n12", "flaps")) == (0, 0)
+    assert (value(newest, "n12", "uplinks"), value(newest, "n12", "pairs")) == (0, 0)
+
+
+def test_a_node_that_came_late_is_judged_by_its_own_rounds():
+    """Of 1 slice of 30 rounds there is less to say than of 5."""
+    fabric = LoadedFabric(LEAVES, rounds=30, noise=0.03)
+    slices = [fabric.record(k, without=["n11"]) for k in range(1, 5)]
+    newest = fabric.decided(*slices, fabric.record(5))
+    assert value(newest, "n12", "ports") == 0
+    assert "would be found with 95 %" in value(newest, "n11", "ports")
+
+
+def test_a_node_that_is_alone_on_its_leaf_has_no_rounds_within_it():
+    fabric = LoadedFabric({**LEAVES, "alone": "leaf9"})
+    newest = fabric.decided(fabric.record())
+    assert "no flow within its leaf" in value(newest, "alone", "ports")
+    assert value(newest, "n12", "ports") == 0
+
+
+def uplinks_at_half(rates, targets, nodes):
+    """Leaf 1 carries half of what the others do."""
+    for row, targets_of_round in enumerate(targets):
+        for k, to in enumerate(targets_of_round):
+            if to >= 0 and (nodes[k][1] == "1") != (nodes[to][1] == "1"):
+                rates[row, k] *= 0.5
+
+
+def test_a_leaf_that_only_compares_with_itself_is_no_pass():
+    """It lacks a node, so its flows are fewer than those between any two others."""
+    fabric = LoadedFabric(LEAVES, slow=uplinks_at_half)
+    whole = fabric.decided(fabric.record())
+    assert value(whole, "n00", "uplinks") == 1
+    without = fabric.decided(fabric.record(without=["n11"]))
+    assert value(without, "n00", "uplinks") != 0
+    assert value(without, "n00", "pairs") != 0
+
+
+def test_a_pair_of_leaves_that_no_round_had_is_no_pass():
+    fabric = LoadedFabric(in_leaves(9, 4), rounds=8)
+    load = replace(fabric.load())
+    newest = fabric.decided(*(fabric.record(k) for k in (1,)), load=load)
+    summary = load.summary()
+    assert summary is not None
+    assert 0 < summary["covered"] < summary["cells"]
+    assert value(newest, "n00", "pairs") != 0
