@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from fixtures.permutations.pace import ON_GPU, rounds_in
@@ -26,7 +25,6 @@ from fixtures.records.files import write_json
 from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run import fabric_answers, fabric_load
-from fixtures.run.devices_of_record import DeviceIndex
 from fixtures.run.evidence import Evidence
 from fixtures.run.fabric_load import PERMUTATIONS, FabricLoad
 from tests.selftests import support
@@ -62,10 +60,8 @@ def main() -> int:
             with cpu(spent, "all of it, without reading"):
                 load.decided(record, lambda number: None, lambda: None)
             print(f"slice {attempt}: {path.stat().st_size / 1e6:.1f} MB", flush=True)
-        people = support.population(options.nodes, options.rails, "H200 SXM")
-        people = replace(people, nodes=fabric.nodes)
         with cpu(spent, f"a session, {options.slices} slices"):
-            session(directory, DeviceIndex(directory, support.NONCE, people), fabric.load())
+            session(directory, fabric.load())
     for name, seconds in spent.items():
         each = "  ".join(f"{s:6.2f}" for s in seconds)
         print(f"{name:28} {each} s of CPU, {100 * seconds[-1] / ON_GPU.slice_s:.2f} % of a core")
@@ -73,13 +69,16 @@ def main() -> int:
     return 0
 
 
-def session(directory: RunDirectory, devices: DeviceIndex, load: FabricLoad) -> None:
-    """Read as a session does: to plan, to know the hours, to judge, for the verdict."""
+def session(directory: RunDirectory, load: FabricLoad) -> None:
+    """Read as a session does: to plan, to know the hours, to judge, for the verdict.
+
+    Without what the check against the devices of the nodes costs beside.
+    """
     for _ in ("plan", "judge"):
-        reader = Evidence(directory, support.NONCE, devices=devices, fabric=load)
+        reader = Evidence(directory, support.NONCE, without_facts=True, fabric=load)
         found = reader.get(PERMUTATIONS, ALL)
         assert isinstance(found, Record), found
-        hours = Evidence(directory, support.NONCE, devices=devices, fabric=load).load_on_fabric()
+        hours = Evidence(directory, support.NONCE, without_facts=True, fabric=load).load_on_fabric()
         assert hours is not None
 
 
