@@ -97,3 +97,16 @@ def test_without_leaves_each_meets_all_others_of_its_rail():
 
 def test_one_node_has_nobody_to_send_to():
     assert schedule(Ports.rail_optimised([0], 4), 1, 0, 3) == [[RESTS] * 4] * 3
+
+
+@pytest.mark.parametrize("leaves", [3, 6, 9])
+def test_no_three_leaves_send_in_a_ring(leaves):
+    """In such a ring all of them would seem slow if one of them is."""
+    ports = Ports.rail_optimised([n // 2 for n in range(2 * leaves)], 1)
+    seen = set()
+    for targets in schedule(ports, 3, 0, rounds_per_cycle(ports)):
+        pairs = {(ports.leaf[p], ports.leaf[t]) for p, t in enumerate(targets) if t >= 0}
+        to = {a: b for a, b in pairs if a != b}
+        assert not any(to.get(to.get(b, -1), -1) == a for a, b in to.items())
+        seen |= set(to.items())
+    assert len(seen) == leaves * (leaves - 1)
