@@ -92,6 +92,7 @@ bench: sandbox-packages setup-dev ## figures: overhead, collection, stages; 1,02
 	$(PY) -m tests.tools.bench_statistics
 	$(PY) -m tests.tools.bench_groups
 	$(PY) -m tests.tools.bench_search
+	$(PY) -m tests.tools.bench_permutations --only noise healthy found --nodes 64 --seeds 10
 	$(PY) -m tests.tools.bench_ready
 
 bench-gpu: setup ## our figures beside nccl-tests' and nvbandwidth's, on GPUs

@@ -1,4 +1,3 @@
-# Length: what is planted, a run of each kind, and the tables, one after the other
 """What permutations over a whole fabric find, in simulated fabrics of 64 to 1,024 nodes.
 
 python -m tests.tools.bench_permutations                     all tables
@@ -12,8 +11,9 @@ found      what is planted: found at all, at the right place, by which minute; a
 smallest   the size that the run states, planted: found in 93 to 97 % of --draws
 cost       CPU seconds of a slice on the login node
 
-Fabrics: tests/tools/clos.py. A run is judged after each slice of ten minutes with the risk of a
-whole run, and ends when the planted defect is found; numpy and the standard library only.
+Fabrics: tests/tools/clos.py; what is planted: tests/tools/planted_fabrics.py. A run is judged after
+each slice of ten minutes with the risk of a whole run, and ends when the planted defect is found;
+numpy and the standard library only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -36,13 +36,12 @@ from fixtures.permutations.finding import Defect, find_in
 from fixtures.permutations.observations import IntArray
 from fixtures.permutations.smallest import Smallest, smallest_in
 from tests.tools.clos import LINE, SLICE_ROUNDS, Defects, Fabric, Shape, starts, targets_of
+from tests.tools.planted_fabrics import MINUTES, PLANTED, not_to_be_named, some_leaf
 
 RISK = 0.003
 """fixtures/statistics/fleet_rule.py, RUN_RISK."""
 TABLES = ("noise", "healthy", "found", "smallest", "cost")
 SEEDS = {64: 100, 256: 100, 1024: 10}
-MINUTES = 10
-"""Of a slice."""
 SCHEDULE_SEED = 7
 STATED_FROM = 8
 """Healthy runs whose stated smallest defects are averaged, to be planted."""
@@ -66,75 +65,6 @@ def evidence(fabric: Fabric, number: int) -> Evidence:
             gone.update(range(node * shape.rails, (node + 1) * shape.rails))
     alive = frozenset(range(shape.nodes * shape.rails)) - gone if gone else None
     return gather(fabric.slice(rounds(shape, number, alive), starts(number)))
-
-
-# --- what is planted
-
-
-@dataclass(frozen=True)
-class Planted:
-    name: str
-    slices: int
-    """After which a run ends, found or not."""
-    plant: Callable[[Shape, np.random.Generator], tuple[Defects, Callable[[Defect], bool]]]
-    """Returns the defects, and whether a finding is the right one."""
-    begins: bool = False
-    """Whether it begins later than the run: minutes are not told."""
-
-
-def _leaf(shape: Shape, dice: np.random.Generator) -> int:
-    return int(dice.integers(shape.nodes // shape.leaf_nodes * shape.rails))
-
-
-def uplink(
-    left: float, shape: Shape, dice: np.random.Generator
-) -> tuple[Defects, Callable[[Defect], bool]]:
-    leaf, spine = _leaf(shape, dice), int(dice.integers(shape.uplinks))
-    return Defects(uplink={(leaf, spine): left}), lambda d: d.leaf == leaf and d.other_leaf is None
-
-
-def slow_port(
-    left: float, seconds: float, slices: int, shape: Shape, dice: np.random.Generator
-) -> tuple[Defects, Callable[[Defect], bool]]:
-    port, way = int(dice.integers(shape.nodes * shape.rails)), int(dice.integers(3))
-    whole = slices * MINUTES * 60
-    begin = float(dice.uniform(0, whole - seconds)) if seconds < whole else 0.0
-    node, rail = divmod(port, shape.rails)
-    return (Defects(port=[(way, port, left, begin, begin + seconds)]),
-            lambda d: (d.node, d.rail) == (node, rail))  # fmt: skip
-
-
-def flapping(shape: Shape, dice: np.random.Generator) -> tuple[Defects, Callable[[Defect], bool]]:
-    port = int(dice.integers(shape.nodes * shape.rails))
-    node, rail = divmod(port, shape.rails)
-    return Defects(flapping=[port]), lambda d: (d.node, d.rail) == (node, rail)
-
-
-def slow_pair(shape: Shape, dice: np.random.Generator) -> tuple[Defects, Callable[[Defect], bool]]:
-    groups = shape.nodes // shape.leaf_nodes
-    a, b = dice.choice(groups, 2, replace=False) * shape.rails + int(dice.integers(shape.rails))
-    return (Defects(pair={(int(a), int(b)): 0.7}),
-            lambda d: {d.leaf, d.other_leaf} == {int(a), int(b)})  # fmt: skip
-
-
-PLANTED = (
-    Planted("dead uplink", 12, functools.partial(uplink, 0.0)),
-    Planted("half-rate uplink", 12, functools.partial(uplink, 0.5)),
-    Planted("port -10 % for 10 min", 3, functools.partial(slow_port, 0.9, 600.0, 3), begins=True),
-    Planted("port -5 % for good", 3, functools.partial(slow_port, 0.95, math.inf, 3)),
-    Planted("flapping port", 6, flapping),
-    Planted("pair of leaves -30 %", 6, slow_pair),
-)
-
-
-def not_to_be_named(shape: Shape, dice: np.random.Generator, kind: str) -> Defects:
-    """Return what accuses none of the ports and leaves that were measured."""
-    if kind == "a node dies":
-        return Defects(dead_nodes={int(dice.integers(shape.nodes)): float(dice.uniform(300, 900))})
-    if kind == "a rail is down":
-        rail = int(dice.integers(shape.rails))
-        return Defects(absent=frozenset(range(rail, shape.nodes * shape.rails, shape.rails)))
-    return Defects()
 
 
 # --- one run of a process
@@ -183,7 +113,7 @@ def run_smallest(task: tuple[Shape, int, int, str, float]) -> bool:
     shape, seed, slices, kind, size = task
     dice = np.random.default_rng([seed, shape.nodes, 101])
     if kind == "uplinks":
-        leaf = _leaf(shape, dice)
+        leaf = some_leaf(shape, dice)
         defects = Defects(leaf={leaf: 1 - size})
         is_right = functools.partial(_is_leaf, leaf)
     else:

@@ -28,13 +28,14 @@ numpy and the standard library only.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.random import Generator
 
 from fixtures.permutations.observations import FloatArray, IntArray, Observations, flow_rates
-from fixtures.permutations.schedule import RESTS, Ports, schedule
+from fixtures.permutations.schedule import RESTS, UNKNOWN, Ports, schedule
 
 LEAF_NODES = 32
 RAILS = 8
@@ -56,6 +57,19 @@ FLAP_EVERY_S, FLAP_S = 120.0, 5.0
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
+def rail_optimised(leaf_of_node: Sequence[int], rails: int) -> Ports:
+    """Return the ports of nodes (rank = node * rails + rail), whose leaves are one per rail.
+
+    The leaf of a port is leaf_of_node * rails + rail, or UNKNOWN.
+    """
+    places = [(n, r, leaf) for n, leaf in enumerate(leaf_of_node) for r in range(rails)]
+    return Ports(
+        node=tuple(n for n, _, _ in places),
+        rail=tuple(r for _, r, _ in places),
+        leaf=tuple(UNKNOWN if leaf < 0 else leaf * rails + r for _, r, leaf in places),
+    )
+
+
 @dataclass(frozen=True)
 class Shape:
     nodes: int
@@ -73,7 +87,7 @@ class Shape:
 
     @property
     def ports(self) -> Ports:
-        return Ports.rail_optimised([n // self.leaf_nodes for n in range(self.nodes)], self.rails)
+        return rail_optimised([n // self.leaf_nodes for n in range(self.nodes)], self.rails)
 
     @property
     def name(self) -> str:

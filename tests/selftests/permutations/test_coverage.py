@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from fixtures.permutations.coverage import SHARE, added, coverage
 from fixtures.permutations.observations import Observations, joined
-from fixtures.permutations.schedule import RESTS, Ports, schedule
+from fixtures.permutations.schedule import RESTS, schedule
 from tests.selftests.permutations import fabrics
-from tests.tools.clos import Defects
+from tests.tools.clos import Defects, rail_optimised
 
 pytestmark = pytest.mark.cpu
 
-PORTS = Ports.rail_optimised([0, 0, 0, 1, 1, 1, 2, 2, 2], 2)
+PORTS = rail_optimised([0, 0, 0, 1, 1, 1, 2, 2, 2], 2)
 CELLS = {(a * 2 + r, b * 2 + r, r) for a in range(3) for b in range(3) for r in range(2) if a != b}
 
 
@@ -99,7 +99,7 @@ def test_a_lost_uplink_does_not_hide_in_the_coverage():
 
 
 def test_without_leaves_no_cell_is_claimed():
-    ports = Ports.rail_optimised([-1] * 4, 2)
+    ports = rail_optimised([-1] * 4, 2)
     target = np.array(schedule(ports, 1, 0, 10))
     obs = Observations(ports, target, np.ones(target.shape), np.arange(10.0), np.ones(10), 1.0)
     assert coverage(obs).cells == 0

@@ -10,10 +10,10 @@ import pytest
 from fixtures.permutations.evidence import gather
 from fixtures.permutations.finding import Defect, find, find_in
 from fixtures.permutations.observations import Observations
-from fixtures.permutations.schedule import RESTS, Ports, schedule
+from fixtures.permutations.schedule import RESTS, schedule
 from tests.selftests.permutations import fabrics
 from tests.selftests.permutations.fabrics import RISK
-from tests.tools.clos import Defects
+from tests.tools.clos import Defects, rail_optimised
 
 pytestmark = pytest.mark.cpu
 
@@ -93,7 +93,7 @@ def test_a_node_that_dies_and_a_rail_that_is_down_accuse_nobody():
 
 
 def two_leaves(crossing: float, expected: float) -> Observations:
-    ports = Ports.rail_optimised([0, 0, 1, 1], 1)
+    ports = rail_optimised([0, 0, 1, 1], 1)
     target = np.array(schedule(ports, 1, 0, 200))
     leaf = np.array(ports.leaf)
     crosses = leaf[np.where(target == RESTS, 0, target)] != leaf
@@ -113,7 +113,7 @@ def test_of_two_leaves_the_pair_is_slow_to_what_is_expected():
 
 
 def test_without_leaves_ports_are_found_all_the_same():
-    ports = Ports.rail_optimised([-1] * 16, 2)
+    ports = rail_optimised([-1] * 16, 2)
     target = np.array(schedule(ports, 1, 0, 200))
     rates = 10 * np.exp(np.random.default_rng(1).normal(0, 0.01, target.shape))
     rates[:, 5] *= 0.9

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fixtures.permutations.observations import flow_rates, flow_seconds, joined
+from fixtures.permutations.observations import flow_rates, joined
 from tests.selftests.permutations import fabrics
 from tests.tools.clos import rank_rates
 
@@ -18,10 +18,6 @@ def test_a_slow_flow_is_told_from_those_of_its_ends():
     flows = np.array([[10.0, 4.0, 10.0, 10.0]])
     assert rank_rates(flows, RING).tolist() == [[10, 4, 4, 10]]
     assert flow_rates(rank_rates(flows, RING), RING).tolist() == flows.tolist()
-
-
-def test_seconds_are_the_shorter_ones_of_both_ends():
-    assert flow_seconds(np.array([[1.0, 3.0, 2.0, 4.0]]), RING).tolist() == [[1, 2, 2, 1]]
 
 
 def test_what_an_end_did_not_measure_is_not_known():

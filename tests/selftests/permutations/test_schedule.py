@@ -7,12 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fixtures.permutations.schedule import RESTS, WITHIN, Ports, rounds_per_cycle, schedule
+from tests.tools.clos import rail_optimised
 
 pytestmark = pytest.mark.cpu
 
 
 def ports_of(sizes: list[int], rails: int) -> Ports:
-    return Ports.rail_optimised([k for k, size in enumerate(sizes) for _ in range(size)], rails)
+    return rail_optimised([k for k, size in enumerate(sizes) for _ in range(size)], rails)
 
 
 def cells(ports: Ports, rounds: list[list[int]]) -> set[tuple[int, int]]:
@@ -89,11 +90,24 @@ def test_pairs_of_ports_are_renewed_with_each_cycle():
 
 
 def test_without_leaves_each_meets_all_others_of_its_rail():
-    ports = Ports.rail_optimised([-1] * 7, 2)
+    ports = rail_optimised([-1] * 7, 2)
     rounds = schedule(ports, 1, 0, rounds_per_cycle(ports))
     met = {q for targets in rounds for p, q in enumerate(targets) if p == 0}
     assert met == {p for p in range(14) if ports.rail[p] == 0 and p != 0}
 
 
 def test_one_node_has_nobody_to_send_to():
-    assert schedule(Ports.rail_optimised([0], 4), 1, 0, 3) == [[RESTS] * 4] * 3
+    assert schedule(rail_optimised([0], 4), 1, 0, 3) == [[RESTS] * 4] * 3
+
+
+@pytest.mark.parametrize("leaves", [3, 6, 9])
+def test_no_three_leaves_send_in_a_ring(leaves):
+    """In such a ring all of them would seem slow if one of them is."""
+    ports = rail_optimised([n // 2 for n in range(2 * leaves)], 1)
+    seen = set()
+    for targets in schedule(ports, 3, 0, rounds_per_cycle(ports)):
+        pairs = {(ports.leaf[p], ports.leaf[t]) for p, t in enumerate(targets) if t >= 0}
+        to = {a: b for a, b in pairs if a != b}
+        assert not any(to.get(to.get(b, -1), -1) == a for a, b in to.items())
+        seen |= set(to.items())
+    assert len(seen) == leaves * (leaves - 1)

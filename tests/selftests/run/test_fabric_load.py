@@ -16,10 +16,11 @@ from tests.selftests.loaded_fabrics import LEFT_OPEN, LoadedFabric, in_leaves, v
 pytestmark = pytest.mark.cpu
 
 LEAVES = in_leaves(3, 4)
+ENOUGH = in_leaves(4, 4)
 
 
 def test_what_ranks_left_open_is_answered_in_the_record_that_is_judged():
-    fabric = LoadedFabric(LEAVES)
+    fabric = LoadedFabric(ENOUGH)
     raw = fabric.record()
     found = fabric.decided(raw)
     assert [value(found, "n00", metric) for metric in LEFT_OPEN] == [0, 0, 0, 0, 100.0]
@@ -169,12 +170,12 @@ def test_what_was_decided_of_the_newest_slice_is_not_read_again():
 
 
 def test_a_node_of_which_no_slice_knows_anything_is_on_no_leaf_and_not_covered():
-    fabric = LoadedFabric(LEAVES)
+    fabric = LoadedFabric(ENOUGH)
     load = fabric.load()
     newest = fabric.decided(fabric.record(without=["n11"]), load=load)
     summary = load.summary()
     assert summary is not None
-    assert summary["leaves"] == ["leaf0", "leaf1", "leaf2", "no leaf known"]
+    assert summary["leaves"] == ["leaf0", "leaf1", "leaf2", "leaf3", "no leaf known"]
     assert "no slice has n11" in value(newest, "n00", "coverage")
     # Leaf 1 has a node less, and so the two others have only each other.
     assert value(newest, "n00", "ports") == 0
