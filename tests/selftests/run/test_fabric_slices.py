@@ -83,7 +83,7 @@ def test_a_rank_with_a_rate_that_no_port_has_has_none(rate):
 
 
 def test_more_ports_of_a_node_than_the_run_has_are_not_those_of_the_next_node():
-    with pytest.raises(NotUsable, match="ports of a node"):
+    with pytest.raises(NotUsable, match="nodes of the run have"):
         observed(FABRIC.record(), FABRIC.nodes, 1, LEAF.of_port[::2], None)
 
 
