@@ -7,8 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
+from fixtures.permutations.estimates import LEAST_SPREAD, LeafLosses
 from fixtures.permutations.evidence import gather
-from fixtures.permutations.finding import Defect, find, find_in
+from fixtures.permutations.finding import Defect, find, find_in, leaf_walls
 from fixtures.permutations.observations import Observations
 from fixtures.permutations.schedule import RESTS, schedule
 from tests.selftests.permutations import fabrics
@@ -50,6 +51,25 @@ def test_a_leaf_that_lost_capacity_names_no_node():
     (one,) = found(Defects(leaf={3: 0.95}))
     assert (one.kind, one.leaf, one.other_leaf) == ("lost uplink capacity", 3, None)
     assert (one.node, one.rail, one.direction) == (None, None, "both")
+
+
+def test_the_loss_of_a_leaf_does_not_raise_its_own_wall():
+    leaves = LEAST_SPREAD + 1
+    healthy = np.tile(np.linspace(-0.004, 0.004, leaves), (3, 1))
+    losses = LeafLosses(
+        loss=healthy, information=np.full((3, leaves), 1e8), without_worst=healthy,
+        pair=np.empty((0, 2), dtype=int), pair_loss=np.empty(0), pair_information=np.empty(0),
+        measured=np.empty(0),
+    )  # fmt: skip
+    slow = healthy.copy()
+    slow[:, 5] = 0.03
+    walls, before = (
+        leaf_walls(dataclasses.replace(losses, loss=slow), RISK),
+        leaf_walls(losses, RISK),
+    )
+    assert walls[:, 5] == pytest.approx(before[:, 5])
+    assert (before[:, 5] > 0.015).all(), "leaves that differ by so much are not accused"
+    assert (walls[:, 6] > before[:, 6]).all()
 
 
 def test_a_dead_uplink_is_found_at_its_leaf():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fixtures.permutations.sequential import LOSSES, critical, deviations, spending
+from fixtures.permutations.sequential import LOSSES, critical, deviations, spending, student
 
 pytestmark = pytest.mark.cpu
 
@@ -39,3 +39,11 @@ def test_all_windows_together_use_no_more_than_the_risk():
 
 def test_deviations_are_those_of_the_normal_distribution():
     assert deviations(0.05) == pytest.approx(1.645, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("probability", "freedom", "of_table"),
+    [(0.05, 10, 1.812), (0.01, 10, 2.764), (0.001, 14, 3.787), (0.0005, 120, 3.373)],
+)
+def test_an_estimated_deviation_needs_student_s_t(probability, freedom, of_table):
+    assert student(deviations(probability), freedom) == pytest.approx(of_table, rel=2e-3)
