@@ -169,9 +169,12 @@ def test_there_is_one_reader_of_records_in_a_process(state, monkeypatch):
     }  # fmt: skip
     state.directory = SimpleNamespace(read_run=lambda: stated)
     state.nonce = "x"
-    monkeypatch.setattr(resolve, "Evidence", lambda *given: given)
+    state.thresholds = SimpleNamespace(cluster="order")
+    monkeypatch.setattr(resolve.FabricLoad, "of", lambda people, order: ("load", people, order))
+    monkeypatch.setattr(resolve, "Evidence", lambda *given, fabric: (*given, fabric))
     found = resolve._evidence(state)
     assert found[:4] == (state.directory, "x", {("w", "n0"): 2}, 7)
+    assert found[5] == ("load", "people", "order")
     devices = found[4]
     assert (devices.run_id, devices.population, devices.ended) == ("r", "people", None)
     assert devices.created == 5.0, "records of the run that is recertified count for a worker too"

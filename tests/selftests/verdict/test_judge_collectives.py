@@ -234,6 +234,7 @@ def test_every_workload_whose_ranks_wait_for_each_other_is_known_as_one() -> Non
     synchronous = {name for name, w in described.items() if w is not None and w.synchronous}
     of_all |= {"rails_nic", "rails_alone"}  # the first runs rails, the other its operation
     of_all |= {"training_ddp", "training_fsdp"}
+    of_all |= {"permutations"}  # times its own flows, in rounds of all ranks
     assert of_all == synchronous
 
 
