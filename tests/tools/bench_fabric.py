@@ -5,7 +5,8 @@
 Made-up records of slices (tests/selftests/loaded_fabrics.py) of nodes behind leaves of 32: seconds
 of CPU to read one, to get its flows, to look for defects in all slices so far and for the smallest
 ones that are found, and to put the answers into the record; and the bytes of a record. Then the
-CPU of a session that has all of these slices, which plans, judges and writes its verdict.
+CPU of a session that adds the last of these slices: it plans, takes the inventory of its nodes,
+plans again, judges and writes its verdict, and checks each slice against the devices of its nodes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from fixtures.permutations.pace import ON_GPU, rounds_in
@@ -25,6 +27,7 @@ from fixtures.records.files import write_json
 from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run import fabric_answers, fabric_load
+from fixtures.run.devices_of_record import INVENTORY, DeviceIndex
 from fixtures.run.evidence import Evidence
 from fixtures.run.fabric_load import PERMUTATIONS, FabricLoad
 from tests.selftests import support
@@ -60,8 +63,7 @@ def main() -> int:
             with cpu(spent, "all of it, without reading"):
                 load.decided(record, lambda number: None, lambda: None)
             print(f"slice {attempt}: {path.stat().st_size / 1e6:.1f} MB", flush=True)
-        with cpu(spent, f"a session, {options.slices} slices"):
-            session(directory, fabric.load())
+        session(spent, directory, fabric, options.slices)
     for name, seconds in spent.items():
         each = "  ".join(f"{s:6.2f}" for s in seconds)
         print(f"{name:28} {each} s of CPU, {100 * seconds[-1] / ON_GPU.slice_s:.2f} % of a core")
@@ -69,17 +71,51 @@ def main() -> int:
     return 0
 
 
-def session(directory: RunDirectory, load: FabricLoad) -> None:
-    """Read as a session does: to plan, to know the hours, to judge, for the verdict.
+def session(
+    spent: dict[str, list[float]], directory: RunDirectory, fabric: LoadedFabric, slices: int
+) -> None:
+    """Read as a session does that adds the last slice: to plan, twice, to judge and for the
+    verdict."""
+    take_inventory(directory, fabric, 1)
+    newest = directory.record(PERMUTATIONS, ALL, slices)
+    aside = newest.rename(directory.root / newest.name)
+    load = fabric.load()
+    people = support.population(len(fabric.nodes), fabric.rails, "H200")
+    devices = DeviceIndex(
+        directory, support.NONCE, replace(people, nodes=fabric.nodes), created=500.0
+    )
+    name = f"a session, {slices} slices"
+    with cpu(spent, name):
+        for _ in range(2 if slices > 1 else 0):
+            read_once(directory, load, devices)
+    take_inventory(directory, fabric, 2)
+    with cpu(spent, name):
+        for _ in range(2 if slices > 1 else 0):
+            read_once(directory, load, devices)
+    aside.rename(newest)
+    with cpu(spent, name):
+        for _ in ("judge", "verdict"):
+            read_once(directory, load, devices)
+    spent[name] = [sum(spent[name])]
 
-    Without what the check against the devices of the nodes costs beside.
-    """
-    for _ in ("plan", "judge"):
-        reader = Evidence(directory, support.NONCE, without_facts=True, fabric=load)
-        found = reader.get(PERMUTATIONS, ALL)
-        assert isinstance(found, Record), found
-        hours = Evidence(directory, support.NONCE, without_facts=True, fabric=load).load_on_fabric()
-        assert hours is not None
+
+def read_once(directory: RunDirectory, load: FabricLoad, devices: DeviceIndex) -> None:
+    reader = Evidence(directory, support.NONCE, devices=devices, without_facts=True, fabric=load)
+    assert reader.load_on_fabric() is not None
+    found = reader.get(PERMUTATIONS, ALL)
+    assert isinstance(found, Record), found
+    assert not found.void
+
+
+def take_inventory(directory: RunDirectory, fabric: LoadedFabric, attempt: int) -> None:
+    for node in fabric.nodes:
+        ranks = [
+            support.later(support.rank(k, node, gpus=fabric.rails), 600.0)
+            for k in range(fabric.rails)
+        ]
+        found = support.record(*ranks, workload=INVENTORY, placement=node, attempt=attempt)
+        path = directory.record(INVENTORY, node, attempt)
+        write_json(path, replace(found, job={"id": str(attempt), "submitted": 600.0}).to_json())
 
 
 def timed(spent: dict[str, list[float]], name: str, module: object, function: str) -> None:

@@ -1,0 +1,145 @@
+"""Slices of a load on the fabric: read once for all readers, and again where they may be others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fixtures.plan.items import ALL
+from fixtures.records.model import Record
+from fixtures.records.run_directory import RunDirectory
+from fixtures.run import evidence as evidence_module
+from fixtures.run.devices_of_record import INVENTORY, DeviceIndex
+from fixtures.run.evidence import Evidence
+from fixtures.run.fabric_load import PERMUTATIONS, FabricLoad
+from tests.selftests import support
+from tests.selftests.loaded_fabrics import LoadedFabric, in_leaves, value
+from tests.selftests.support import NONCE
+
+pytestmark = pytest.mark.cpu
+
+FABRIC = LoadedFabric(in_leaves(5, 2), rounds=40)
+
+
+@dataclass
+class Slices:
+    """A run with slices, and the names of the records that its readers have read."""
+
+    directory: RunDirectory
+    load: FabricLoad
+    devices: DeviceIndex
+    read: list[str] = field(default_factory=list)
+
+    def reader(self, **more: Any) -> Evidence:
+        """Of the run, of its own: as for each part of a session."""
+        return Evidence(self.directory, NONCE, devices=self.devices, fabric=self.load, **more)
+
+    def look(self, **more: Any) -> Record:
+        """Return the newest slice with what all of them show, as a new reader does."""
+        reader = self.reader(**more)
+        assert reader.load_on_fabric() is not None
+        found = reader.get(PERMUTATIONS, ALL)
+        assert isinstance(found, Record)
+        return found
+
+    def taken(self) -> list[str]:
+        """Return what was read since the last question."""
+        read, self.read = self.read, []
+        return read
+
+    def inventory(self, attempt: int, **uuids: str) -> None:
+        """Take that of all nodes; node -> another UUID of its first GPU."""
+        for node in FABRIC.nodes:
+            ranks = [support.later(support.rank(k, node), 600.0) for k in range(FABRIC.rails)]
+            if node in uuids:
+                device = {**ranks[0].device, "uuid": uuids[node]}
+                ranks[0] = replace(ranks[0], device=device)
+            found = support.record(*ranks, workload=INVENTORY, placement=node, attempt=attempt)
+            found = replace(found, job={"id": str(attempt), "submitted": 600.0 * attempt})
+            support.save(found, self.directory)
+
+
+@pytest.fixture
+def slices(directory: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> Slices:
+    people = replace(support.population(10, 2, "H200 SXM"), nodes=FABRIC.nodes)
+    made = Slices(directory, FABRIC.load(), DeviceIndex(directory, NONCE, people, created=500.0))
+    honest = evidence_module.read_record
+
+    def read(path: Path, **more: Any) -> Record:
+        made.read.append(path.name)
+        return honest(path, **more)
+
+    monkeypatch.setattr(evidence_module, "read_record", read)
+    made.inventory(1)
+    for attempt in (1, 2, 3):
+        support.save(FABRIC.record(attempt), directory)
+    return made
+
+
+def name_of(slices: Slices, attempt: int) -> str:
+    return slices.directory.record(PERMUTATIONS, ALL, attempt).name
+
+
+def test_a_second_reader_reads_nothing_again(slices):
+    first = slices.look()
+    assert slices.taken() == [name_of(slices, k) for k in (1, 2, 3)]
+    assert slices.look() is first
+    assert slices.look(without_facts=True) is first
+    assert slices.taken() == []
+    slices.load.forget()
+    assert slices.look() == first
+    assert len(slices.taken()) == 3
+
+
+def test_after_an_inventory_of_the_same_devices_nothing_is_read_again(slices):
+    first = slices.look()
+    slices.taken()
+    slices.inventory(2)
+    assert slices.look() is first
+    assert slices.taken() == []
+
+
+def test_slices_are_read_again_where_a_node_has_another_device_now(slices):
+    slices.look()
+    slices.taken()
+    slices.inventory(2, n11="GPU-new")
+    again = slices.look()
+    assert set(again.void) == {"n11"}
+    assert slices.taken() == [name_of(slices, k) for k in (1, 2, 3)]
+    alone = Slices(slices.directory, FABRIC.load(), slices.devices)
+    assert alone.look() == again
+
+
+def test_a_slice_whose_file_is_another_is_read_again(slices):
+    assert value(slices.look(), "n11", "ports") == 0
+    slices.taken()
+    slow = replace(FABRIC, slow=n11_at_half)
+    for attempt in (1, 2):
+        support.save(slow.record(attempt), slices.directory)
+    again = slices.look()
+    assert slices.taken() == [name_of(slices, k) for k in (1, 2, 3)]
+    assert value(again, "n11", "ports") == 2
+
+
+def test_a_slice_without_facts_is_no_answer_for_who_asks_for_them(slices):
+    slices.look(without_facts=True)
+    slices.taken()
+    slices.look()
+    assert slices.taken() == [name_of(slices, 3)]
+
+
+def test_where_the_wiring_says_the_leaves_the_newest_slice_asks_it_again(slices):
+    slices.load = replace(FABRIC, stated="").load()
+    for attempt in (1, 2, 3):
+        support.save(replace(FABRIC, stated="").record(attempt), slices.directory)
+    slices.look()
+    slices.taken()
+    slices.look()
+    assert slices.taken() == [name_of(slices, 3)]
+
+
+def n11_at_half(rates, targets, nodes):
+    rates[:, [n == "n11" for n in nodes]] *= 0.5
