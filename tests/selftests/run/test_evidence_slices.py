@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from fixtures.plan.items import ALL
 from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory
-from fixtures.run import evidence as evidence_module
 from fixtures.run.devices_of_record import INVENTORY, DeviceIndex
 from fixtures.run.evidence import Evidence
 from fixtures.run.fabric_load import PERMUTATIONS, FabricLoad
@@ -31,7 +29,7 @@ class Slices:
     directory: RunDirectory
     load: FabricLoad
     devices: DeviceIndex
-    read: list[str] = field(default_factory=list)
+    read: list[str]
 
     def reader(self, **more: Any) -> Evidence:
         """Of the run, of its own: as for each part of a session."""
@@ -47,7 +45,8 @@ class Slices:
 
     def taken(self) -> list[str]:
         """Return what was read since the last question."""
-        read, self.read = self.read, []
+        read = [*self.read]
+        self.read.clear()
         return read
 
     def inventory(self, attempt: int, **uuids: str) -> None:
@@ -63,16 +62,10 @@ class Slices:
 
 
 @pytest.fixture
-def slices(directory: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> Slices:
+def slices(directory: RunDirectory, records_read: list[str]) -> Slices:
     people = replace(support.population(10, 2, "H200 SXM"), nodes=FABRIC.nodes)
-    made = Slices(directory, FABRIC.load(), DeviceIndex(directory, NONCE, people, created=500.0))
-    honest = evidence_module.read_record
-
-    def read(path: Path, **more: Any) -> Record:
-        made.read.append(path.name)
-        return honest(path, **more)
-
-    monkeypatch.setattr(evidence_module, "read_record", read)
+    devices = DeviceIndex(directory, NONCE, people, created=500.0)
+    made = Slices(directory, FABRIC.load(), devices, records_read)
     made.inventory(1)
     for attempt in (1, 2, 3):
         support.save(FABRIC.record(attempt), directory)
@@ -109,7 +102,7 @@ def test_slices_are_read_again_where_a_node_has_another_device_now(slices):
     again = slices.look()
     assert set(again.void) == {"n11"}
     assert slices.taken() == [name_of(slices, k) for k in (1, 2, 3)]
-    alone = Slices(slices.directory, FABRIC.load(), slices.devices)
+    alone = replace(slices, load=FABRIC.load())
     assert alone.look() == again
 
 
