@@ -485,7 +485,7 @@ def _replay(source: Path, run_dir: Path, *options: str) -> dict[str, Any]:
     ]  # fmt: skip
     # A -k or -m in PYTEST_ADDOPTS of the caller would silently judge only a part.
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    done = subprocess.run(command, cwd=CHECKOUT, env=env, capture_output=True, text=True)
+    done = _started(command, env)
     verdict_json = RunDirectory(run_dir).verdict
     if done.returncode in (0, 1, 2) and verdict_json.exists():
         verdict: dict[str, Any] = verdict_file.read_verdict(RunDirectory(run_dir))
@@ -495,6 +495,10 @@ def _replay(source: Path, run_dir: Path, *options: str) -> dict[str, Any]:
     # 0, 1 and 2 are exit statuses of verdicts, and there is none.
     status = done.returncode if done.returncode in (USAGE, 5) else BROKEN
     raise CommandError("\n".join(errors).replace("ERROR: ", "") or output, status)
+
+
+def _started(command: Sequence[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=CHECKOUT, env=env, capture_output=True, text=True)
 
 
 def _print_verdict(verdict: dict[str, Any], report: Path) -> int:

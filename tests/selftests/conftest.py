@@ -15,6 +15,7 @@ from fixtures.run import evidence  # noqa: E402
 from fixtures.sandbox import emulation  # noqa: E402
 from fixtures.thresholds import loader  # noqa: E402
 from fixtures.thresholds.loader import Thresholds  # noqa: E402
+from reports import __main__ as commands  # noqa: E402
 from tests.selftests import idle_guard, support  # noqa: E402
 from tests.selftests.sandboxes import (  # noqa: E402
     checkout,
@@ -36,6 +37,14 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("selftests")
     if idle_guard.available():
         config.pluginmanager.register(idle_guard.IdleGuard(), "idle-guard")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def replays_in_forks() -> Iterator[None]:
+    """A replay that a command of `reports` starts costs as much as its tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commands, "_started", support.forked(commands._started))
+        yield
 
 
 @pytest.fixture(scope="module")

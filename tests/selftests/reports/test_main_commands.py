@@ -56,6 +56,7 @@ def test_a_replay_gives_a_verdict_only_with_a_verdicts_exit_status(
             (tmp_path / "verdict.json").write_text(json.dumps(VERDICT))
         return subprocess.CompletedProcess(words, status, "some text\nERROR: one\n", "ERROR: two\n")
 
+    monkeypatch.setattr(command, "_started", command._started.__wrapped__)
     monkeypatch.setattr(command.subprocess, "run", started)
     monkeypatch.setenv("PYTEST_ADDOPTS", "-k none")
     monkeypatch.setenv("A_VARIABLE", "kept")
