@@ -167,6 +167,12 @@ def seeds_of(nodes: int, given: int | None) -> int:
     return usual if given is None else min(given, usual) if nodes > 256 else given
 
 
+def seeds(nodes: int, args: argparse.Namespace, of: int = 1) -> range:
+    """Return those of a cell, or a share of them: one in `of`."""
+    first = args.first_seed
+    return range(first, first + (seeds_of(nodes, args.seeds) // of or 1))
+
+
 def noise(args: argparse.Namespace, workers: Workers) -> None:
     say("A healthy fabric: rates as shares of a port's, over a slice")
     say(f"{'fabric':34} {'in leaf':>8} {'0.1 %':>6} {'1 %':>6} {'median':>6} {'mean':>6} "
@@ -199,8 +205,7 @@ def healthy(args: argparse.Namespace, workers: Workers) -> None:
     kinds = ("healthy", "a node dies", "a rail is down")
     tasks = [(shape, seed, args.slices, kind)
              for shape in shapes(args.nodes) for kind in kinds
-             for seed in range(seeds_of(shape.nodes, args.seeds) // (1 if kind == "healthy" else 10)
-                               or 1)]  # fmt: skip
+             for seed in seeds(shape.nodes, args, 1 if kind == "healthy" else 10)]  # fmt: skip
     outcomes = list(workers.map(run_healthy, tasks))
     say(f"Fabrics of {args.slices} slices in which anybody was accused after any of them")
     for shape in shapes(args.nodes):
@@ -226,7 +231,7 @@ def found(args: argparse.Namespace, workers: Workers) -> None:
         if not args.planted or any(word in p.name for word in args.planted)
     ]
     tasks = [(shape, seed, k) for shape in reversed(shapes(args.nodes)) for k in which
-             for seed in range(seeds_of(shape.nodes, args.seeds))]  # fmt: skip
+             for seed in seeds(shape.nodes, args)]  # fmt: skip
     outcomes: list[Outcome] = list(workers.map(run_planted, tasks))
     say(f"{'fabric':34} {'planted':22} {'found':>9} {'placed':>9} {'others':>6}  "
         "minutes until 50 %, 95 %, 99 % are found")  # fmt: skip
@@ -313,6 +318,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                         help="plantings whose name has one of these words")  # fmt: skip
     parser.add_argument("--nodes", nargs="*", type=int, default=list(SEEDS))
     parser.add_argument("--seeds", type=int, help="of a cell (100; 10 at 1,024 nodes)")
+    parser.add_argument("--first-seed", type=int, default=0, help="tables in several parts")
     parser.add_argument("--slices", type=int, default=6, help="of a healthy run")
     parser.add_argument("--draws", type=int, default=1000, help="of a smallest defect")
     parser.add_argument("--stated-nodes", nargs="*", type=int, default=[64])
