@@ -1,4 +1,4 @@
-"""A made-up fleet of 4 nodes of 8 H200, to be changed and judged: each change is one fault."""
+"""A made-up fleet of 4 nodes of 4 H200, to be changed and judged: each change is one fault."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.selftests import support
 from tests.tools.fleet_run import Fleet
 
 NODES = tuple(f"gpu{k:04}" for k in range(1, 5))
-GPUS = 8
+GPUS = 4
 
 Data = dict[str, Any]
 Outcomes = dict[tuple[str, str], Data]

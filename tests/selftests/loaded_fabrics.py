@@ -65,7 +65,7 @@ class LoadedFabric:
         step = SLICE_S / self.rounds
         stated = {
             "seed": 7, "first": first, "planned": self.rounds, "nodes": of_rank, "rails": rails,
-            "leaves": leaves, "by_rail": False, "from": self.stated, "bytes": 1 << 30,
+            "leaves": leaves, "by_rail": False, "bytes": 1 << 30,
             "started": [began + k * step for k in range(self.rounds)],
             "seconds": [step] * self.rounds, **self.more,
         }  # fmt: skip

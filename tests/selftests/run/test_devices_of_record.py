@@ -53,11 +53,11 @@ def _another_gpu_twice(record: Data) -> None:
 
 
 def _on_a_cpu(record: Data) -> None:
-    record["ranks"][5]["device"]["name"] = "cpu"
+    record["ranks"][3]["device"]["name"] = "cpu"
 
 
 def _on_an_emulated_device(record: Data) -> None:
-    record["ranks"][5]["facts"]["emulated"] = True
+    record["ranks"][3]["facts"]["emulated"] = True
 
 
 def _of_another_model(record: Data) -> None:
@@ -65,13 +65,13 @@ def _of_another_model(record: Data) -> None:
         rank["device"]["name"] = "NVIDIA H100 80GB HBM3"
 
 
-def _sixteen_ranks(record: Data) -> None:
+def _eight_ranks(record: Data) -> None:
     doubled = [{**rank, "rank": rank["rank"] + GPUS} for rank in record["ranks"]]
     record["ranks"] += doubled
     record["world_size"] = 2 * GPUS
 
 
-def _of_seven_ranks(record: Data) -> None:
+def _of_three_ranks(record: Data) -> None:
     del record["ranks"][-1]
     record["world_size"] = GPUS - 1
 
@@ -100,19 +100,19 @@ def _rank_twice(record: Data) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (_all_on_one_gpu, "measured as 8 devices"),
+        (_all_on_one_gpu, "measured as 4 devices"),
         (_of_another_node, "which its inventory does not have"),
         (_another_gpu_twice, "measured as 2 devices"),
         (_on_a_cpu, "measured on a CPU, a GPU was planned"),
         (_on_an_emulated_device, "measured on an emulated device"),
         (_of_another_model, "the limits are those of H200 SXM"),
-        (_sixteen_ranks, "measured as 2 devices"),
-        (_of_seven_ranks, "7 of 8 ranks"),
+        (_eight_ranks, "measured as 2 devices"),
+        (_of_three_ranks, "3 of 4 ranks"),
         (_same_local_ranks, "say they are the local ranks"),
         (_names_other_nodes, "ranks"),
         (_of_another_run, "it is of run 20200101"),
         (_ends_before_it_starts, "ended before it started"),
-        (_rank_twice, "are not the 8 that were started"),
+        (_rank_twice, "are not the 4 that were started"),
     ],
 )
 def test_a_record_of_other_devices_is_not_measured_and_its_node_is_named(

@@ -63,17 +63,17 @@ def _another_serial(d: Data) -> None:
 
 
 def _uuids_exchanged(d: Data) -> None:
-    a, b = d["ranks"][1]["device"], d["ranks"][4]["device"]
+    a, b = d["ranks"][1]["device"], d["ranks"][3]["device"]
     a["uuid"], b["uuid"] = b["uuid"], a["uuid"]
 
 
 def _devices_exchanged(d: Data) -> None:
-    a, b = d["ranks"][1], d["ranks"][4]
+    a, b = d["ranks"][1], d["ranks"][3]
     a["device"], b["device"] = b["device"], a["device"]
 
 
 def _one_uuid_missing(d: Data) -> None:
-    _no_uuid(d["ranks"][5])
+    _no_uuid(d["ranks"][3])
 
 
 FORGERIES = {

@@ -43,7 +43,7 @@ def test_every_rank_has_a_rate_of_each_round_in_which_it_sends(tmp_path):
     found = a_job(tmp_path)
     stated = found.ranks[0].facts["schedule"]
     assert stated["leaves"] == LEAVES
-    assert (stated["from"], stated["first"], stated["by_rail"]) == ("order", 0, False)
+    assert (stated["first"], stated["by_rail"]) == (0, False)
     ports = ports_of(stated["nodes"], stated["rails"], stated["leaves"], by_rail=False)
     rounds = len(stated["started"])
     assert 0 < rounds <= stated["planned"]
