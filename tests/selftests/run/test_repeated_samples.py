@@ -109,6 +109,9 @@ def found(*records: Record) -> set[str]:
         ([1980.0] * 20, None, False),
         ([float(k) for k in range(60, 80)], None, False),
         ([61.5, 61.5, 62.5, 61.5, 62.5, 61.5, 61.5, 62.5, 61.5], None, False),
+        # A steady rate of four digits has few values, and is noise; a staircase is not.
+        ([40.0 + (k * k % 23) / 100 for k in range(1, 121)], None, True),
+        ([40.5 + k // 12 for k in range(120)], None, False),
         (FINE[:3], None, False),
         (FINE[:3], [101.0, 102.0, 103.0], True),
     ],
