@@ -95,6 +95,16 @@ def test_a_replay_takes_over_what_no_record_may_show(directory):
     ]  # fmt: skip
 
 
+def test_a_replay_takes_over_the_first_of_several_attempts_that_passed(directory):
+    """Slices of a load, parts of a burn-in: a record that the ledger does not name is one added."""
+    for name in ("gemm@n0.json", "gemm@n0.attempt2.json"):
+        (directory.records / name).write_text("{}")
+        said(directory, "PASS", name)
+    assert [line["record"] for line in carried_over(directory)] == [
+        "gemm@n0.json", "gemm@n0.attempt2.json",
+    ]  # fmt: skip
+
+
 def test_the_ledgers_of_recertified_runs_come_first(directory):
     before = RunDirectory(directory.recertified / "20261101-before")
     before.root.mkdir(parents=True)
