@@ -91,6 +91,22 @@ def test_a_failure_is_taken_back_by_three_passes_in_a_row(run, rates, outcome, p
         assert found.cause == Cause.REPETITION
 
 
+def test_where_attempts_count_together_no_passes_are_promised_to_take_a_failure_back(run):
+    """The slices of a load: each pass is of all of them, the one that failed among them."""
+    item = next(i for i in run.items if i.criterion == "gemm.bf16")
+    line = {"outcome": "FAIL", "record": "gemm@worker0.json", "value": 500.0}
+    failed = {("gemm.bf16", item.subject): {1: line}}
+    found = judge_item(
+        item, node_record(650, 650, attempt=7), thresholds=run.thresholds, population=PEOPLE,
+        attempts=Attempts(newest=7, failed=failed, together=True),
+    )  # fmt: skip
+    assert (found.outcome, found.cause) == (Outcome.NOT_MEASURED, Cause.REPETITION)
+    assert "failed at attempt 1" in found.reason
+    assert "times in a row" not in found.reason
+    assert "begin a new run" in found.next_step
+    assert "--resume" not in found.next_step
+
+
 def test_attempts_are_listed_where_one_of_them_did_not_pass(run):
     assert judged(run, 650, 650).notes == []
     notes = judged(run, 500, 650, None, 500).notes
