@@ -10,7 +10,7 @@ import numpy as np
 
 from fixtures.permutations.named_leaves import ports_of
 from fixtures.permutations.observations import FloatArray, IntArray
-from fixtures.permutations.schedule import RESTS, schedule
+from fixtures.permutations.schedule import RESTS, schedule, seed_of
 from fixtures.records.absence import Kind, of_metrics
 from fixtures.records.model import Measurement, Record, Result
 from fixtures.run.fabric_load import FabricLoad
@@ -20,6 +20,7 @@ from tests.tools.clos import rank_rates
 RATE = 40.0
 """GB/s of a healthy flow."""
 SLICE_S = 600.0
+SEED = seed_of(support.NONCE)
 LEFT_OPEN = ("ports", "flaps", "uplinks", "pairs", "coverage")
 Slow = Callable[[FloatArray, IntArray, Sequence[str]], None]
 """Changes the rates of flows (rounds x ranks), given their targets and the node of each rank."""
@@ -54,7 +55,7 @@ class LoadedFabric:
         leaves = {n: self.leaf_of[n] for n in nodes} if self.stated else {}
         ports = ports_of(of_rank, rails, leaves, by_rail=False)
         first = (attempt - 1) * self.rounds
-        targets = np.array(schedule(ports, 7, first, self.rounds))
+        targets = np.array(schedule(ports, SEED, first, self.rounds))
         dice = np.random.default_rng([self.seed, attempt])
         rates = RATE * np.exp(dice.normal(0, self.noise, targets.shape))
         rates[targets == RESTS] = np.nan
@@ -64,7 +65,7 @@ class LoadedFabric:
         began = 1000.0 + (attempt - 1) * 2 * SLICE_S
         step = SLICE_S / self.rounds
         stated = {
-            "seed": 7, "first": first, "planned": self.rounds, "nodes": of_rank, "rails": rails,
+            "seed": SEED, "first": first, "planned": self.rounds, "nodes": of_rank, "rails": rails,
             "leaves": leaves, "by_rail": False, "bytes": 1 << 30,
             "started": [began + k * step for k in range(self.rounds)],
             "seconds": [step] * self.rounds, **self.more,

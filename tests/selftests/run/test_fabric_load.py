@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from fixtures.permutations.named_leaves import ports_of
 from fixtures.permutations.schedule import RESTS, schedule
 from fixtures.records.model import Measurement, Void
-from tests.selftests.loaded_fabrics import LEFT_OPEN, LoadedFabric, in_leaves, value
+from tests.selftests.loaded_fabrics import LEFT_OPEN, RATE, SEED, LoadedFabric, in_leaves, value
 
 pytestmark = pytest.mark.cpu
 
@@ -82,6 +83,51 @@ def test_what_stands_in_the_place_of_an_earlier_slice_is_said():
     assert summary is not None
     assert summary["slices"] == 1
     assert "slice 1: records/x.json: it is cut short" in summary["not_covered"]
+
+
+def test_an_earlier_slice_without_a_record_is_said():
+    """A slice that was taken away is not one that never was."""
+    fabric = LoadedFabric(LEAVES)
+    load = fabric.load()
+    fabric.decided(fabric.record(1), fabric.record(3), load=load)
+    summary = load.summary()
+    assert summary is not None
+    assert summary["slices"] == 2
+    assert summary["not_covered"] == "slice 2: it left no record"
+
+
+def test_a_slice_of_which_nothing_counts_knows_of_no_leaves():
+    fabric = LoadedFabric(LEAVES)
+    load, made = fabric.load(), fabric.record()
+    load.decided(made.without({n: Void("replaced") for n in LEAVES}), {}.get, lambda: None)
+    summary = load.summary()
+    assert summary is not None
+    assert "the leaf switches are not known" in summary["not_covered"]
+    assert "wiring measured" not in summary["not_covered"].partition("neither")[0]
+
+
+def test_no_port_makes_up_for_its_leaf_by_a_rate_that_no_port_has():
+    """A leaf at 0.8 of the load: what one of its nodes says of its own flows counts as a healthy
+    port's at most."""
+
+    def short_of_uplinks(rates, targets, nodes):
+        leaf = np.array([LEAVES[n] for n in nodes])
+        crossing = (targets != RESTS) & (leaf != leaf[targets])
+        rates[crossing & ((leaf == "leaf1") | (leaf[targets] == "leaf1"))] *= 0.8
+
+    fabric = LoadedFabric(LEAVES, slow=short_of_uplinks, stated="order")
+    covered = []
+    for boast in (RATE, 9e4):
+        made = fabric.record()
+        for k, rank in enumerate(made.ranks):
+            if rank.node == "n10":
+                fast = [replace(m, samples=[boast] * len(m.samples)) if m.metric == "rate" else m
+                        for m in rank.measurements]  # fmt: skip
+                made.ranks[k] = replace(rank, measurements=fast)
+        found = fabric.decided(made, load=fabric.load(oversubscription=1))
+        covered.append(value(found, "n00", "coverage"))
+    assert covered == [covered[0]] * 2
+    assert covered[0] < 100
 
 
 def test_a_run_that_goes_on_a_year_later_or_with_a_clock_that_was_set_is_one_run():
@@ -217,7 +263,7 @@ def driven_in(fabric, record, every):
     stated = record.ranks[0].facts["schedule"]
     ports = ports_of(stated["nodes"], stated["rails"], stated["leaves"], by_rail=False)
     driven = set()
-    for targets in schedule(ports, 7, stated["first"], fabric.rounds):
+    for targets in schedule(ports, SEED, stated["first"], fabric.rounds):
         flows: dict[tuple[int, int, int], int] = {}
         for k, to in enumerate(targets):
             ends = [(stated["nodes"][p], stated["rails"][p]) for p in (k, to)]

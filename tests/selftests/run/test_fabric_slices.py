@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from fixtures.permutations.schedule import RESTS
+from fixtures.records.model import Void
 from fixtures.run.fabric_slices import NotUsable, leaves_of, observed, recovered, schedule_of
 from tests.selftests import support
-from tests.selftests.loaded_fabrics import RATE, LoadedFabric, in_leaves
+from tests.selftests.loaded_fabrics import RATE, SEED, LoadedFabric, in_leaves
 
 pytestmark = pytest.mark.cpu
 
@@ -27,6 +28,7 @@ LEAF = leaves_of(FABRIC.nodes, 2, FABRIC.leaf_of, False, "order")
         # Rounds of another slice, of none, more than there are, hours that the rank did not run.
         {"first": 20}, {"first": -20}, {"seed": True}, {"planned": 19}, {"planned": 1e9},
         {"seconds": [3600.0] * 20}, {"started": [1000.0] * 20}, {"started": [0.0] * 20},
+        {"started": [1000.0 + 20 * k for k in range(20)], "seconds": [20.9] * 20},
         {"started": [1600.0 - 30 * k for k in range(20)]}, {"started": [1e10] * 20},
         {"leaves": {n: ["x"] for n in FABRIC.nodes}}, {"leaves": dict.fromkeys(FABRIC.nodes)},
     ],
@@ -34,6 +36,33 @@ LEAF = leaves_of(FABRIC.nodes, 2, FABRIC.leaf_of, False, "order")
 def test_rounds_that_do_not_fit_the_ranks_are_refused(more):
     with pytest.raises(NotUsable):
         schedule_of(replace(FABRIC, more=more).record())
+
+
+def test_rounds_of_another_seed_are_refused_before_they_hide_a_leaf():
+    """By another seed others sent to each other, and what is slow is spread over all leaves."""
+    with pytest.raises(NotUsable, match="not those of the record"):
+        schedule_of(replace(FABRIC, more={"seed": SEED + 1}).record())
+
+
+def test_rounds_that_were_planned_for_other_leaves_are_refused():
+    made = FABRIC.record()
+    of_port = np.array(LEAF.of_port)
+    observed(made, FABRIC.nodes, 2, (1 - of_port).tolist(), None, ordered=True)  # only renamed
+    others = np.roll(of_port, 2).tolist()
+    for ordered, said in ((True, "the order has"), (False, "are known")):
+        with pytest.raises(NotUsable, match=said):
+            observed(made, FABRIC.nodes, 2, others, None, ordered=ordered)
+    unknown = replace(FABRIC, stated="").record()
+    observed(unknown, FABRIC.nodes, 2, LEAF.of_port, None)  # as the wiring has found them
+    with pytest.raises(NotUsable, match="the order has"):
+        observed(unknown, FABRIC.nodes, 2, LEAF.of_port, None, ordered=True)
+
+
+def test_a_slice_that_is_void_as_a_whole_says_why():
+    made = FABRIC.record()
+    void = made.without({n: Void(f"{n}: its samples are those of another") for n in FABRIC.nodes})
+    with pytest.raises(NotUsable, match="its samples are those of another"):
+        schedule_of(void)
 
 
 def test_without_a_word_on_its_rounds_a_slice_says_nothing():
