@@ -86,3 +86,6 @@ def test_a_pair_of_leaves_that_no_round_had_is_no_pass():
     assert summary is not None
     assert 0 < summary["covered"] < summary["cells"]
     assert value(newest, "n00", "pairs") != 0
+    assert "rounds were too few" in value(newest, "n00", "coverage")
+    all_of_it = fabric.decided(*(fabric.record(k) for k in range(1, 5)))
+    assert value(all_of_it, "n00", "coverage") == 100
