@@ -1,7 +1,11 @@
 """The fixtures of several files: a sandbox, a checkout, a healthy run, an emulated driver."""
 
+import functools
 import gc
-from collections.abc import Iterator
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,7 @@ from fixtures.sandbox import emulation  # noqa: E402
 from fixtures.thresholds import loader  # noqa: E402
 from fixtures.thresholds.loader import Thresholds  # noqa: E402
 from reports import __main__ as commands  # noqa: E402
-from tests.selftests import idle_guard, support  # noqa: E402
+from tests.selftests import fork_server, idle_guard, support  # noqa: E402
 from tests.selftests.sandboxes import (  # noqa: E402
     checkout,
     healthy,
@@ -41,9 +45,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def replays_in_forks() -> Iterator[None]:
-    """A replay that a command of `reports` starts costs as much as its tests."""
+    """A replay that a command of `reports` starts is one in a fork, as those of the tests are."""
+    start = commands._started
+
+    @functools.wraps(start)
+    def started(command: Sequence[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        own = {k: v for k, v in env.items() if k.startswith(fork_server.OWN_START)}
+        if any(os.environ.get(name) != value for name, value in own.items()):
+            return start(command, env)
+        assert list(command[:3]) == [sys.executable, "-m", "pytest"], command
+        return support.OWN.run(command[3:], support.CHECKOUT, env, timeout_s=900)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commands, "_started", support.forked(commands._started))
+        patch.setattr(commands, "_started", started)
         yield
 
 

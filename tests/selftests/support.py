@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -330,7 +329,7 @@ def item(key: str, limits: Thresholds, people: Population, subject: str) -> Item
 # --- pytest in a process of its own
 
 
-_OWN = fork_server.Server(CHECKOUT)
+OWN = fork_server.Server(CHECKOUT)
 _ANY = fork_server.Server()
 """Not one module of a checkout is loaded there."""
 
@@ -351,28 +350,12 @@ def run_pytest(
     env = {k: v for k, v in os.environ.items() if not k.startswith(outer)} | environment
     given = ["-p", "no:cacheprovider", "--ignore=tests/selftests", *map(str, arguments)]
     if not process and not any(name.startswith(fork_server.OWN_START) for name in environment):
-        server = _OWN if checkout == CHECKOUT else _ANY
+        server = OWN if checkout == CHECKOUT else _ANY
         return server.run(given, checkout, env, timeout_s)
     return subprocess.run(
         [sys.executable, "-m", "pytest", *given], cwd=checkout, env=env, capture_output=True,
         text=True, timeout=timeout_s,
     )  # fmt: skip
-
-
-def forked(
-    start: Callable[..., subprocess.CompletedProcess[str]],
-) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Return what starts a replay of the suite's own commands in a fork, too."""
-
-    @functools.wraps(start)
-    def started(command: Sequence[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-        own = {k: v for k, v in env.items() if k.startswith(fork_server.OWN_START)}
-        if any(os.environ.get(name) != value for name, value in own.items()):
-            return start(command, env)
-        assert list(command[:3]) == [sys.executable, "-m", "pytest"], command
-        return _OWN.run(command[3:], CHECKOUT, env, timeout_s=900)
-
-    return started
 
 
 Replayed = tuple[int, dict[str, Any]]

@@ -140,7 +140,7 @@ def test_a_wrong_run_is_one_line(tmp_path, capsys, content):
 
 def test_a_replay_that_says_nothing_is_no_verdict(run, monkeypatch, capsys):
     silent = command.subprocess.CompletedProcess([], 1, "collected 0 items\n", "")
-    monkeypatch.setattr(command.subprocess, "run", lambda *_, **__: silent)
+    monkeypatch.setattr(command, "_started", lambda *_: silent)
     assert command.main(["render", str(run)]) == command.BROKEN
     assert "collected 0 items" in capsys.readouterr().err
 
