@@ -12,6 +12,7 @@ plans again, judges and writes its verdict, and checks each slice against the de
 from __future__ import annotations
 
 import argparse
+import gc
 import resource
 import tempfile
 import time
@@ -84,6 +85,8 @@ def session(
     devices = DeviceIndex(
         directory, support.NONCE, replace(people, nodes=fabric.nodes), created=500.0
     )
+    gc.collect()
+    gc.freeze()  # a session begins with nothing of this
     name = f"a session, {slices} slices"
     with cpu(spent, name):
         for _ in range(2 if slices > 1 else 0):
