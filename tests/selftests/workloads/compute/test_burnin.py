@@ -43,7 +43,7 @@ def test_a_burnin_holds_the_load_and_watches(tmp_path: Path) -> None:
         assert rank.facts["ramps"] == burnin.RAMPS * rank.facts["stretches"]
         found = {m.metric: m for m in rank.measurements}
         rates = found["bf16"]
-        assert rates.checks["seconds"] > 1
+        assert 0 < rates.checks["seconds"] <= rank.end - rank.start  # a busy host loads for less
         # How many batches there are is the host's speed. Each has a sample, of both stretches.
         batches = max(rank.facts["stretches"], rates.checks["batches"])
         assert len(rates.samples) == len(rates.ended) >= batches
