@@ -250,7 +250,7 @@ def details(
 def filled(form: str, *values: Any) -> Markup:
     """Return HTML in which each %s is one of these values, escaped unless it is HTML itself.
 
-    As Markup.format, in a sixth of the time: a page of a large cluster has a million.
+    As Markup.format, in less than half of the time: a page of a large cluster has a million.
     """
     return Markup(form % tuple(map(escape, values)))
 

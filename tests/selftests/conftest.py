@@ -2,7 +2,6 @@
 
 import functools
 import gc
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from fixtures.sandbox import emulation  # noqa: E402
 from fixtures.thresholds import loader  # noqa: E402
 from fixtures.thresholds.loader import Thresholds  # noqa: E402
 from reports import __main__ as commands  # noqa: E402
-from tests.selftests import fork_server, idle_guard, support  # noqa: E402
+from tests.selftests import idle_guard, support  # noqa: E402
 from tests.selftests.sandboxes import (  # noqa: E402
     checkout,
     healthy,
@@ -50,9 +49,6 @@ def replays_in_forks() -> Iterator[None]:
 
     @functools.wraps(start)
     def started(command: Sequence[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-        own = {k: v for k, v in env.items() if k.startswith(fork_server.OWN_START)}
-        if any(os.environ.get(name) != value for name, value in own.items()):
-            return start(command, env)
         assert list(command[:3]) == [sys.executable, "-m", "pytest"], command
         return support.OWN.run(command[3:], support.CHECKOUT, env, timeout_s=900)
 

@@ -162,15 +162,12 @@ def prepare(sizes: Sequence[int], slices: int) -> None:
             rounds(Shape(nodes), number)
 
 
-def seeds_of(nodes: int, given: int | None) -> int:
-    usual = SEEDS.get(nodes, 10)
-    return usual if given is None else min(given, usual) if nodes > 256 else given
-
-
 def seeds(nodes: int, args: argparse.Namespace, of: int = 1) -> range:
     """Return those of a cell, or a share of them: one in `of`."""
-    first = args.first_seed
-    return range(first, first + (seeds_of(nodes, args.seeds) // of or 1))
+    usual, first = SEEDS.get(nodes, 10), args.first_seed
+    given = usual if args.seeds is None else args.seeds
+    count = min(given, usual) if nodes > 256 else given
+    return range(first, first + (count // of or 1))
 
 
 def noise(args: argparse.Namespace, workers: Workers) -> None:
