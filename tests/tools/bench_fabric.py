@@ -58,7 +58,7 @@ def main() -> int:
         directory.records.mkdir()
         for attempt in range(1, options.slices + 1):
             path = directory.record("permutations", "all", attempt)
-            write_json(path, fabric.record(attempt).to_json())
+            write_json(path, fabric.record(attempt).to_json(), indent=None)
             with cpu(spent, "record read"):
                 record = read_record(path, without_facts=True)
             with cpu(spent, "all of it, without reading"):
@@ -118,7 +118,8 @@ def take_inventory(directory: RunDirectory, fabric: LoadedFabric, attempt: int) 
         ]
         found = support.record(*ranks, workload=INVENTORY, placement=node, attempt=attempt)
         path = directory.record(INVENTORY, node, attempt)
-        write_json(path, replace(found, job={"id": str(attempt), "submitted": 600.0}).to_json())
+        found = replace(found, job={"id": str(attempt), "submitted": 600.0})
+        write_json(path, found.to_json(), indent=None)
 
 
 def timed(spent: dict[str, list[float]], name: str, module: object, function: str) -> None:

@@ -25,7 +25,7 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -43,6 +43,7 @@ RISK = 0.003
 TABLES = ("noise", "healthy", "found", "smallest", "cost")
 SEEDS = {64: 100, 256: 100, 1024: 10}
 SCHEDULE_SEED = 7
+KINDS = tuple(field.name for field in fields(Smallest))
 STATED_FROM = 8
 """Healthy runs whose stated smallest defects are averaged, to be planted."""
 
@@ -262,7 +263,7 @@ def smallest(args: argparse.Namespace, workers: Workers) -> None:
                     run_stated, [(shape, seed, args.stated_slices) for seed in range(STATED_FROM)]
                 )
             )
-            for kind in ("port", "port_ten_minutes", "uplinks"):
+            for kind in args.stated_kinds:
                 sizes = [getattr(s, kind) for s in stated]
                 if None in sizes:
                     say(f"{shape.name:34} {kind:18} not stated")
@@ -273,7 +274,7 @@ def smallest(args: argparse.Namespace, workers: Workers) -> None:
                         run_smallest,
                         [
                             (shape, seed, args.stated_slices, kind, size)
-                            for seed in range(args.draws)
+                            for seed in range(args.first_seed, args.first_seed + args.draws)
                         ],
                     )
                 )
@@ -320,6 +321,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--draws", type=int, default=1000, help="of a smallest defect")
     parser.add_argument("--stated-nodes", nargs="*", type=int, default=[64])
     parser.add_argument("--stated-slices", type=int, default=3)
+    parser.add_argument("--stated-kinds", nargs="*", choices=KINDS, default=KINDS, metavar="KIND")
     parser.add_argument("--jobs", type=int, default=1)
     args = parser.parse_args(argv)
     workers = Workers(args.jobs)

@@ -10,6 +10,7 @@ import pytest
 from fixtures.plan.items import ALL
 from fixtures.records.model import Record
 from fixtures.records.run_directory import RunDirectory
+from fixtures.run import fabric_load
 from fixtures.run.devices_of_record import INVENTORY, DeviceIndex
 from fixtures.run.evidence import Evidence
 from fixtures.run.fabric_load import PERMUTATIONS, FabricLoad
@@ -85,6 +86,26 @@ def test_a_second_reader_reads_nothing_again(slices):
     slices.load.forget()
     assert slices.look() == first
     assert len(slices.taken()) == 3
+
+
+def test_a_session_computes_a_slice_once_and_holds_no_rates_but_those_of_the_newest(
+    slices, monkeypatch
+):
+    """The leaves are known with the first slice, and what it shows counts from then on."""
+    computed = []
+    honest = fabric_load.observed
+    monkeypatch.setattr(
+        fabric_load, "observed",
+        lambda record, *of, **more: computed.append(record.attempt) or honest(record, *of, **more),
+    )  # fmt: skip
+    planner = slices.reader(without_facts=True)
+    planner.load_on_fabric()
+    assert computed == [3, 1, 2] or computed == [1, 2, 3]
+    assert [key for key in planner._records if key[0] == PERMUTATIONS] == [(PERMUTATIONS, ALL, 3)]
+    slices.taken()
+    slices.inventory(2)
+    slices.look(without_facts=True)
+    assert slices.taken() == []
 
 
 def test_after_an_inventory_of_the_same_devices_nothing_is_read_again(slices):

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fixtures.permutations.schedule import RESTS
+from fixtures.permutations.named_leaves import ports_of
+from fixtures.permutations.schedule import RESTS, schedule
 from fixtures.records.model import Void
 from fixtures.run.fabric_slices import NotUsable, leaves_of, observed, recovered, schedule_of
 from tests.selftests import support
@@ -42,6 +43,16 @@ def test_rounds_of_another_seed_are_refused_before_they_hide_a_leaf():
     """By another seed others sent to each other, and what is slow is spread over all leaves."""
     with pytest.raises(NotUsable, match="not those of the record"):
         schedule_of(replace(FABRIC, more={"seed": SEED + 1}).record())
+
+
+def test_who_sent_to_whom_is_what_every_rank_has_computed():
+    fabric = LoadedFabric(in_leaves(2, 2), rails=3, rounds=20)
+    names, rails = [n for n in fabric.nodes for _ in range(3)], [0, 1, 2] * len(fabric.nodes)
+    ports = ports_of(names, rails, dict(fabric.leaf_of), by_rail=False)
+    planned = schedule(ports, SEED, 20, 20)
+    assert any(RESTS in targets for targets in planned)  # between two ports of a node
+    seen = observed(fabric.record(2), fabric.nodes, 3, ports.leaf, None, ordered=True)
+    assert seen.target.tolist() == planned
 
 
 def test_rounds_that_were_planned_for_other_leaves_are_refused():
