@@ -15,8 +15,9 @@ from fixtures.records.files import append_line, read_json
 from fixtures.records.run_directory import RunDirectory
 from fixtures.records.run_schema import RUN_SCHEMA
 from fixtures.run.options import RunOptions
+from fixtures.thresholds import loader
 from tests.selftests.run.small_run import BEGAN, PEOPLE, TEXT
-from tests.selftests.support import NONCE, node_record, result_line, run_directory, save
+from tests.selftests.support import NONCE, SHIPPED, node_record, result_line, run_directory, save
 
 pytestmark = pytest.mark.cpu
 
@@ -122,6 +123,18 @@ def test_a_run_by_hand_planned_what_it_has_lines_of(source):
     assert [tuple(k) for k in run.earlier["scope"]] == [
         ("gemm.bf16", "worker0"), ("gemm.spread", "worker0"),
     ]  # fmt: skip
+
+
+def test_a_run_by_hand_is_as_deep_as_its_workloads_need(source):
+    """Workloads of the burn-in and of the load on the fabric were deselected: nothing to judge."""
+    criteria = loader.load(SHIPPED).criteria.values()
+    tiers = {
+        workload: module._tier_by_hand(criteria, {("gemm", "worker0"), (workload, "worker0")})
+        for workload in ("gemm", "burnin", "permutations")
+    }
+    assert tiers == {"gemm": "standard", "burnin": "burnin", "permutations": "fabric"}
+    assert opened(source, scope=...)[1].tier == "standard"  # these limits have no deeper ones
+    assert opened(source, scope=..., tier="probe")[1].tier == "probe"
 
 
 def test_records_are_copied_and_the_run_that_measured_is_named(source, monkeypatch, tmp_path):
