@@ -151,7 +151,7 @@ def test_siblings_of_a_part_are_those_of_the_whole_fleet(tmp_path):
 def test_what_is_not_judged_of_a_record_is_not_kept(tmp_path):
     made, _ = bench(support.DATA / "sandbox-2x2-cpu")
     record = made.evidence.get("gemm", "worker0")
-    assert {name for rank in record.ranks for name in rank.facts} <= set(JUDGED_FACTS)
+    assert {name for rank in record.ranks for name in rank.facts} <= {*JUDGED_FACTS, "telemetry"}
     assert "dtypes" not in record.ranks[0].facts
 
 
