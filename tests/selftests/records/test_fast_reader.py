@@ -127,6 +127,11 @@ def test_only_the_facts_that_verdicts_depend_on_are_kept(tmp_path: Path) -> None
     assert read_record(path).ranks[0].facts == made.facts
     kept = read_record(path, without_facts=True)
     assert kept.ranks[0].facts == {"emulated": True}
+    # Of the telemetry only how busy the cores were: the rest is a summary of every GPU.
+    telemetry = {"cpu_percent": 99.9, "cpus": 32, "gpus": {"GPU-0": {}}}
+    for given, expected in ((telemetry, {"cpu_percent": 99.9, "cpus": 32}), (3, None)):
+        rank = fast_reader._without_facts({"facts": {"telemetry": given}})
+        assert rank["facts"].get("telemetry") == expected
     assert fast_reader.read_json_fast(path)["ranks"][0]["facts"] == made.facts
     for other in ([1], {"facts": 3}):
         assert fast_reader._without_facts(other) == other

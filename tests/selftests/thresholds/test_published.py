@@ -168,7 +168,7 @@ def rows_of(run: str) -> dict[str, dict[str, str]]:
 
 
 RUNS = [("h200-1x4", "H200 SXM", 4), ("h200-1x2", "H200 SXM", 2), ("h100-1x4", "H100 SXM", 4),
-        ("h100-1x4-accepted", "H100 SXM", 4)]  # fmt: skip
+        ("h100-1x4-accepted", "H100 SXM", 4), ("h200-1x2-accepted", "H200 SXM", 2)]  # fmt: skip
 
 
 @pytest.mark.parametrize(("run", "model", "gpus"), RUNS, ids=[r[0] for r in RUNS])
