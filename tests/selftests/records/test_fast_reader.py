@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from array import array
 from dataclasses import replace
@@ -117,6 +118,29 @@ def test_equal_parts_of_a_large_record_are_kept_once(monkeypatch: pytest.MonkeyP
     contents = {json.dumps(m.conditions) for m in measured}
     assert len({id(m.conditions) for m in measured}) == len(contents) < len(measured)
     assert len({id(m.samples) for m in measured}) == len(measured)
+
+
+def test_every_fact_of_a_rank_that_verdicts_read_is_kept() -> None:
+    """What is not kept is silently not there: busy cores were named in no run."""
+    read = {}
+    for path in sorted((support.CHECKOUT / "fixtures" / "verdict").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(attr="get", value=ast.Attribute(attr="facts", value=of)),
+                    args=[ast.Constant(value=str(name)), *_],
+                ):
+                    read[ast.unparse(of), name] = path.name
+                case ast.Subscript(
+                    value=ast.Attribute(attr="facts", value=of),
+                    slice=ast.Constant(value=str(name)),
+                ):
+                    read[ast.unparse(of), name] = path.name
+    # A case and its sheet have facts of the plan.
+    of_ranks = {name for of, name in read if of not in ("case", "self", "sheet")}
+    assert {"settings", "telemetry"} <= of_ranks
+    given = {"facts": {name: {"cpus": 1} for name in of_ranks}}
+    assert fast_reader._without_facts(given)["facts"].keys() == of_ranks
 
 
 def test_only_the_facts_that_verdicts_depend_on_are_kept(tmp_path: Path) -> None:
