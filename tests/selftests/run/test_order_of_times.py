@@ -203,6 +203,16 @@ def test_samples_of_a_whole_job_may_be_older_than_their_rank():
     assert samples_in_order([early], spans_job=True)[0] == {}
 
 
+def test_a_node_that_began_in_time_and_ended_after_the_run_is_not_0_hours_ahead():
+    window = Window(0.0, 600.0)
+    for start, said in ((60.0, "measured on after the run had ended"), (7200.0, "2.0 hours ahead")):
+        own = Offset.of(start, start + 100_000.0, window)
+        found = of_another_clock("worker0", start, own, (), window)
+        assert found is not None
+        assert said in found.reason
+        assert found.cause == Cause.CLOCK
+
+
 def test_an_offset_is_what_puts_a_record_into_its_job():
     window = Window(1000.0, 5000.0)
     assert window.of_job({"submitted": 2000}) == Window(2000.0, 5000.0)
