@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -67,6 +68,8 @@ AXE = "axe-core@4.14.1"
 AXE_SHA256 = "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c"
 """The package with the rules of accessibility that are checked, and the digest of its script."""
 
+SERIOUS = ("serious", "critical")
+
 AS_PRINTED = """
   Array.from(document.styleSheets).forEach(function (sheet) {
     Array.from(sheet.cssRules).forEach(function (rule) {
@@ -119,21 +122,24 @@ def evaluate(
     return [json.loads(answers[str(k)]) for k in range(len(pages))]
 
 
-def axe_script(folder: Path) -> str | None:
-    """Download the rules of accessibility into a folder; return their script, None without npm."""
+@functools.cache
+def axe_script() -> str | None:
+    """Download the rules of accessibility; return their script, None where npm cannot get it."""
     npm = shutil.which("npm")
     if npm is None:
         return None
-    done = subprocess.run(
-        [npm, "pack", "--silent", AXE], cwd=folder, capture_output=True, timeout=TIMEOUT_S
-    )
-    packed = list(folder.glob("axe-core-*.tgz"))
-    if done.returncode or not packed:
-        return None
-    with tarfile.open(packed[0]) as package:
-        member = package.extractfile("package/axe.min.js")
-        assert member is not None
-        script = member.read()
+    with tempfile.TemporaryDirectory(prefix="axe-") as folder:
+        done = subprocess.run(
+            [npm, "pack", "--silent", "--fetch-retries=1", AXE], cwd=folder, capture_output=True,
+            timeout=TIMEOUT_S,
+        )  # fmt: skip
+        packed = list(Path(folder).glob("axe-core-*.tgz"))
+        if done.returncode or not packed:
+            return None
+        with tarfile.open(packed[0]) as package:
+            member = package.extractfile("package/axe.min.js")
+            assert member is not None
+            script = member.read()
     assert hashlib.sha256(script).hexdigest() == AXE_SHA256, f"{AXE} is not what was looked at"
     return script.decode()
 
@@ -141,8 +147,10 @@ def axe_script(folder: Path) -> str | None:
 def inaccessible(
     pages: Sequence[Path], axe: str, *options: str, width: int = 1280
 ) -> list[list[Any]]:
-    """Return of each page the rules of accessibility that it breaks: (impact, rule, elements)."""
-    return evaluate(pages, _AXE_SCRIPT % axe, *options, width=width)
+    """Return of each page the serious rules of accessibility that it breaks: (impact, rule,
+    elements)."""
+    of_pages = evaluate(pages, _AXE_SCRIPT % axe, *options, width=width)
+    return [[rule for rule in broken if rule[0] in SERIOUS] for broken in of_pages]
 
 
 def picture(
