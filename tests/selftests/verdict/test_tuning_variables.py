@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fixtures.records.absence import Absence, Kind
 from fixtures.records.model import Measurement, RankResult
 from fixtures.records.tuning_variables import FAMILIES, KNOWN
 from fixtures.thresholds import loader
@@ -161,6 +162,20 @@ def test_a_pass_and_a_wrong_element_name_no_setting(limits: Thresholds) -> None:
     ]
     failed = judged_with(limits, "allreduce.errors", *wrong)
     assert (failed.outcome, failed.reason) == (Outcome.FAIL, "")
+
+
+def test_a_measurement_that_decides_nothing_is_explained_by_no_setting(limits: Thresholds) -> None:
+    """More of it is needed, or a fact; "measure again without NCCL_ALGO" led nowhere."""
+    undecided = Absence(metric="busbw", kind=Kind.UNKNOWN, why="more slices are needed")
+    ranks = [
+        dataclasses.replace(slow(k, "worker0", NCCL_ALGO="Ring"), measurements=[],
+                            absent=[undecided])
+        for k in range(2)
+    ]  # fmt: skip
+    verdict = judged_with(limits, "allreduce.nvls", *ranks)
+    assert verdict.outcome is Outcome.NOT_MEASURED
+    assert "more slices are needed" in verdict.reason
+    assert "NCCL_ALGO" not in verdict.line
 
 
 def test_a_product_in_another_type_says_what_forced_it(limits: Thresholds) -> None:
