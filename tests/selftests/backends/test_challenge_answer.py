@@ -88,6 +88,21 @@ def test_the_rank_by_which_the_job_ended_is_left_out_of_the_next(tmp_path):
     assert found == [(ALL, []), (ALL, [3]), (ALL, [0, 3])]
 
 
+@pytest.mark.parametrize(
+    ("opening", "committed", "without"),
+    [(False, True, []), (True, True, [1, 4]), (True, False, [])],
+)
+def test_the_opening_leaves_out_who_is_not_in_the_commitment(tmp_path, opening, committed, without):
+    """An answer over again does not: what an earlier commitment left out may answer now."""
+    answering = Answering(tmp_path, opening=opening)
+    if committed:
+        there = messages.Commitment(answering.challenge.digest, (0, 2, 3, 5), bytes(32))
+        folder = answering.run.directory.challenge
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / messages.COMMITMENT, messages.commitment_fields(there))
+    assert answering.answer() == [(ALL, without)]
+
+
 def test_a_node_without_a_rank_is_left_out_whole_and_tries_end(tmp_path):
     ends = [{"node": f"worker{k}", "rank": None} for k in (2, 1, 0)]
     assert [out for _, out in Answering(tmp_path).answer(*ends)] == [[], [4, 5], [2, 3, 4, 5]]

@@ -77,3 +77,21 @@ def test_what_a_rank_s_own_file_says_is_of_its_node():
     parts = [LogPart("srun: error: worker0: task 0: Terminated"), LogPart("std::bad_alloc", 1)]
     failure = diagnose([], state="FAILED", log_tail=parts, job="42", world_size=2, nodes=NODES)
     assert culprit(failure) == (JobKind.HOST_OUT_OF_MEMORY, None, "worker1", 1)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize(
+    ("line", "of_the_start"),
+    [
+        ("std::bad_alloc", None),
+        ("ModuleNotFoundError: No module named 'torch'", JobKind.IMPORT_FAILURE),
+        ("/shared/venv/bin/python: No such file or directory", JobKind.INTERPRETER),
+    ],
+)
+def test_what_keeps_a_rank_from_starting_ends_none_that_has_begun(line, of_the_start, begun):
+    lines = [started(0), started(1)] if begun else []
+    failure = diagnosed(*lines, nodes=NODES, log_tail=[LogPart(""), LogPart(line, 1)])
+    if of_the_start is None:
+        assert culprit(failure)[0::2] == (JobKind.HOST_OUT_OF_MEMORY, "worker1")
+    else:
+        assert (failure.kind is of_the_start) is not begun, failure

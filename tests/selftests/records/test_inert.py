@@ -19,6 +19,7 @@ from fixtures.records.inert import (
     inert_json,
     inert_lines,
     needs_a_look,
+    without_commands,
 )
 from fixtures.records.model import Record
 from fixtures.redaction import Known
@@ -142,3 +143,20 @@ def test_a_secret_that_this_process_knows_is_removed_where_a_text_enters(monkeyp
     assert inert("said hunter2-Correct") == "said [removed]"
     assert needs_a_look(b'{"error": "said hunter2-Correct"}')
     assert not needs_a_look(b'{"error": "said nothing"}')
+
+
+# --- commands
+
+
+@pytest.mark.parametrize("text", [
+    "a note", "GPU-1f: Xid 79: the GPU fell off the bus (RMA)", "the next node: gpu7",
+    "Slurm's reason: to drainage", "scontrol show node",
+])  # fmt: skip
+def test_what_is_no_command_is_left_as_it_is(text):
+    assert without_commands(text) is text
+
+
+def test_what_marks_a_command_is_taken_from_a_text():
+    assert without_commands("see `reboot`") == "see 'reboot'"
+    assert without_commands("next: reboot") == "next, reboot"
+    assert without_commands("to drain  scontrol update NodeName=ALL") == "...  ... NodeName=ALL"

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.records.inert import without_commands
 from tests.selftests import derive_runs, questions, support
 from tests.selftests.hostile_texts import HARMLESS, TEXTS, commands, fill
 
@@ -57,17 +56,3 @@ def test_no_text_of_any_node_is_in_a_command(tmp_path, kind, variant):
 def test_there_are_thirty_kinds_of_text():
     assert len(TEXTS) >= 30
     assert len(set(TEXTS.values())) == len(TEXTS)
-
-
-@pytest.mark.parametrize("text", [
-    "a note", "GPU-1f: Xid 79: the GPU fell off the bus (RMA)", "the next node: gpu7",
-    "Slurm's reason: to drainage", "scontrol show node",
-])  # fmt: skip
-def test_what_is_no_command_is_left_as_it_is(text):
-    assert without_commands(text) is text
-
-
-def test_what_marks_a_command_is_taken_from_a_text():
-    assert without_commands("see `reboot`") == "see 'reboot'"
-    assert without_commands("next: reboot") == "next, reboot"
-    assert without_commands("to drain  scontrol update NodeName=ALL") == "...  ... NodeName=ALL"

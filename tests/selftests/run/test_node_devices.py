@@ -102,6 +102,23 @@ def test_a_record_that_no_inventory_has_is_of_nothing_that_was_there():
     assert ("was moved" in said, shown) == (True, False)
 
 
+def test_a_nic_is_another_only_where_the_network_was_measured_through_it():
+    was = replace(RANK, device={**RANK.device, "nics": {"mlx5_0": "guid-a", "mlx5_1": "guid-b"}})
+
+    def of(over_network: bool, **nics: str) -> list[tuple[str, str, bool]]:
+        now = inventory(200.0, nics=nics)
+        return list(changes(now, now, "worker0", [was], False, over_network, before=False))
+
+    assert (
+        of(True, mlx5_0="guid-a", mlx5_1="guid-b") == of(False, mlx5_0="guid-z") == of(True) == []
+    )
+    assert of(True, mlx5_0="guid-a", mlx5_1="guid-z") == [
+        ("mlx5_1", "worker0: mlx5_1 was replaced: measured on guid-b, now guid-z", True)
+    ]
+    ((_, said, _),) = of(True, mlx5_0="guid-a")
+    assert said.endswith("measured on guid-b, now none")
+
+
 def test_what_scales_a_limit_and_the_serial_are_those_of_the_inventory():
     same, other = inventory(90.0), inventory(90.0, nvlinks=17, serial="77")
     assert claimed_otherwise(same, "worker0", [RANK]) == ""

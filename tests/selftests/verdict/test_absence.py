@@ -20,6 +20,7 @@ from fixtures.verdict.absence import (
     Told,
     explain,
     next_step_of,
+    of_missing,
     took_no_part,
     without_record,
 )
@@ -197,6 +198,27 @@ def test_a_missing_record_has_the_words_and_the_job_of_its_line():
     assert found.notes == ["first error: boom"]
     nothing = without_record(made.verdict(), made.case(criterion()))
     assert (nothing.reason, nothing.cause) == ("not run: no record", Cause.INTERRUPTED)
+
+
+@pytest.mark.parametrize("kind", JobKind)
+def test_a_missing_record_accuses_whom_the_table_says(kind):
+    ruling = TABLE[kind]
+    of_node = (ruling.cause, [] if ruling.accused is Accused.NO_NODE else ["worker0"])
+    named = ruling.accused is Accused.NAMED_NODE
+    of_one_of_two = (ruling.cause, ["worker1"]) if named else (Cause.OTHER_NODE, [])
+    nobody = (Cause.OTHER_NODE, [])
+    if ruling.accused is Accused.NO_NODE:
+        of_one_of_two = nobody = (ruling.cause, [])
+    assert of_missing({"kind": kind}, ["worker0"]) == of_node
+    assert of_missing({"kind": kind, "placement": "worker0"}, ["worker0"]) == of_node
+    assert of_missing({"kind": kind, "node": "worker1"}, TWO) == of_one_of_two
+    for line in ({"node": "worker7"}, {"node": None}, {}):
+        assert of_missing({"kind": kind, **line}, TWO) == nobody
+    # A row of one node in a job over several.
+    assert of_missing({"kind": kind, "placement": "cluster"}, ["worker0"]) == nobody
+    assert of_missing({"kind": kind, "cause": "node", "cause_nodes": ["worker0"]}, TWO) == (
+        Cause.NODE, ["worker0"],
+    )  # fmt: skip
 
 
 def test_a_row_carries_its_absence_and_what_it_follows_from():

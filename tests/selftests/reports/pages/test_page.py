@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from fixtures.paths import CHECKOUT
+from fixtures.records.files import append_line
 from fixtures.records.run_directory import RunDirectory
 from fixtures.run.reader import RunReader, devices_of
 from fixtures.verdict.model import Outcome, Verdict
@@ -26,6 +27,7 @@ from reports.console.plugin import Writer
 from reports.pages import figures
 from reports.pages.artefacts import NAMES
 from reports.pages.page import page as made_page
+from reports.pages.page import read_ledger
 from tests.selftests import judged_runs
 from tests.selftests.support import DATA
 
@@ -323,3 +325,33 @@ def test_what_was_made_of_a_verdict_goes_when_it_does_not_hold(tmp_path):
     assert "INCOMPLETE" in said
     assert "no space left" in said
     assert "ACCEPTED" not in said
+
+
+def test_the_ledger_keeps_every_attempt_of_a_row_that_was_judged_again_and_the_text_of_the_last(
+    tmp_path,
+):
+    run = RunDirectory(tmp_path / "run")
+    run.make()
+    once, twice = ("a.once", "n0"), ("a.twice", "n0")
+
+    def wrote(row: tuple[str, str], attempt: int, text: str = "") -> dict[str, Any]:
+        named = {"criterion": row[0], "subject": row[1]}
+        append_line(run.ledger, {"event": "test", **named, "text": text})
+        line = {"event": "verdict", **named, "attempt": attempt}
+        append_line(run.ledger, line)
+        return line
+
+    wrote(once, 1, "read the log")
+    first = wrote(twice, 1, "torn")
+    second = wrote(twice, 2)
+    append_line(run.ledger, {"event": "test", "test": "tests/test_a.py::test_b", "criterion": None})
+    rows = [
+        {"criterion": once[0], "subject": once[1]},
+        {"criterion": twice[0], "subject": twice[1], "attempt": 2},
+    ]
+    found = read_ledger(run, rows)
+    assert list(found.attempts) == [twice]
+    kept = {n: line["attempt"] for n, line in found.attempts[twice].items()}
+    assert kept == {1: first["attempt"], 2: second["attempt"]}
+    assert found.texts == {once: "read the log"}
+    assert list(found.tests) == ["tests/test_a.py::test_b"]

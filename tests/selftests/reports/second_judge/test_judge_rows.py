@@ -276,6 +276,33 @@ def test_a_value_that_no_device_has_is_not_owed():
     assert not judge.has_none(row, record_of(*all_, nodes="ab", left="a"))
 
 
+@pytest.mark.parametrize(
+    ("rates", "by_word", "expected"),
+    [
+        ((), True, "NOT_APPLICABLE"), ((20.0,), True, "NOT_APPLICABLE"),
+        ((20.0, 20.0), True, "NOT_MEASURED"), ((20.0, 20.0), False, "NOT_APPLICABLE"),
+        ((5.0,), True, "NOT_MEASURED"), ((5.0,), False, "NOT_APPLICABLE"),
+    ],
+)  # fmt: skip
+def test_a_node_that_lacks_what_half_of_its_like_have_owes_it(rates, by_word, expected):
+    """So it does where one of them fails by it."""
+    lacking = {"absent": [{"metric": "m", "kind": absences.NONE}]}
+    c = row_of(may_lack=True, by_word=by_word).c
+    rows = [row_of(node, subject=node, place=node) for node in "abcd"]
+    records = {}
+    for row, rate in zip(rows, [*rates, *[None] * (4 - len(rates))], strict=True):
+        row.c, node = c, row.subject
+        found = [rank(k, node, **(lacking if rate is None else {})) for k in (0, 1)]
+        for r in found if rate is not None else ():
+            r["measurements"] = [of(rate)]
+        records[node] = record_of(*found, nodes=node)
+    made = judge_of(*rows, nodes=tuple("abcd"))
+    made.records.newest = lambda _, place: records[place]
+    made.records.attempts = lambda _, place: [records[place]]
+    assert made.outcome(("k", "d")) == (expected, None)
+    assert made.outcome(("k", "d")) == (expected, None), "and says so again"
+
+
 def test_facts_come_from_the_record_where_all_agree():
     def facts(row, *conditions, device=None, nodes="a"):
         ranks = [rank(k, "a", of(conditions=c), device=device or {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -211,3 +212,27 @@ def test_a_shared_resource_is_compared_with_its_median():
 def test_several_rounds_are_also_looked_at_together():
     assert samples.each_and_all([[1, 2]]) == [[1, 2]]
     assert samples.each_and_all([[1], [2]]) == [[1], [2], [1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("per", "subject", "nodes", "found"),
+    [
+        ("node", "b", ("b",), [1, 3]), ("cluster", "cluster", ("a", "b"), [0, 1, 2, 3]),
+        ("rail", "rail1", ("a", "b"), [2, 3]), ("rail", "rail2", ("a", "b"), []),
+    ],
+)  # fmt: skip
+def test_a_row_has_the_ranks_of_its_node_or_of_its_rail(per, subject, nodes, found):
+    ranks = [
+        {"rank": k, "local_rank": local, "measurements": [
+            {"metric": "rate", "at": {"bytes": size}} for size in (1, 8)
+        ]}
+        for k, local in ((0, 0), (1, 0), (2, 1), (3, 1))
+    ]  # fmt: skip
+    record = {"ranks": ranks, "of_node": {"a": [ranks[2], ranks[0]], "b": [ranks[3], ranks[1]]}}
+    c = {"per": per, "metric": "rate", "at": {"bytes": 8}}
+    row = SimpleNamespace(c=c, subject=subject, nodes=nodes)
+    assert [rank["rank"] for rank in samples.reporters(row, record)] == found
+    points = samples.points_of(row, record)
+    assert [(rank["rank"], m["at"]["bytes"]) for rank, m in points] == [(k, 8) for k in found]
+    assert samples.points_of(row, record, "other") == []
+    assert len(samples.points_of(row, record, "rate")) == 2 * len(found)
