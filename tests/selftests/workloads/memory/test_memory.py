@@ -158,7 +158,7 @@ SLOW = """
 def plant():
     honest = workload.Arrays.fill
     def fill(self):
-        for _ in range(20):
+        for _ in range(60):
             honest(self)
     workload.Arrays.fill = fill
 """
@@ -166,7 +166,7 @@ def plant():
 
 def test_a_slow_device_among_four_is_named(tmp_path):
     # Small arrays: a batch of the slow one stays short beside the window, however busy the host.
-    found = job_with(tmp_path, "memory", SLOW, ["fill"], 4, size=4 * memory.MIB)
+    found = job_with(tmp_path, "memory", SLOW, ["fill"], 4, size=memory.MIB)
     for rank in found.ranks:
         for m in rank.measurements:
             m.checks["overlap"] = 1.0  # how much it is on a busy host is not what is asked here
