@@ -61,6 +61,9 @@ accept: ## accept this cluster; without Slurm, a demonstration in a sandbox on t
 	@$(SETUP) accept
 	@$(PY) -m fixtures $(ARGS)
 
+# Five processes on two cores: threads of numpy and torch would only wait for each other there.
+test: export OMP_NUM_THREADS := 1
+test: export OPENBLAS_NUM_THREADS := 1
 test: ## the suite's own tests
 	@$(SETUP) test
 	$(PY) -m pytest -ra -m "cpu and not slow" -n 5 --dist loadgroup --no-loadscope-reorder $(ARGS)
