@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from fixtures.jobs.comparison import Others, compared
+from fixtures.jobs.comparison import Others, StageComparison, compared
 from fixtures.jobs.failure import Failure, is_nearly_all, likeness
+from fixtures.jobs.submission import Submission
+from fixtures.plan.jobs import Job
 from fixtures.records.absence import JobKind
 from fixtures.verdict.absence import TABLE, of_missing
 from fixtures.verdict.causes import IN_NODE, Cause
@@ -149,3 +154,39 @@ def test_any_set_of_jobs_accuses_only_nodes_that_failed_where_others_ran(kind):
                 assert cause not in IN_NODE
             elif len(failed) < 0.9 * total:
                 assert named == [node], (total, failed)
+
+
+def submission(*nodes: str, **more: Any) -> Submission:
+    job = Job(
+        name="x", stage="node", placement="--".join(nodes), nodes=nodes, ranks_per_node=1,
+        workloads=(("gemm", ("bf16",)),),
+    )  # fmt: skip
+    return Submission(job=job, name="x", directory=Path(), number=1, **more)
+
+
+WROTE = {"lines": [{"event": "started"}]}
+
+
+@pytest.mark.parametrize(
+    ("workload", "nodes", "more", "waits"),
+    [
+        (None, ("n01",), {}, True),
+        (None, ("n01",), {"closed": True}, False),
+        (None, ("n01",), WROTE, False),
+        (None, ("n01", "n02"), {}, False),
+        ("gemm", ("n01",), {"pending": {"gemm"}} | WROTE, True),
+        ("gemm", ("n01",), {"pending": {"gemm"}, "closed": True}, False),
+        ("gemm", ("n01",), {"pending": {"copy"}}, False),
+        ("gemm", ("n01", "n02"), {"pending": {"gemm"}}, False),
+    ],
+)
+def test_a_failure_waits_for_jobs_that_may_still_come_to_where_it_was(workload, nodes, more, waits):
+    """Those on as many nodes that go on, and have not begun, or have its workload before them."""
+    failed, other = submission(NODE), submission(*nodes, **more)
+    collector: Any = SimpleNamespace(recorded={})
+    stage = StageComparison(collector)
+    stage.begin([failed.job, other.job])
+    assert stage.take(failed, replace(FAILURE, workload=workload))
+    known = stage.settled([other], queued=False)
+    assert [s for s, _ in known] == ([] if waits else [failed])
+    assert [s for s, _ in stage.settled([other], queued=False, at_once=True)] == [failed] * waits

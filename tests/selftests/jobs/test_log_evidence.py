@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fixtures.jobs.diagnosis import diagnose
-from fixtures.jobs.log_events import LogPart
+from fixtures.jobs.job_evidence import Evidence, Strength
+from fixtures.jobs.log_events import LogPart, read
+from fixtures.jobs.log_evidence import of_log
 from fixtures.records.absence import JobKind
 from tests.selftests.job_failures import (
     NODES,
@@ -95,3 +97,36 @@ def test_what_keeps_a_rank_from_starting_ends_none_that_has_begun(line, of_the_s
         assert culprit(failure)[0::2] == (JobKind.HOST_OUT_OF_MEMORY, "worker1")
     else:
         assert (failure.kind is of_the_start) is not begun, failure
+
+
+ENDED = "ON worker0 CANCELLED AT 2026-11-25T10:39:27"
+
+
+@pytest.mark.parametrize(
+    ("line", "rank", "strength"),
+    [
+        ("srun: error: Node failure on worker1", None, Strength.NODE_LOST),
+        (f"slurmstepd-worker0: error: *** STEP 3.0 {ENDED} DUE TO NODE FAILURE ***", None,
+         Strength.NODE_LOST),
+        (f"slurmstepd-worker0: error: *** JOB 3 {ENDED} DUE TO PREEMPTION ***", None,
+         Strength.TAKEN_BY_SLURM),
+        ("srun: error: Job allocation 3 has been revoked", None, Strength.TAKEN_BY_SLURM),
+        (f"slurmstepd-worker0: error: *** JOB 3 {ENDED} ***", None, Strength.CANCELLED),
+        ("KeyboardInterrupt", 0, Strength.CANCELLED),
+        (f"slurmstepd-worker0: error: *** STEP 3.0 {ENDED} DUE TO TIME LIMIT ***", None,
+         Strength.STATE),
+        ("NCCL watchdog: connection timed out", 0, Strength.WAITED),
+        ("worker0:7:9 [0] NCCL WARN NET/IB : mlx5_0:1 Got async fatal event: port error", None,
+         Strength.LINE_OF_SLURM),
+        ("CUDA error: an illegal memory access was encountered", 0, Strength.LINE_OF_SLURM),
+        ("CUDA error: an illegal memory access was encountered", None, Strength.LINE_OF_PROGRAM),
+        ("pyxis: couldn't start container", 0, Strength.LINE_OF_SLURM),
+        ("slurmstepd-worker0: error: Detected 1 oom_kill event in StepId=3.0", None,
+         Strength.LINE_OF_SLURM),
+        ("std::bad_alloc", 0, Strength.LINE_OF_PROGRAM),
+    ],
+)  # fmt: skip
+def test_how_much_a_line_explains_follows_from_who_says_what(line, rank, strength):
+    events = read([LogPart(line, rank)], NODES)
+    evidence = Evidence([], events, "FAILED", "job 3", 2, NODES, "jobs/x", "")
+    assert [c.strength for c in of_log(evidence)] == [strength]

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from fixtures.localization import group_testing, measuring
 from fixtures.localization.culprits import Culprit, Finding
 from fixtures.localization.measuring import Stopped
+from tests.selftests.localization.scripted import drive, each
+from tests.selftests.localization.scripted import measuring as measuring_of
 from tests.tools.simulated_fabric import Fabric, in_leaves, names
 
 pytestmark = pytest.mark.cpu
@@ -250,3 +252,67 @@ def test_beside_a_bad_node_one_that_fails_every_second_time_is_found_where_it_sh
         places += len(found.culprits) > len(accused)
     assert named >= 6  # in the other searches it passed each time
     assert places <= 1  # the path on which it failed eight times
+
+
+# --- what is explained by a place
+
+EIGHT = names(8)
+TWO_LEAVES = in_leaves(EIGHT, 4)
+LEAF0 = EIGHT[:4]
+SPINE = Culprit(kind="spine")
+SWITCH = Culprit(kind="switch", nodes=LEAF0, place="leaf0")
+UPLINK = Culprit(kind="uplink", nodes=LEAF0, place="leaf0")
+WITHIN, ACROSS = EIGHT[1:3], (EIGHT[1], EIGHT[5])
+
+
+def searching(*confirmed: Culprit, leaves: dict[str, str]) -> group_testing._Search:
+    measurer = measuring_of(EIGHT, leaves, good=True)
+    return group_testing._Search(EIGHT, leaves, measurer, list(confirmed))
+
+
+@pytest.mark.parametrize(
+    ("culprit", "leaves", "path", "explained"),
+    [
+        (None, TWO_LEAVES, ACROSS, False),
+        (SPINE, TWO_LEAVES, ACROSS, True),
+        (SPINE, TWO_LEAVES, WITHIN, False),
+        (SPINE, {}, ACROSS, True),
+        (SWITCH, TWO_LEAVES, ACROSS, True),
+        (SWITCH, TWO_LEAVES, WITHIN, False),
+        (Culprit(kind="switch", nodes=EIGHT[4:], place="leaf2"), TWO_LEAVES, ACROSS, False),
+        (UPLINK, TWO_LEAVES, ACROSS, False),
+        (node(EIGHT[7]), TWO_LEAVES, ACROSS, False),
+    ],
+)
+def test_a_slow_path_is_a_culprit_unless_the_spine_or_a_switch_explains_it(
+    culprit: Culprit | None, leaves: dict[str, str], path: tuple[str, str], explained: bool
+) -> None:
+    """They explain what runs between leaves; where no leaves are known, the spine explains all."""
+    before = [culprit] if culprit else []
+    search = searching(*before, leaves=leaves)
+    drive(search._blame([path]), each(lambda nodes: set(nodes) == set(path)))
+    links = [] if explained else [("link", path)]
+    assert [(c.kind, c.nodes) for c in search.confirmed[len(before) :]] == links
+
+
+@pytest.mark.parametrize(
+    ("place", "accused", "fails", "stays"),
+    [
+        (place, node(LEAF0[1]), fails, fails)
+        for place in (UPLINK, SPINE, SWITCH, Culprit(kind="spine", nodes=ACROSS))
+        for fails in (False, True)
+    ]
+    + [
+        (UPLINK, Culprit(kind="nic", nodes=(LEAF0[1],), rails=frozenset({0})), False, False),
+        (UPLINK, Culprit(kind="node", nodes=(LEAF0[1],), share=0.5), False, True),
+        (UPLINK, node(EIGHT[5]), False, True),
+        (Culprit(kind="link", nodes=WITHIN), node(LEAF0[1]), False, True),
+    ],
+)
+def test_a_node_that_was_accused_beside_a_bad_place_has_to_fail_without_it(
+    place: Culprit, accused: Culprit, fails: bool, stays: bool
+) -> None:
+    search = searching(place, accused, leaves=TWO_LEAVES)
+    answer = each(lambda nodes: fails and accused.nodes[0] in nodes)
+    drive(search._confirm_beside_places(), answer)
+    assert search.confirmed == [place] + [accused] * stays

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
-from fixtures.permutations.blur import blurred, quantiles, unblurred
+from fixtures.permutations.blur import blurred, quantiles, seen_of, unblurred
 
 pytestmark = pytest.mark.cpu
 
@@ -36,6 +38,19 @@ def test_a_loss_is_seen_as_it_is_by_simulation(kind, loss, both):
     for way in (False, True):
         seen = blurred(loss, measured, both=both, of_rates=way)
         assert unblurred(seen, measured, both=both, of_rates=way) == pytest.approx(loss, rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["normal", "capped"])
+@pytest.mark.parametrize("loss", [0.01, 0.1])
+def test_what_is_seen_where_any_of_three_flows_lose_is_as_by_simulation(kind, loss):
+    a, b, c = drawn(kind)
+    healthy = np.minimum(a, np.maximum(b, c))
+    seen = seen_of(loss, quantiles(healthy))
+    assert seen.shape == (2, 2, 2)
+    for own, before, after in product((0, 1), repeat=3):
+        slow = np.minimum(a - loss * own, np.maximum(b - loss * before, c - loss * after))
+        expected = -np.log(np.exp(slow).mean() / np.exp(healthy).mean())
+        assert seen[own, before, after] == pytest.approx(expected, rel=0.02, abs=1e-6)
 
 
 def test_without_flows_a_loss_is_taken_as_seen():

@@ -15,7 +15,7 @@ from fixtures.run.node_devices import NodeDevices
 from fixtures.run.repairs import FIRMWARE, Repair
 from fixtures.verdict.causes import IN_NODE, NEXT_STEP, Cause
 from tests.selftests.run.small_run import PEOPLE, RUN_ID
-from tests.selftests.support import NONCE, node_record, rank, record, save
+from tests.selftests.support import NONCE, bf16, node_record, rank, record, save
 
 pytestmark = pytest.mark.cpu
 
@@ -314,3 +314,27 @@ def test_a_model_that_the_inventory_has_too_is_a_delivery_and_no_broken_record(i
     )
     assert Cause.MODEL in IN_NODE, "the node is not as ordered"
     assert "cluster.gpu_model" in NEXT_STEP[Cause.MODEL]
+
+
+# --- samples
+
+
+def test_the_same_samples_twice_are_new_once_and_void_in_both_records(index):
+    take(index)
+    take(index, node="worker1")
+    fine = [650.0 + k * k % 23 / 100 for k in range(20)]
+    copies = [
+        of(rank(0, node, bf16(samples)), rank(1, node), placement=node)
+        for node, samples in (("worker0", fine), ("worker1", fine), ("worker2", fine[::-1]))
+    ]
+    records = {(r.workload, r.placement, r.attempt): r for r in copies}
+    index.check(copies[0])
+    assert not index.find_repeated(records.get)
+    assert void(index, copies[0]) == {}
+    for one in copies[1:]:
+        index.check(one)
+    assert index.find_repeated(records.get)
+    for node, one in zip(("worker0", "worker1"), copies, strict=False):
+        assert "are equal to the last bit" in index.check(one).void[node].reason
+    assert "worker2" not in index.repeated.get(("gemm", "worker2", 1), {})
+    assert not index.find_repeated(records.get)

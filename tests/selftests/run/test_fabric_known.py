@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from fixtures.permutations.evidence import gather
+from fixtures.permutations.observations import Observations
+from fixtures.permutations.schedule import Ports, schedule
+from fixtures.run.fabric_known import Known
 from tests.selftests.loaded_fabrics import LoadedFabric, in_leaves, value
 
 pytestmark = pytest.mark.cpu
@@ -89,3 +94,20 @@ def test_a_pair_of_leaves_that_no_round_had_is_no_pass():
     assert "rounds were too few" in value(newest, "n00", "coverage")
     all_of_it = fabric.decided(*(fabric.record(k) for k in range(1, 5)))
     assert value(all_of_it, "n00", "coverage") == 100
+
+
+@pytest.mark.parametrize("leaves", [2, 3, 5])
+def test_of_two_leaves_a_pair_is_known_by_its_rate_of_more_by_what_it_is_compared_with(leaves):
+    of_port = [k for k in range(leaves) for _ in range(4)]
+    ports = Ports(tuple(range(len(of_port))), (0,) * len(of_port), tuple(of_port))
+    target = np.array(schedule(ports, 7, 0, 40))
+    start = np.arange(40) * 5.0
+    one = gather(Observations(ports, target, np.full(target.shape, 40.0), start, start + 5, 40.0))
+    pairs = [(a, b) for a in range(leaves) for b in range(leaves) if a != b]
+    assert Known([one]).not_compared(pairs) == []
+    of_pair = (one.source == 0) & (one.to == 1)
+    alone = replace(one, mean=np.where(of_pair, np.nan, one.mean))
+    assert Known([alone]).not_compared(pairs) == ([(0, 1)] if leaves > 2 else [])
+    assert Known([alone, one]).not_compared(pairs) == []
+    without = replace(one, level=np.where(of_pair, np.nan, one.level))
+    assert Known([without]).not_compared(pairs) == ([(0, 1)] if leaves == 2 else [])

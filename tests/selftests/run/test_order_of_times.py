@@ -213,6 +213,34 @@ def test_a_node_that_began_in_time_and_ended_after_the_run_is_not_0_hours_ahead(
         assert found.cause == Cause.CLOCK
 
 
+@pytest.mark.parametrize(
+    ("begin", "hours", "said"),
+    [
+        (None, 5000.0, "by its clock measured at another time than by that of the run's owner"),
+        (10 * DAY_S, 0.04, "by its clock it measured on after the run had ended"),
+        (
+            10 * DAY_S,
+            3.0,
+            "measured on 1970-01-11, 3.0 hours ahead of the clock of the run's owner",
+        ),
+        (10 * DAY_S, 23.9, "measured on 1970-01-11, 23.9 hours ahead"),
+        (10 * DAY_S, 24.0, "measured on 1970-01-12, 1.0 days ahead"),
+        (10 * DAY_S, 36.0, "measured on 1970-01-12, 1.5 days ahead"),
+        (10 * DAY_S, -23.9, "before the run was started, 23.9 hours behind the clock of its owner"),
+        (10 * DAY_S, -36.0, "measured on 1970-01-09, before the run was started, 1.5 days behind"),
+        (10 * DAY_S, -4e9, "measured on 1970-01-01, before the run was started"),
+    ],
+)
+def test_how_far_a_clock_is_off_is_said_in_hours_below_a_day(begin, hours, said):
+    window = Window(begin, 10 * DAY_S + 100)
+    start = 10 * DAY_S + hours * HOUR_S
+    own = Offset.of(start, start + 4000, window)
+    void = of_another_clock("n", start, own, [Offset(1e12, 1e12)], window)
+    assert void is not None
+    assert void.reason.startswith("n: ")
+    assert said in void.reason
+
+
 def test_an_offset_is_what_puts_a_record_into_its_job():
     window = Window(1000.0, 5000.0)
     assert window.of_job({"submitted": 2000}) == Window(2000.0, 5000.0)
