@@ -92,3 +92,38 @@ def test_the_counters_of_a_nodes_links_are_read_by_its_first_rank(tmp_path, monk
     assert permutations.link_counts(other, tmp_path) == {}
     assert permutations._rise({"link_downed": 9, "new": 3}, before["mlx5_0"]) == {"link_downed": 2}
     assert permutations._rise({"link_downed": 0}, before["mlx5_0"]) == {}
+
+
+@pytest.mark.parametrize("due", [permutations.ROUND, permutations.WINDOW, permutations.STOP])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_comes_next_is_what_the_first_rank_says(tmp_path, monkeypatch, rank, due):
+    """All take the largest: the others say the least that there is."""
+    import torch
+    import torch.distributed as dist
+
+    flag = torch.zeros(1, dtype=torch.int32)
+    reduced = []
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor, op: reduced.append((tensor, op)))
+    load = permutations._Load(rank_of(tmp_path, rank, per_node=2), permutations.ON_CPU, 0, [])
+    load.flag = flag
+    assert load._meet(due) == (due if rank == 0 else permutations.ROUND)
+    assert reduced == [(flag, dist.ReduceOp.MAX)]
+    assert min(permutations.ROUND, permutations.WINDOW, permutations.STOP) == permutations.ROUND
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor, op: tensor.fill_(due))
+    assert load._meet() == due
+
+
+def test_a_round_lasts_until_all_ranks_met_after_it(tmp_path, monkeypatch):
+    import torch
+    import torch.distributed as dist
+
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor, op: None)
+    monkeypatch.setattr(permutations.time, "time", lambda: 107.5)
+    load = permutations._Load(rank_of(tmp_path, 0), permutations.ON_CPU, 0, [])
+    load.flag = torch.zeros(1, dtype=torch.int32)
+    load._meet()
+    assert load.seconds == []
+    load.started.append(100.0)
+    load._meet()
+    load._meet()
+    assert load.seconds == [7.5]
