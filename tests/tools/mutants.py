@@ -57,6 +57,8 @@ EQUIVALENT: dict[str, str] = {
         "errno is set to 0 before the call, so a call that returns 0 leaves 0 either way",
     "fixtures.verdict.fleet_groups:_modes: return [] -> return None":
         "its callers ask only whether there are any",
+    "reports.facts.silence:_why: return '' -> return None":
+        "its caller asks only whether there is a reason",
 }  # fmt: skip
 """`module:function: text before -> text after` of changes that leave the program as it is, and
 why."""

@@ -26,8 +26,8 @@ from fixtures.verdict.model import Outcome, Verdict
 from reports.console.plugin import Writer
 from reports.pages import figures
 from reports.pages.artefacts import NAMES
+from reports.pages.page import TOOLS, generator, read_ledger
 from reports.pages.page import page as made_page
-from reports.pages.page import read_ledger
 from tests.selftests import judged_runs
 from tests.selftests.support import DATA
 
@@ -288,6 +288,17 @@ def test_what_a_reader_needs_stands_there_without_a_script(tmp_path):
     matrix = static[static.index('<table id="coverage"') :].partition("</table>")[0]
     assert matrix.count('scope="col"') == matrix.partition("</tr>")[0].count("<th ")
     assert not re.findall(r"<button[^>]*></button>", matrix)
+
+
+def test_a_page_says_in_its_head_what_made_it(tmp_path):
+    """Other versions may make other bytes of the same run, which is no forgery."""
+    directory = RunDirectory(tmp_path)
+    directory.run_json.write_text("{}")
+    text = made_page(directory, judged_runs.verdict_of([]))
+    made = html.unescape(re.findall('<meta name="generator" content="([^"]*)">', text)[0])
+    assert made == generator()
+    assert re.fullmatch(r"gpu-cluster-acceptance \S+(; [\w-]+ \d\S*)+", made)
+    assert [part.split()[0] for part in made.split("; ")[1:]] == [*TOOLS]
 
 
 def test_beside_a_failure_stand_the_gpus_of_its_node():
