@@ -26,7 +26,7 @@ from fixtures.verdict.model import Outcome, Verdict
 from reports.console.plugin import Writer
 from reports.pages import figures
 from reports.pages.artefacts import NAMES
-from reports.pages.page import TOOLS, generator, read_ledger
+from reports.pages.page import TOOLS, generator, other_tools, read_ledger
 from reports.pages.page import page as made_page
 from tests.selftests import judged_runs
 from tests.selftests.support import DATA
@@ -299,6 +299,18 @@ def test_a_page_says_in_its_head_what_made_it(tmp_path):
     assert made == generator()
     assert re.fullmatch(r"gpu-cluster-acceptance \S+(; [\w-]+ \d\S*)+", made)
     assert [part.split()[0] for part in made.split("; ")[1:]] == [*TOOLS]
+
+
+def test_other_tools_than_here_are_named_with_both_versions():
+    versions = dict.fromkeys(TOOLS, "1.0")
+    of_run = f"gpu-cluster-acceptance 9; {'; '.join(f'{name} 1.0' for name in TOOLS)}"
+    run = {"suite_version": "9", "versions": versions}
+    assert generator(run) == of_run
+    assert other_tools(run) == f"{of_run}, here {generator()}"
+    assert generator({"suite_version": "9"}) == of_run.replace(" 1.0", " None")
+    here = [part.split() for part in generator().split("; ")]
+    own = {"suite_version": here[0][1], "versions": dict(here[1:])}
+    assert other_tools(own) == ""
 
 
 def test_beside_a_failure_stand_the_gpus_of_its_node():
