@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fixtures.permutations.estimates import LASTING, lasting_spread, of_leaves, of_ports
+from fixtures.permutations.estimates import (
+    LASTING,
+    lasting_spread,
+    of_leaves,
+    of_ports,
+    total_spread,
+)
 from fixtures.permutations.evidence import gather
 from tests.selftests.permutations import fabrics
 from tests.tools.clos import Defects, Fabric, Shape, starts, targets_of
@@ -63,3 +69,20 @@ def test_a_spread_is_that_beyond_noise_and_at_least_the_recorded_one():
         0.01, rel=0.15
     )
     assert lasting_spread(np.array([0.0, 0.1]), information[:2], LASTING) == LASTING
+
+
+@pytest.mark.parametrize("known", [0.5, 1.0, 4.0, 1e6])
+def test_whatever_is_known_of_a_subject_counts_and_nothing_does_not(known):
+    """What is known is the inverse of a variance: 0 is nothing, and 1 is no bound."""
+    dice = np.random.default_rng(4)
+    sigma = 10 / np.sqrt(known)
+    loss = dice.normal(0, sigma, 400)
+    information = np.full(400, known)
+    expected = pytest.approx(sigma, rel=0.1)
+    assert total_spread(loss, information) == expected
+    assert lasting_spread(loss, information, 0.0) == expected
+    unknown = np.concatenate([loss, np.full(400, 1000.0), np.full(400, np.nan)])
+    of_unknown = np.concatenate([information, np.zeros(400), information])
+    assert total_spread(unknown, of_unknown) == total_spread(loss, information)
+    assert lasting_spread(unknown, of_unknown, 0.0) == lasting_spread(loss, information, 0.0)
+    assert lasting_spread(loss, np.zeros(400), LASTING) == LASTING
