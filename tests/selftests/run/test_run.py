@@ -526,3 +526,16 @@ def test_a_replay_names_its_source_in_the_verdict(make):
     assert data["replay"] == {"run": "r"}
     assert (data["run_id"], len(data["criteria"])) == (RUN_ID, 1)
     assert data["scope"]["nodes"] == list(PEOPLE.nodes)
+
+
+@pytest.mark.parametrize("workload", ["gemm", "permutations"])
+def test_what_a_load_on_the_fabric_showed_stands_in_the_verdict(make, workload, monkeypatch):
+    run = make(select=[GEMM, OTHER])
+    run.scope[1] = replace(run.scope[1], workload=workload)
+    run.record_verdicts(verdict(), verdict(OTHER))
+    concluded = run._conclude([verdict(), verdict(OTHER)], interrupted="")
+    summary = {"slices": 3}
+    monkeypatch.setattr(module.Evidence, "load_on_fabric", lambda evidence: summary)
+    data = verdict_json(run, concluded)
+    assert data.get("fabric_load") == (summary if workload == "permutations" else None)
+    assert ("fabric_load" in data) is (workload == "permutations")
