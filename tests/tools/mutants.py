@@ -237,7 +237,7 @@ def noticed(mutant: Mutant, checkout: Path) -> bool:
             [sys.executable, "-m", "pytest", "-q", "-x", "-m", "cpu and not slow",
              "-p", "no:cacheprovider", *tests],
             cwd=checkout, capture_output=True, text=True, timeout=TIMEOUT_S,
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(checkout)},
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return True
