@@ -73,7 +73,7 @@ def test_a_spread_is_that_beyond_noise_and_at_least_the_recorded_one():
 
 @pytest.mark.parametrize("known", [0.5, 1.0, 4.0, 1e6])
 def test_whatever_is_known_of_a_subject_counts_and_nothing_does_not(known):
-    """What is known is the inverse of a variance: 0 is nothing, and 1 is no bound."""
+    """What is known is the inverse of a variance: 0 is nothing, and from above 0 on it counts."""
     dice = np.random.default_rng(4)
     sigma = 10 / np.sqrt(known)
     loss = dice.normal(0, sigma, 400)

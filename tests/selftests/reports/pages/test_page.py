@@ -291,7 +291,7 @@ def test_what_a_reader_needs_stands_there_without_a_script(tmp_path):
 
 
 def test_a_page_says_in_its_head_what_made_it(tmp_path):
-    """Other versions may make other bytes of the same run, which is no forgery."""
+    """Other versions may make other bytes of the same run, without a forger."""
     directory = RunDirectory(tmp_path)
     directory.run_json.write_text("{}")
     text = made_page(directory, judged_runs.verdict_of([]))
