@@ -120,6 +120,31 @@ def test_inside_of_an_allocation_of_the_nodes_nothing_is_prepared(options, monke
     assert swept == ([] if inside else [True, run])
 
 
+@pytest.mark.parametrize("virtual", [False, True])
+@pytest.mark.parametrize("settings", [(), ("SelectType=select/linear", "DefMemPerNode")])
+def test_settings_by_which_nodes_are_asked_for_are_said_but_those_of_a_sandbox(
+    options, monkeypatch, settings, virtual
+):
+    lines: list[str] = []
+    found = Allocation(settings=settings)
+    monkeypatch.setattr(module, "whole_node", lambda names, partition, **asked: found)
+    people = SimpleNamespace(nodes=PEOPLE.nodes, gpus_per_node=1, virtual=virtual)
+    run: Any = SimpleNamespace(population=people)
+    assert SlurmBackend(options, lines.append)._allocation_of(run) is found
+    said = ["asking for nodes as SelectType=select/linear, DefMemPerNode allows"]
+    assert lines == (said if settings and not virtual else [])
+
+
+def test_a_site_that_gives_no_whole_nodes_is_an_error_of_its_configuration(options, monkeypatch):
+    def refuses(*_: Any, **__: Any) -> None:
+        raise RunError("partition gpu: OverSubscribe=FORCE")
+
+    monkeypatch.setattr(module, "whole_node", refuses)
+    run: Any = SimpleNamespace(population=PEOPLE)
+    with pytest.raises(ConfigError, match="OverSubscribe=FORCE"):
+        SlurmBackend(options, print)._allocation_of(run)
+
+
 # --- a sandbox that somebody brought up
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from fixtures.jobs.diagnosis import diagnose
+from fixtures.jobs.diagnosis import _of_state, diagnose
 from fixtures.jobs.error_texts import kind_of_text
+from fixtures.jobs.job_evidence import Evidence, Strength
+from fixtures.jobs.log_events import LogPart
 from fixtures.records.absence import JobKind
 from fixtures.verdict.absence import next_step_of
 from fixtures.verdict.causes import Cause
-from tests.selftests.job_failures import PEER_LOST, culprit, diagnosed, done, error, started
+from tests.selftests.job_failures import NODES, PEER_LOST, culprit, diagnosed, done, error, started
 from tests.selftests.support import line
 
 pytestmark = pytest.mark.cpu
@@ -108,6 +110,42 @@ def test_an_ordinary_text_has_no_kind():
 def test_a_rank_s_own_error_beats_the_scheduler_s_state():
     failure = diagnosed(started(0), error(0, error="CUDA out of memory"), state="CANCELLED")
     assert failure.kind is JobKind.GPU_OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize(
+    ("state", "of_log", "kind"),
+    [
+        # What ended a task explains more than that a person, or a limit of time, ended the job.
+        ("CANCELLED", "NCCL watchdog: connection timed out", JobKind.CANCELLED),
+        ("CANCELLED", "srun: error: worker1: task 1: Killed", JobKind.CANCELLED),
+        ("CANCELLED", "pyxis: couldn't start container", JobKind.CONTAINER),
+        ("TIMEOUT", "srun: error: worker1: task 1: Killed", JobKind.RUN_TIMEOUT),
+        ("TIMEOUT", "slurmstepd: error: *** JOB 42 CANCELLED ***", JobKind.RUN_TIMEOUT),
+        ("PREEMPTED", "pyxis: couldn't start container", JobKind.CANCELLED),
+        ("REVOKED", "CUDA error: unknown", JobKind.CANCELLED),
+        ("NODE_FAIL", "CUDA error: unknown", JobKind.NODE_LOST),
+    ],
+)
+def test_the_state_of_a_job_explains_its_end_before_some_lines_and_after_others(
+    state, of_log, kind
+):
+    failure = diagnosed(started(0), started(1), state=state, log_tail=[LogPart(of_log)])
+    assert failure.kind is kind
+
+
+@pytest.mark.parametrize(
+    ("state", "strength"),
+    [
+        ("CANCELLED", Strength.CANCELLED), ("PREEMPTED", Strength.TAKEN_BY_SLURM),
+        ("REVOKED", Strength.TAKEN_BY_SLURM), ("NODE_FAIL", Strength.NODE_LOST),
+        ("BOOT_FAIL", Strength.NODE_LOST), ("TIMEOUT", Strength.STATE),
+        ("DEADLINE", Strength.STATE), ("OUT_OF_MEMORY", Strength.STATE), ("FAILED", None),
+        ("COMPLETED", None),
+    ],
+)  # fmt: skip
+def test_how_much_the_state_of_a_job_explains(state, strength):
+    evidence = Evidence([], [], state, "job 42", 2, NODES, "jobs/x", "")
+    assert [c.strength for c in _of_state(evidence)] == ([] if strength is None else [strength])
 
 
 # --- peers

@@ -258,6 +258,39 @@ def test_a_visit_leaves_the_mean_of_every_gpu_and_metric(tmp_path):
     assert visits.values_of(tmp_path / "run") == [], "a malformed line: the visit has failed"
 
 
+@pytest.mark.parametrize(
+    ("after", "life", "found"),
+    [
+        ({"nvlink_errors": 7, "pcie_replays": 0, "ecc_new": 3}, {},
+         {"nvlink_errors": 7, "pcie_replays": 0}),
+        ({"nvlink_errors": 7}, {"nvlink_errors": {"counts": {"link 3": 4, "link 5": 3}}},
+         {"nvlink_errors": 7, "nvlink_errors/link 3": 4, "nvlink_errors/link 5": 3}),
+        ({"nvlink_errors": 7}, {"ecc_new": {"counts": {"bank 0": 4}}}, {"nvlink_errors": 7}),
+        ({"nvlink_errors": 7}, {"nvlink_errors": {"counts": [4]}}, {"nvlink_errors": 7}),
+        ({"nvlink_errors": 7}, {"nvlink_errors": 4}, {"nvlink_errors": 7}),
+        ({"nvlink_errors": 7}, "torn", {"nvlink_errors": 7}),
+        ({"nvlink_errors": -1, "pcie_replays": 2**53}, {}, {}),
+        ({"nvlink_errors": 1.5, "pcie_replays": True}, {}, {}),
+        ({"nvlink_errors": 2**53 - 1}, {}, {"nvlink_errors": 2**53 - 1}),
+        ("torn", {"nvlink_errors": {"counts": {"link 3": 4}}}, {}),
+    ],
+)  # fmt: skip
+def test_a_visit_leaves_what_the_counters_of_a_gpu_and_of_its_parts_stand_at(after, life, found):
+    device = {"uuid": "GPU-1"}
+    line = {**result_line(1), "device": device, "facts": {"after": after, "life": life}}
+    values = [*visits._life_of(line)]
+    assert {v["metric"].removeprefix(visits.LIFE): v["value"] for v in values} == found
+    assert {(v["uuid"], v["gpu"]) for v in values} <= {("GPU-1", 1)}
+
+
+def test_a_gpu_of_which_too_many_parts_are_told_has_none_of_them():
+    for many in (visits.MOST_PARTS, visits.MOST_PARTS + 1):
+        life = {"nvlink_errors": {"counts": dict.fromkeys(map(str, range(many)), 1)}}
+        line = {**result_line(0), "facts": {"after": {"nvlink_errors": 1}, "life": life}}
+        told = many if many == visits.MOST_PARTS else 0
+        assert len([*visits._life_of(line)]) == 1 + told
+
+
 def test_the_last_line_of_a_visit_s_output_says_why_it_failed(tmp_path):
     output = tmp_path / "output.txt"
     assert visits._last_line(output).startswith("no output: ")

@@ -16,6 +16,7 @@ from fixtures.records.foreign_files import linked_beside
 from fixtures.records.run_directory import (
     RunDirectory,
     assemble,
+    attempt_of,
     changed_file,
     guest_file,
     rank_files,
@@ -86,6 +87,19 @@ def test_the_newest_attempt_is_found_where_some_are_missing(tmp_path):
     put(run.records / "gemm@a.attempt5.json")
     os.utime(run.records, ns=(3, 3))  # as if the time had not gone on
     assert run.latest_attempt("gemm", "a") == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("gemm@a.json", ("gemm", "a", 1)), ("gemm@a.attempt2.json", ("gemm", "a", 2)),
+        ("gemm@a.attempt9999.json", ("gemm", "a", 9999)),
+        ("peers@a--b.json", ("peers", "a--b", 1)), ("gemm@n@1.json", ("gemm", "n@1", 1)),
+        ("gemm.json", None), ("gemm@a.txt", None), ("gemm@a.json.part", None), ("@a/b.json", None),
+    ],
+)  # fmt: skip
+def test_the_name_of_a_record_says_workload_placement_and_attempt(name, found):
+    assert attempt_of(name) == found
 
 
 # --- the manifest

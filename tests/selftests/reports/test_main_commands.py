@@ -12,6 +12,7 @@ import pytest
 from fixtures.errors import EvidenceError
 from fixtures.paths import version
 from fixtures.records.run_directory import RunDirectory
+from fixtures.thresholds.published import REFUSED
 from reports import __main__ as command
 from reports.evidence import statement
 from reports.evidence.findings import Findings
@@ -105,6 +106,26 @@ def test_limits_are_proposed_from_the_newest_run_and_the_others(tmp_path, monkey
     with pytest.raises(command.CommandError) as raised:
         command.calibrate([old], None)
     assert raised.value.status == 3
+
+
+@pytest.mark.parametrize(("refused", "status"), [(True, 1), (False, 0)])
+def test_own_limits_that_a_published_figure_contradicts_end_with_1(
+    tmp_path, monkeypatch, capsys, refused, status
+):
+    run = made(tmp_path / "run", created="2026-01-01")
+    proposal(monkeypatch, "[1]")
+    replay = command._replay
+    said = f"{REFUSED} gemm.bf16" if refused else "gemm.bf16: 650 TFLOPS"
+
+    def with_limits(source, into, *options):
+        found = replay(source, into, *options)
+        (into / command.OWN_LIMITS).write_text(f"# of run\n# {said}\nbase: a.yaml\n")
+        return found
+
+    monkeypatch.setattr(command, "_replay", with_limits)
+    assert command.calibrate([run], None, replace=tmp_path / "own.yaml") == status
+    assert capsys.readouterr().out == f"limits {tmp_path / 'own.yaml'}\n  {said}\n"
+    assert (tmp_path / "own.yaml").exists()
 
 
 @pytest.mark.parametrize("own_limits", [False, True])

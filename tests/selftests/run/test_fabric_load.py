@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from fixtures.permutations.named_leaves import ports_of
 from fixtures.permutations.schedule import RESTS, schedule
 from fixtures.records.model import Measurement, Void
+from fixtures.run.fabric_load import Bare
 from tests.selftests.loaded_fabrics import LEFT_OPEN, RATE, SEED, LoadedFabric, in_leaves, value
 
 pytestmark = pytest.mark.cpu
@@ -175,6 +177,49 @@ def test_a_slice_is_read_once_and_again_when_it_is_another():
     load.forget()
     load.decided(fabric.record(2), attempt, lambda: None)
     assert asked == [1, 1]
+
+
+def kept_of(record, file=(1, 2, 3)):
+    order = SimpleNamespace()
+    return Bare(file, record, order, None, {}, has_facts=True)
+
+
+def test_what_is_kept_of_a_slice_is_its_own_and_kept_once_where_it_is_equal():
+    fabric = LoadedFabric(LEAVES)
+    load, first, second = fabric.load(), fabric.record(1), fabric.record(2)
+    fabric.decided(first, second, load=load)
+    other = second.ranks[0]
+    second.ranks[0] = replace(
+        other, device={**other.device, "vbios": "other"}, facts={**other.facts, "note": 1}
+    )
+    for record in (first, second):
+        load.keep(kept_of(record))
+    one, two = (load.bare(number, (1, 2, 3)) for number in (1, 2))
+    assert one is not None
+    assert two is not None
+    for bare, record in ((one, first), (two, second)):
+        assert [r.rank for r in bare.record.ranks] == [r.rank for r in record.ranks]
+        assert [r.device for r in bare.record.ranks] == [r.device for r in record.ranks]
+        facts = [{n: f for n, f in r.facts.items() if n != "schedule"} for r in record.ranks]
+        assert [r.facts for r in bare.record.ranks] == facts
+        assert not any(r.measurements or r.absent for r in bare.record.ranks)
+    same = [a.device is b.device for a, b in zip(one.record.ranks, two.record.ranks, strict=True)]
+    assert same == [False, *[True] * (len(same) - 1)]
+
+
+def test_a_slice_whose_file_is_another_is_read_again():
+    fabric = LoadedFabric(LEAVES)
+    load, first, second = fabric.load(), fabric.record(1), fabric.record(2)
+    fabric.decided(first, second, load=load)
+    load.keep(kept_of(first))
+    load.keep(kept_of(first))
+    assert load.bare(1, (1, 2, 3)) is not None
+    assert load.bare(1, (1, 2, 4)) is None
+    assert load.bare(1, None) is None
+    assert load.decided_before(2, with_facts=False) is not None
+    load.keep(kept_of(first, file=(1, 2, 4)))
+    assert load.bare(1, (1, 2, 4)) is None, "it has to be taken before"
+    assert load.decided_before(2, with_facts=False) is None
 
 
 def test_a_part_that_is_void_is_not_covered():

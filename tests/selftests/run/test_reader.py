@@ -173,3 +173,17 @@ def test_a_nic_has_the_rail_of_the_gpu_that_is_nearest_to_it(directory, rails, n
     assert reader.RunReader.of(directory, RUN).rail_of("worker0", nic) == rail
     support.save(replace(made, nonce="f" * 32), directory)
     assert reader.RunReader.of(directory, RUN).rail_of("worker0", nic) is None
+
+
+def test_parts_of_which_no_row_was_measured_are_told_with_the_nodes_that_they_lie_in():
+    def row(record: str, subject: str, outcome: str, *cause_nodes: str) -> dict[str, object]:
+        return {"record": record, "subject": subject, "outcome": outcome,
+                "cause_nodes": [*cause_nodes]}  # fmt: skip
+
+    assert reader.unmeasured_parts([]) == {}
+    assert reader.unmeasured_parts([
+        row("gemm@a", "a", "NOT_MEASURED"), row("gemm@a", "a", "NOT_MEASURED", "a"),
+        row("copy@a", "a", "NOT_MEASURED"), row("copy@a", "a", "FAIL"),
+        row("ring@all", "pair0", "NOT_MEASURED", "b", "c"), row("ring@all", "pair1", "PASS"),
+        row("ring@all", "pair2", "NOT_MEASURED", "d"), row("", "a", "NOT_MEASURED", "a"),
+    ]) == {"gemm@a": {"a"}, "ring@all": {"pair0", "b", "c", "pair2", "d"}}  # fmt: skip

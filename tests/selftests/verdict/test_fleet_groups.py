@@ -144,6 +144,25 @@ def test_slow_nodes_are_nodes_and_not_kinds_of_gpus() -> None:
         assert [d.kind for d in found("hbm", values)] == ([kind] if kind else [])
 
 
+@pytest.mark.parametrize("nodes", [11, 16])
+def test_nodes_whose_gpus_are_of_the_slower_kind_are_marked_where_a_node_has_one_kind(
+    nodes: int,
+) -> None:
+    slow = np.arange(nodes) % 4 == 1
+
+    def marks(*mixed: int) -> list[bool] | None:
+        values = fleet("hbm", nodes)
+        values[slow] *= 0.97
+        for node in mixed:
+            values[node, ::2] *= 0.97
+        by_node = {f"n{k:04}": list(map(float, row)) for k, row in enumerate(values)}
+        found = Fleet("key", by_node, rule_of("hbm"), gpus=True)._slow_by_gpus()
+        return None if found is None else found.tolist()
+
+    assert marks() == (slow.tolist() if nodes >= 12 else None)
+    assert marks(0, 2, 3, 4, 6) is None
+
+
 def test_sets_of_slow_nodes_share_the_chance_of_a_place() -> None:
     """Four of 32 neighbours are chance in 0.16 %: enough for one set of slow nodes, not for two."""
 

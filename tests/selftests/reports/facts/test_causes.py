@@ -207,3 +207,24 @@ def test_a_node_that_slurm_has_lost_is_one_cause():
     (failure,) = causes.found(rows)
     assert failure.text.endswith("; 80 checks not measured there")
     assert len(causes.found([*rows, row("n3", lost("n3"), "n3")])) == 2
+
+
+@pytest.mark.parametrize(
+    ("criterion", "text", "subject", "told"),
+    [
+        ("scheduler.node_state", "node lost: n2 went down", "n2", True),
+        ("scheduler.node_state", "node lost: n3 went down", "n2", False),
+        ("scheduler.node_state", "no answer", "n2", True),
+        ("scheduler.node_state", "no answer", "n3", False),
+        ("inventory.gpus", "no answer", "n2", True),
+        ("health.answers", "no answer", "n2", False),
+    ],
+)
+def test_a_node_that_failed_as_a_whole_has_what_it_names_or_what_is_its_own(
+    criterion, text, subject, told
+):
+    (reason,) = causes.reasons([row(subject, text, "n2", "n3")])
+    failure = causes.Failure([state(criterion, "n2", "down*")])
+    assert failure.has(reason) is told
+    (elsewhere,) = causes.reasons([row(subject, text, cause=Cause.SETUP)])
+    assert not failure.has(elsewhere), "a reason that lies in no node"

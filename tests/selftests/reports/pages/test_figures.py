@@ -162,6 +162,8 @@ def test_of_a_large_run_the_records_of_four_nodes_are_drawn(tmp_path):
     assert drawn(33, *nodes[20:30], rows=[lost]) == ["all", "n21", "n22", "n23"], "no measurement"
     other = row(Outcome.FAIL, "n20", "gemm.fp8", record="gemm@n20.json")
     assert "n20" in drawn(33, *nodes[20:30], rows=[lost, other]), "a row of it was measured"
+    whole = row(Outcome.NOT_MEASURED, "all", record="gemm@all.json")
+    assert drawn(33, "n20", rows=[whole]) == ["n0", "n2", "n20"], "none of its rows was"
     support.save(plain_record("gemm@n20.attempt2.json", {}, nonce="f" * 32), run)
     assert "n20" not in drawn(33, *nodes[20:30]), "its newest attempt is of another run"
 

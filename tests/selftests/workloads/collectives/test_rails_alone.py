@@ -58,7 +58,10 @@ def test_one_rail_at_a_time_is_measured_and_the_slow_one_named_by_node_and_gpu(t
     )
     busy = [r.facts["busy"] for r in found.ranks]
     assert max(busy[0][1], busy[2][1]) <= min(busy[1][0], busy[3][0]), "rails ran at the same time"
-    (note,) = [note for r in found.ranks for m in r.measurements for note in m.notes]
+    ((by, note),) = [
+        (r.rank, note) for r in found.ranks for m in r.measurements for note in m.notes
+    ]
+    assert by == 0
     assert note.startswith("slowest rail: worker0 gpu1 and worker1 gpu1, ")
 
 
