@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fixtures.jobs.diagnosis import diagnose
 from fixtures.jobs.failure import Failure
+from fixtures.jobs.job_evidence import Evidence
+from fixtures.jobs.log_events import Event
 from tests.selftests.support import line, result_line
 
 PEER_LOST = {"kind": "peer_lost", "error": "DistNetworkError: connection closed by peer"}
@@ -30,6 +33,11 @@ def done(k: int, workload: str = "gemm", **more: Any) -> list[Any]:
 
 def diagnosed(*lines: Any, state: str = "FAILED", **more: Any) -> Failure:
     return diagnose(lines, state=state, job="42", world_size=2, **more)
+
+
+def evidence_of(events: Sequence[Event] = (), *, state: str = "FAILED") -> Evidence:
+    """All that is known of a job of which no rank wrote a line."""
+    return Evidence([], events, state, "job 42", 2, NODES, "jobs/x", "")
 
 
 def culprit(failure: Failure) -> tuple[Any, ...]:

@@ -6,12 +6,20 @@ import pytest
 
 from fixtures.jobs.diagnosis import _of_state, diagnose
 from fixtures.jobs.error_texts import kind_of_text
-from fixtures.jobs.job_evidence import Evidence, Strength
+from fixtures.jobs.job_evidence import Strength
 from fixtures.jobs.log_events import LogPart
 from fixtures.records.absence import JobKind
 from fixtures.verdict.absence import next_step_of
 from fixtures.verdict.causes import Cause
-from tests.selftests.job_failures import NODES, PEER_LOST, culprit, diagnosed, done, error, started
+from tests.selftests.job_failures import (
+    PEER_LOST,
+    culprit,
+    diagnosed,
+    done,
+    error,
+    evidence_of,
+    started,
+)
 from tests.selftests.support import line
 
 pytestmark = pytest.mark.cpu
@@ -144,8 +152,8 @@ def test_the_state_of_a_job_explains_its_end_before_some_lines_and_after_others(
     ],
 )  # fmt: skip
 def test_how_much_the_state_of_a_job_explains(state, strength):
-    evidence = Evidence([], [], state, "job 42", 2, NODES, "jobs/x", "")
-    assert [c.strength for c in _of_state(evidence)] == ([] if strength is None else [strength])
+    found = [c.strength for c in _of_state(evidence_of(state=state))]
+    assert found == ([] if strength is None else [strength])
 
 
 # --- peers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fixtures.jobs.diagnosis import diagnose
-from fixtures.jobs.job_evidence import Evidence, Strength
+from fixtures.jobs.job_evidence import Strength
 from fixtures.jobs.log_events import LogPart, read
 from fixtures.jobs.log_evidence import of_log
 from fixtures.records.absence import JobKind
@@ -16,6 +16,7 @@ from tests.selftests.job_failures import (
     culprit,
     diagnosed,
     error,
+    evidence_of,
     started,
 )
 
@@ -128,5 +129,4 @@ ENDED = "ON worker0 CANCELLED AT 2026-11-25T10:39:27"
 )  # fmt: skip
 def test_how_much_a_line_explains_follows_from_who_says_what(line, rank, strength):
     events = read([LogPart(line, rank)], NODES)
-    evidence = Evidence([], events, "FAILED", "job 3", 2, NODES, "jobs/x", "")
-    assert [c.strength for c in of_log(evidence)] == [strength]
+    assert [c.strength for c in of_log(evidence_of(events))] == [strength]

@@ -180,8 +180,7 @@ def test_a_slice_is_read_once_and_again_when_it_is_another():
 
 
 def kept_of(record, file=(1, 2, 3)):
-    order = SimpleNamespace()
-    return Bare(file, record, order, None, {}, has_facts=True)
+    return Bare(file, record, SimpleNamespace(), None, {}, has_facts=True)
 
 
 def test_what_is_kept_of_a_slice_is_its_own_and_kept_once_where_it_is_equal():
